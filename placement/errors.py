@@ -1,0 +1,71 @@
+"""What goes wrong between a query and a topology.
+
+::
+
+    PlacementError
+    ├── QueryError               the query itself is wrong
+    │   └── InvalidQuery           as read or as checked: holds every mistake, with file, line and column
+    │       ├── MultipleSinks        more than one sink
+    │       ├── UnknownSource        a logical source that the topology does not have, or that no node provides
+    │       ├── UnknownSink          a sink that no node has
+    │       └── RetractingPlan       an ``append`` sink below operators that take rows back
+    ├── NoPath                   a source's node cannot reach the sink's node
+    ├── NoCommonAncestor         the inputs of an operator can meet at no node
+    └── NoCapacity               no path on the way has room
+
+``placement.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and the
+nodes where there are some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from topology import Mistake
+
+
+class PlacementError(Exception):
+    """A query that cannot be planned. The message is a sentence for the person who wrote the query."""
+
+
+class QueryError(PlacementError):
+    """The query itself is wrong."""
+
+
+class InvalidQuery(QueryError):
+    """One or more mistakes in a query; ``mistakes`` holds all that were found, in file order."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class MultipleSinks(InvalidQuery):
+    """A query has more than one sink; all data must flow to one root."""
+
+
+class UnknownSource(InvalidQuery):
+    """A query names a logical source that the topology does not have, or that no node provides."""
+
+
+class UnknownSink(InvalidQuery):
+    """A query names a sink that no node of the topology has."""
+
+
+class RetractingPlan(InvalidQuery):
+    """A sink with mode ``append`` would have to take rows back."""
+
+
+class NoPath(PlacementError):
+    """The links do not lead from an operator's node to the sink's node."""
+
+
+class NoCommonAncestor(PlacementError):
+    """No node is downstream of all inputs of an operator."""
+
+
+class NoCapacity(PlacementError):
+    """No path from an operator's input toward the sink has a free slot for it."""

@@ -1,0 +1,111 @@
+"""What must hold between the parts of a topology.
+
+These checks read plain data (lists, mappings, texts) and pass over what is not of the expected shape, so that they
+find their mistakes in a file that has others as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from topology.mistakes import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Found = tuple[Location, str]
+
+
+def inconsistencies(data: Any) -> Iterator[Found]:
+    """Every duplicate name, reference to nothing and cycle in a topology, with its place in the data."""
+    logical = list(_each(data, "logical"))
+    nodes = list(_each(data, "nodes"))
+    yield from _repeated(_texts(logical, "name"), "logical source")
+    for path, source in logical:
+        yield from _repeated(_texts(_each(source, "schema", path), "name"), "column")
+    yield from _repeated(_texts(nodes, "address"), "address")
+    yield from _repeated(_texts(nodes, "grpc"), "grpc address")
+    yield from _repeated(_texts(_attached(nodes, "sinks"), "name"), "sink")
+    yield from _unknown_sources(logical, nodes)
+    yield from _bad_links(nodes)
+
+
+def _each(data: Any, key: str, path: Location = ()) -> Iterator[tuple[Location, Any]]:
+    """The items of the list ``data[key]``, each with its path; none where there is no such list."""
+    items = data.get(key) if isinstance(data, dict) else None
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        yield (*path, key, index), item
+
+
+def _attached(nodes: Iterable[tuple[Location, Any]], key: str) -> Iterator[tuple[Location, Any]]:
+    for path, node in nodes:
+        yield from _each(node, key, path)
+
+
+def _texts(items: Iterable[tuple[Location, Any]], key: str) -> Iterator[tuple[Location, str]]:
+    for path, item in items:
+        value = item.get(key) if isinstance(item, dict) else None
+        if isinstance(value, str):
+            yield (*path, key), value
+
+
+def _repeated(texts: Iterable[tuple[Location, str]], what: str) -> Iterator[Found]:
+    seen: set[str] = set()
+    for path, text in texts:
+        if text in seen:
+            yield path, f"duplicate {what} {text!r}; each may be given once"
+        seen.add(text)
+
+
+def _unknown_sources(
+    logical: list[tuple[Location, Any]], nodes: list[tuple[Location, Any]]
+) -> Iterator[Found]:
+    known = [name for _, name in _texts(logical, "name")]
+    for path, name in _texts(_attached(nodes, "physical"), "logical"):
+        if name not in known:
+            yield path, f"unknown logical source {name!r}; expected {listed(known)}"
+
+
+def _bad_links(nodes: list[tuple[Location, Any]]) -> Iterator[Found]:
+    addresses = dict.fromkeys(address for _, address in _texts(nodes, "address"))
+    links: dict[str, dict[str, Location]] = {address: {} for address in addresses}
+    for path, node in nodes:
+        own = node.get("address") if isinstance(node, dict) else None
+        if not isinstance(own, str):
+            continue
+        for place, target in _each(node.get("links"), "downstream", (*path, "links")):
+            if target == own:
+                yield place, f"node {own} links to itself; expected another node"
+            elif not isinstance(target, str):
+                continue
+            elif target not in addresses:
+                yield place, f"link to {target!r}, which is no node's address; expected {listed(addresses)}"
+            elif target in links[own]:
+                yield place, f"duplicate link from {own} to {target}; each may be given once"
+            else:
+                links[own][target] = place
+    yield from _cycles(links)
+
+
+def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
+    """One cycle for each group of nodes that reach each other, at the link that closes it."""
+    import networkx as nx
+
+    graph = nx.DiGraph(links)
+    for group in nx.strongly_connected_components(graph):
+        if len(group) > 1:
+            cycle = [start for start, _ in nx.find_cycle(graph, min(group, key=list(links).index))]
+            yield (
+                links[cycle[-1]][cycle[0]],
+                f"links form a cycle: {' -> '.join([*cycle, cycle[0]])}; expected none",
+            )
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names in a sentence: all of them, or the first few and how many there are."""
+    names = list(names)
+    if not names:
+        return "none, as there are none"
+    if len(names) <= most:
+        return "one of " + ", ".join(names) if len(names) > 1 else names[0]
+    return f"one of {', '.join(names[:most])} or {len(names) - most} more"

@@ -1,0 +1,87 @@
+"""Mistakes in files that people write, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+Location = tuple[str | int, ...]
+"""The way from a document's root to a value: keys and indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A position in a text; both numbers count from 1."""
+
+    line: int
+    column: int
+
+    @classmethod
+    def at(cls, text: str, offset: int) -> Spot:
+        """The position of the character at ``offset``."""
+        return cls(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing to correct: what is wrong and what was expected, and where, as far as that is known."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        where = [str(part) for part in (self.file, self.line, self.column) if part is not None]
+        return ":".join([*where, f" {self.message}" if where else self.message])
+
+
+Spots = tuple[Mapping[Location, Spot], Mapping[Location, Spot]]
+
+
+class Marks:
+    """Where the keys and values of a document stand.
+
+    ``find`` gives both as mappings from path to spot; it is called once, at the first mistake, because most files
+    have none.
+    """
+
+    def __init__(self, file: str | None = None, find: Callable[[], Spots] = lambda: ({}, {})) -> None:
+        self.file = file
+        self._find = find
+
+    @cached_property
+    def _spots(self) -> Spots:
+        return self._find()
+
+    def mistake(self, path: Location, message: str, *, at_key: bool = False) -> Mistake:
+        """The mistake ``message`` at the value (or the key) of ``path``, or at the nearest value around it."""
+        keys, values = self._spots
+        spot = keys.get(path) if at_key else None
+        while spot is None and path:
+            spot = values.get(path)
+            path = path[:-1]
+        spot = spot or values.get(())
+        if spot is None:
+            return Mistake(message, self.file)
+        return Mistake(message, self.file, spot.line, spot.column)
+
+
+def in_file_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """The mistakes as a reader of the file meets them, each once."""
+    return sorted(dict.fromkeys(mistakes), key=lambda mistake: (mistake.line or 0, mistake.column or 0))
+
+
+def read_text(path: Path) -> str | Mistake:
+    """The text of a file, or why it cannot be had."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return Mistake(f"cannot read the file: {error.strerror}", str(path))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        spot = Spot.at(data[: error.start].decode("utf-8-sig"), len(data))
+        return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", str(path), spot.line, spot.column)

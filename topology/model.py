@@ -1,0 +1,132 @@
+"""What exists: logical sources, nodes, links, and the sources and sinks attached to nodes.
+
+The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it was read
+from a file or made in code: its names are unique, its references lead somewhere, its links form no cycle.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from topology.address import check_address
+from topology.consistency import inconsistencies
+from topology.errors import TopologyError
+from topology.mistakes import Marks
+from topology.schema import Schema
+
+Address = Annotated[str, AfterValidator(check_address)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+
+
+class LogicalSource(_Model):
+    """A name and a schema that physical sources provide."""
+
+    name: Text
+    columns: Schema = Field(alias="schema", min_length=1)
+
+
+class CsvSource(_Model):
+    """A CSV file with a header, plain or the only file of a zip archive; a field in ``nulls`` is null.
+
+    A relative path starts at the working directory of the node's worker.
+    """
+
+    logical: Text
+    type: Literal["CSV"]
+    path: Text
+    nulls: tuple[str, ...] = ("",)
+
+
+class ParquetSource(_Model):
+    """A Parquet file; a relative path starts at the working directory of the node's worker."""
+
+    logical: Text
+    type: Literal["Parquet"]
+    path: Text
+
+
+PhysicalSource = Annotated[CsvSource | ParquetSource, Field(discriminator="type")]
+
+SinkMode = Literal["final", "changes", "append"]
+"""``final``: the result, once, at a clean end. ``changes``: every change as it comes, with its ``_weight``.
+``append``: rows as they come, which no later row may take back."""
+
+
+class _Sink(_Model):
+    name: Text
+    mode: SinkMode = "final"
+
+
+class CsvSink(_Sink):
+    """Writes a CSV file; a relative path starts at the working directory of the node's worker."""
+
+    type: Literal["CSV"]
+    path: Text
+
+
+class ParquetSink(_Sink):
+    """Writes a Parquet file; a relative path starts at the working directory of the node's worker."""
+
+    type: Literal["Parquet"]
+    path: Text
+
+
+class PrintSink(_Sink):
+    """Prints rows on the worker's standard output."""
+
+    type: Literal["Print"]
+
+
+Sink = Annotated[CsvSink | ParquetSink | PrintSink, Field(discriminator="type")]
+
+
+class Links(_Model):
+    """Where a node can send data to."""
+
+    downstream: tuple[Address, ...] = ()
+
+
+class Node(_Model):
+    """A worker: where others reach it, what it holds, and what is attached to it."""
+
+    address: Address
+    """Where others reach its ReceiverServer; names the node."""
+    listen: Address | None = None
+    """What its ReceiverServer binds, where that differs from ``address``."""
+    grpc: Address | None = None
+    """Where it takes queries; deploying needs it, planning does not."""
+    capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
+    """How many operators it can hold; absent: unbounded."""
+    links: Links = Links()
+    physical: tuple[PhysicalSource, ...] = ()
+    sinks: tuple[Sink, ...] = ()
+
+
+class Topology(_Model):
+    """Logical sources and nodes. Making an inconsistent one raises ``TopologyError`` with every mistake."""
+
+    logical: tuple[LogicalSource, ...] = ()
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Topology:
+        found = list(inconsistencies(self.to_data()))
+        if found:
+            raise TopologyError(Marks().mistake(path, message) for path, message in found)
+        return self
+
+    def to_data(self) -> dict[str, Any]:
+        """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def to_yaml(self) -> str:
+        """The text of a file that loads as an equal topology."""
+        import yaml
+
+        return yaml.safe_dump(self.to_data(), sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,45 @@
+"""Reads topology files, and says everything that is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from topology.consistency import inconsistencies
+from topology.errors import TopologyError
+from topology.mistakes import Mistake, in_file_order, read_text
+from topology.model import Topology
+from topology.validation import validation_mistakes
+from topology.yaml_document import parse_yaml
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+
+def load_topology(path: str | PathLike[str]) -> Topology:
+    """Read a topology file. ``TopologyError`` holds every mistake, each with file, line and column."""
+    text = read_text(Path(path))
+    if isinstance(text, Mistake):
+        raise TopologyError([text])
+    return parse_topology(text, file=str(path))
+
+
+def parse_topology(text: str, file: str | None = None) -> Topology:
+    """Read a topology from the text of a YAML document; ``file`` is the name that mistakes carry."""
+    document = parse_yaml(text, file)
+    if document.broken:
+        raise TopologyError(document.mistakes)
+    data: Any = document.data
+    mistakes = [*document.mistakes]
+    mistakes += [document.marks.mistake(path, message) for path, message in inconsistencies(data)]
+    try:
+        topology = Topology.model_validate(data)
+    except ValidationError as error:
+        mistakes += validation_mistakes(error, Topology, document.marks)
+    except TopologyError:
+        assert mistakes, "the same checks ran on the same data above"
+    if mistakes:
+        raise TopologyError(in_file_order(mistakes))
+    return topology

@@ -1,0 +1,158 @@
+"""YAML to plain data, with the place of every key and value.
+
+The resolver of YAML 1.1 is narrowed to texts, numbers, booleans and null: a date stays a text, and a tag that would
+make any other object is a mistake. So is a key that stands twice, which YAML libraries let pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+from topology.mistakes import Location, Marks, Mistake, Spot, Spots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_MAX_VALUES = 5_000_000
+"""Aliases can make a small file stand for a huge document; no topology comes near this."""
+
+
+@dataclass(slots=True)
+class Document:
+    """A parsed text: its data, where things are, and what is wrong already. ``broken`` says that there is no data."""
+
+    marks: Marks
+    data: Any = None
+    mistakes: list[Mistake] = field(default_factory=list)
+    broken: bool = False
+
+
+def parse_yaml(text: str, file: str | None) -> Document:
+    """Read one YAML document. Does not raise: mistakes are in the result."""
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        return Document(Marks(file), mistakes=[_syntax_mistake(error, text, file)], broken=True)
+    except RecursionError:
+        return Document(
+            Marks(file), mistakes=[Mistake("lists and mappings are nested too deep", file)], broken=True
+        )
+    if root is None:
+        return Document(
+            Marks(file), mistakes=[Mistake("the file is empty; expected nodes", file, 1, 1)], broken=True
+        )
+    builder = _Builder(file)
+    data = builder.value(root, ())
+    document = Document(Marks(file, lambda: _spots(root)), data, builder.mistakes)
+    document.broken = builder.endless
+    return document
+
+
+def _syntax_mistake(error: yaml.YAMLError, text: str, file: str | None) -> Mistake:
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        message = f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
+        spot = _spot(mark) if mark else Spot(1, 1)
+    else:
+        position = getattr(error, "position", 0)
+        message = f"not valid YAML: {getattr(error, 'reason', error)}"
+        spot = Spot.at(text, position)
+    return Mistake(message, file, spot.line, spot.column)
+
+
+def _spot(mark: yaml.Mark) -> Spot:
+    return Spot(mark.line + 1, mark.column + 1)
+
+
+class _Builder:
+    """Turns nodes into data and collects what no topology may hold."""
+
+    def __init__(self, file: str | None) -> None:
+        self.mistakes: list[Mistake] = []
+        self.endless = False
+        self._file = file
+        self._open: set[int] = set()
+        self._values = 0
+        self._scalars = SafeConstructor()
+
+    def value(self, node: yaml.Node, path: Location) -> Any:
+        self._values += 1
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if id(node) in self._open or self._values > _MAX_VALUES:
+            if not self.endless:
+                self._add(node, "an alias repeats what it stands in; expected a finite document")
+            self.endless = True
+            return None
+        self._open.add(id(node))
+        data = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        self._open.discard(id(node))
+        return data
+
+    def _sequence(self, node: yaml.Node, path: Location) -> list[Any]:
+        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: yaml.MappingNode, path: Location) -> dict[Any, Any]:
+        data: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._add(key_node, "expected a text as key")
+                continue
+            # A key is the text that was written: no topology has a key that is a number or a boolean.
+            key = key_node.value
+            if key in data:
+                self._add(key_node, f"duplicate key {key!r}; each may be given once")
+                continue
+            data[key] = self.value(value_node, (*path, key))
+        return data
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        try:
+            match node.tag.removeprefix("tag:yaml.org,2002:"):
+                case "null":
+                    return None
+                case "bool":
+                    return self._scalars.construct_yaml_bool(node)
+                case "int":
+                    return self._scalars.construct_yaml_int(node)
+                case "float":
+                    return self._scalars.construct_yaml_float(node)
+                case "str" | "timestamp" | "merge" | "value":
+                    return node.value
+        except ValueError:
+            return node.value  # YAML 1.1 takes a text such as 0b_ for a number
+        self._add(node, f"unknown tag {node.tag}; expected a text, a number, a boolean, a list or a mapping")
+        return node.value
+
+    def _add(self, node: yaml.Node, message: str) -> None:
+        spot = _spot(node.start_mark)
+        self.mistakes.append(Mistake(message, self._file, spot.line, spot.column))
+
+
+def _spots(root: yaml.Node) -> Spots:
+    keys: dict[Location, Spot] = {}
+    values: dict[Location, Spot] = {}
+    for path, key, node in _walk(root, (), None):
+        if key is not None:
+            keys.setdefault(path, _spot(key.start_mark))
+        values.setdefault(path, _spot(node.start_mark))
+    return keys, values
+
+
+def _walk(
+    node: yaml.Node, path: Location, key: yaml.Node | None
+) -> Iterator[tuple[Location, yaml.Node | None, yaml.Node]]:
+    """Every value with its path and its key. The builder has seen to it that the document is finite."""
+    yield path, key, node
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                yield from _walk(value_node, (*path, key_node.value), key_node)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*path, index), None)
