@@ -1,0 +1,75 @@
+"""The typed tree of an SQL expression: what parsing makes and what engines evaluate.
+
+Three kinds of node. Conversions are explicit in it (``Call("cast", ...)``), so that an evaluator needs no
+rules of its own about types.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from placement.errors import QueryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from topology.schema import DataType
+
+Value = bool | int | float | str | dt.date | dt.datetime | None
+"""What a literal holds; a ``datetime`` is in UTC, with its zone."""
+
+
+class ExpressionError(QueryError):
+    """An SQL expression that cannot be read, or does not fit the columns it is used on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRef:
+    """The value of an input column."""
+
+    name: str
+    type: DataType
+
+    @property
+    def sql(self) -> str:
+        """How the column is written."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. ``adapts`` says that its type was not written and follows the other operand."""
+
+    value: Value
+    type: DataType | None
+    adapts: bool = field(default=False, compare=False)
+
+    @property
+    def sql(self) -> str:
+        """How the constant is written."""
+        return "NULL" if self.value is None else repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function or operator applied to arguments; ``sql`` is how it was written, for messages."""
+
+    function: str
+    arguments: tuple[Node, ...]
+    type: DataType
+    sql: str = field(compare=False)
+
+
+Node = ColumnRef | Literal | Call
+
+
+def columns_of(node: Node) -> Iterator[str]:
+    """The names of the columns that a tree reads, repeated as often as they occur."""
+    match node:
+        case ColumnRef(name):
+            yield name
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from columns_of(argument)
