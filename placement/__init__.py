@@ -1,1 +1,48 @@
-"""Query plans and where they run."""
+"""Query plans and where they run: reading and checking a query, placing its operators, cutting it into fragments.
+
+``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node, ``decompose``
+cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of one deployment.
+"""
+
+from placement.binding import BoundPlan, check
+from placement.bottom_up import Placement, place
+from placement.decomposition import Channel, Decomposition, decompose, with_deployment
+from placement.errors import (
+    InvalidQuery,
+    MultipleSinks,
+    NoCapacity,
+    NoCommonAncestor,
+    NoPath,
+    PlacementError,
+    QueryError,
+    RetractingPlan,
+    UnknownSink,
+    UnknownSource,
+)
+from placement.plan import Fragment, Query
+from placement.reader import load_query, parse_query
+
+__all__ = [
+    "BoundPlan",
+    "Channel",
+    "Decomposition",
+    "Fragment",
+    "InvalidQuery",
+    "MultipleSinks",
+    "NoCapacity",
+    "NoCommonAncestor",
+    "NoPath",
+    "Placement",
+    "PlacementError",
+    "Query",
+    "QueryError",
+    "RetractingPlan",
+    "UnknownSink",
+    "UnknownSource",
+    "check",
+    "decompose",
+    "load_query",
+    "parse_query",
+    "place",
+    "with_deployment",
+]

@@ -6,15 +6,15 @@
     ├── QueryError               the query itself is wrong
     │   └── InvalidQuery           as read or as checked: holds every mistake, with file, line and column
     │       ├── MultipleSinks        more than one sink
-    │       ├── UnknownSource        a logical source that the topology does not have, or that no node provides
+    │       ├── UnknownSource        a logical source that the topology lacks, or no node provides
     │       ├── UnknownSink          a sink that no node has
     │       └── RetractingPlan       an ``append`` sink below operators that take rows back
     ├── NoPath                   a source's node cannot reach the sink's node
     ├── NoCommonAncestor         the inputs of an operator can meet at no node
     └── NoCapacity               no path on the way has room
 
-``placement.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and the
-nodes where there are some.
+``placement.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and
+the nodes where there are some.
 """
 
 from __future__ import annotations

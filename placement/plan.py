@@ -1,17 +1,23 @@
 """The plan model: a query as a tree of operators, and the fragments that it is cut into.
 
-``Query`` is what a user writes (the query JSON). ``Fragment`` is what a worker runs: the same operators, with the
-source and the sink bound to what the topology says of them, and network sources and sinks at the cut edges. Both
-are plain JSON; an operator names its inputs by id.
+``Query`` is what a user writes (the query JSON). ``Fragment`` is what a worker runs: the same operators, with
+the source and the sink bound to what the topology says of them, and network sources and sinks at the cut
+edges. Both are plain JSON; an operator names its inputs by id.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from topology import PhysicalSource, Schema, Sink
+from placement.errors import InvalidQuery, MultipleSinks
+from placement.tree import Outline, shape_mistakes, sinks_of
+from topology import Marks, Mistake, PhysicalSource, Schema, Sink
+
+if TYPE_CHECKING:
+    from topology.mistakes import Location
 
 OperatorId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
 
@@ -78,7 +84,7 @@ class JoinOperator(_Nary):
 
 
 class AggregateOperator(_Unary):
-    """Groups by columns; ``aggregates`` maps output name to count, sum, avg, min or max of an SQL expression."""
+    """Groups by columns; ``aggregates`` maps output name to count, sum, avg, min or max of an expression."""
 
     type: Literal["aggregate"] = "aggregate"
     by: tuple[str, ...] = ()
@@ -146,16 +152,56 @@ FragmentOperator = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a query was read from. No part of what it says: all origins are equal."""
+
+    name: str = field(default="query", compare=False)
+    marks: Marks = field(default_factory=Marks, compare=False)
+
+
 class Query(BaseModel):
-    """A query as written: operators by id, one sink."""
+    """A query as written: a tree of operators by id, with one sink as its root.
+
+    Making one that is not such a tree raises ``InvalidQuery`` with every mistake. ``name`` goes into the
+    names of its channels and fragments; a file's query is named after the file.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     operators: Annotated[tuple[QueryOperator, ...], Field(min_length=1)]
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Take the origin that a loader gives as validation context, and check the shape."""
+        if isinstance(context, Origin):
+            self._origin = context
+        outlines = [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
+        if found := list(shape_mistakes(outlines)):
+            kind = MultipleSinks if len(sinks_of(outlines)) > 1 else InvalidQuery
+            raise kind(self.mistake(path, message) for path, message in found)
+
+    @property
+    def name(self) -> str:
+        """What its channels and fragments are named after: letters, digits, dots, dashes and underscores."""
+        return self._origin.name
+
+    def mistake(self, path: Location, message: str) -> Mistake:
+        """The mistake ``message``, with the place of ``path`` in the file that the query was read from."""
+        return self._origin.marks.mistake(path, message)
+
+
+def outline(path: Location, operator: QueryOperator) -> Outline:
+    """What the shape of a query is made of."""
+    if isinstance(operator, _Unary):
+        places: list[Location] = [(*path, "input")]
+    else:
+        places = [(*path, "inputs", index) for index, _ in enumerate(operator.children)]
+    return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
 
 
 class Fragment(BaseModel):
-    """A connected group of operators on one node, inputs before the operators that read them; the last is its root."""
+    """A connected group of operators on one node, inputs before what reads them; the last is its root."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

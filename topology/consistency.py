@@ -1,7 +1,7 @@
 """What must hold between the parts of a topology.
 
-These checks read plain data (lists, mappings, texts) and pass over what is not of the expected shape, so that they
-find their mistakes in a file that has others as well.
+These checks read plain data (lists, mappings, texts) and pass over what is not of the expected shape, so that
+they find their mistakes in a file that has others as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from topology.mistakes import Location
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+Item = tuple[Location, Any]
 Found = tuple[Location, str]
 
 
@@ -30,19 +31,19 @@ def inconsistencies(data: Any) -> Iterator[Found]:
     yield from _bad_links(nodes)
 
 
-def _each(data: Any, key: str, path: Location = ()) -> Iterator[tuple[Location, Any]]:
+def _each(data: Any, key: str, path: Location = ()) -> Iterator[Item]:
     """The items of the list ``data[key]``, each with its path; none where there is no such list."""
     items = data.get(key) if isinstance(data, dict) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
         yield (*path, key, index), item
 
 
-def _attached(nodes: Iterable[tuple[Location, Any]], key: str) -> Iterator[tuple[Location, Any]]:
+def _attached(nodes: Iterable[Item], key: str) -> Iterator[Item]:
     for path, node in nodes:
         yield from _each(node, key, path)
 
 
-def _texts(items: Iterable[tuple[Location, Any]], key: str) -> Iterator[tuple[Location, str]]:
+def _texts(items: Iterable[Item], key: str) -> Iterator[tuple[Location, str]]:
     for path, item in items:
         value = item.get(key) if isinstance(item, dict) else None
         if isinstance(value, str):
@@ -57,16 +58,14 @@ def _repeated(texts: Iterable[tuple[Location, str]], what: str) -> Iterator[Foun
         seen.add(text)
 
 
-def _unknown_sources(
-    logical: list[tuple[Location, Any]], nodes: list[tuple[Location, Any]]
-) -> Iterator[Found]:
+def _unknown_sources(logical: list[Item], nodes: list[Item]) -> Iterator[Found]:
     known = [name for _, name in _texts(logical, "name")]
     for path, name in _texts(_attached(nodes, "physical"), "logical"):
         if name not in known:
             yield path, f"unknown logical source {name!r}; expected {listed(known)}"
 
 
-def _bad_links(nodes: list[tuple[Location, Any]]) -> Iterator[Found]:
+def _bad_links(nodes: list[Item]) -> Iterator[Found]:
     addresses = dict.fromkeys(address for _, address in _texts(nodes, "address"))
     links: dict[str, dict[str, Location]] = {address: {} for address in addresses}
     for path, node in nodes:
@@ -91,7 +90,8 @@ def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
     """One cycle for each group of nodes that reach each other, at the link that closes it."""
     import networkx as nx
 
-    graph = nx.DiGraph(links)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_edges_from((start, end) for start, ends in links.items() for end in ends)
     for group in nx.strongly_connected_components(graph):
         if len(group) > 1:
             cycle = [start for start, _ in nx.find_cycle(graph, min(group, key=list(links).index))]

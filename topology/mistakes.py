@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Location = tuple[str | int, ...]
 """The way from a document's root to a value: keys and indices."""
@@ -44,8 +47,8 @@ Spots = tuple[Mapping[Location, Spot], Mapping[Location, Spot]]
 class Marks:
     """Where the keys and values of a document stand.
 
-    ``find`` gives both as mappings from path to spot; it is called once, at the first mistake, because most files
-    have none.
+    ``find`` gives both as mappings from path to spot; it is called once, at the first mistake, because most
+    files have none.
     """
 
     def __init__(self, file: str | None = None, find: Callable[[], Spots] = lambda: ({}, {})) -> None:
@@ -57,7 +60,7 @@ class Marks:
         return self._find()
 
     def mistake(self, path: Location, message: str, *, at_key: bool = False) -> Mistake:
-        """The mistake ``message`` at the value (or the key) of ``path``, or at the nearest value around it."""
+        """The mistake ``message`` at the value (or key) of ``path``, or at the nearest value around it."""
         keys, values = self._spots
         spot = keys.get(path) if at_key else None
         while spot is None and path:

@@ -1,7 +1,8 @@
 """What exists: logical sources, nodes, links, and the sources and sinks attached to nodes.
 
-The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it was read
-from a file or made in code: its names are unique, its references lead somewhere, its links form no cycle.
+The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it
+was read from a file or made in code: its names are unique, its references lead somewhere, its links form no
+cycle.
 """
 
 from __future__ import annotations

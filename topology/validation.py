@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from topology.mistakes import Location, Marks, Mistake
 
-_EXPECTED = {
+_WANTED = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
     "int_type": "a whole number",
@@ -24,24 +24,54 @@ _EXPECTED = {
     "string_type": "a text",
     "tuple_type": "a list",
 }
+_TEMPLATES = {
+    "enum": "expected one of {expected}{as_key}, got {given}",
+    "greater_than_equal": "expected at least {ge}{as_key}, got {given}",
+    "literal_error": "expected one of {expected}{as_key}, got {given}",
+    "missing": "missing key {key!r}",
+    "string_pattern_mismatch": "expected printable characters without spaces{as_key}, got {given}",
+    "string_too_long": "expected at most {max_length} characters{as_key}, got {given}",
+    "string_too_short": "expected {key} not to be empty",
+    "too_short": "expected at least {min_length} in {key}, got {actual_length}",
+    "union_tag_invalid": "unknown type {tag!r}; expected one of {expected_tags}",
+    "union_tag_not_found": "missing key 'type'",
+    "value_error": "{error}",
+}
 
 
 def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: Marks) -> Iterator[Mistake]:
     """One mistake for each error of validating a document as ``model``."""
+    misspelt: set[Location] = set()
+    missing: list[tuple[Location, Mistake]] = []
     for details in error.errors(include_url=False):
         path, models = _resolve(model, details["loc"])
-        # A union's branch and a wrong discriminator are reported at the mapping; the mistake is at its "type".
-        if details["type"] == "union_tag_invalid":
-            path = (*path, "type")
-        message = _message(details, models)
-        yield marks.mistake(path, message, at_key=details["type"] == "extra_forbidden")
+        match details["type"]:
+            case "extra_forbidden":
+                known = sorted({key for each in models for key in _keys(each)})
+                close = get_close_matches(str(path[-1]), known, n=1)
+                misspelt.update((*path[:-1], key) for key in close)
+                yield marks.mistake(path, _unknown_key(str(path[-1]), known, close), at_key=True)
+            case "missing":
+                missing.append((path, marks.mistake(path, _message(details))))
+            case "union_tag_invalid":
+                # Reported at the mapping; the mistake is at its "type".
+                yield marks.mistake((*path, "type"), _message(details))
+            case _:
+                yield marks.mistake(path, _message(details))
+    # A misspelt key is one mistake, not an unknown key and a missing one.
+    yield from (mistake for path, mistake in missing if path not in misspelt)
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name
 
 
 def _resolve(model: type[BaseModel], location: Location) -> tuple[Location, list[type[BaseModel]]]:
     """The path in the document, and the models that may stand where its last key does.
 
-    Pydantic puts the discriminator's value into the location of an error inside a tagged union; the document has no
-    such key.
+    Pydantic puts the discriminator's value into the location of an error inside a tagged union; the document
+    has no such key.
     """
     path: list[str | int] = []
     around: list[type[BaseModel]] = []
@@ -78,45 +108,26 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _message(details: ErrorDetails, models: list[type[BaseModel]]) -> str:
-    location, given, context = details["loc"], details["input"], details.get("ctx", {})
-    key = location[-1] if location and isinstance(location[-1], str) else ""
-    as_key = f" as {key}" if key else ""
-    match details["type"]:
-        case "extra_forbidden":
-            return _unknown_key(str(key), models)
-        case "missing":
-            return f"missing key {key!r}"
-        case "union_tag_not_found":
-            return "missing key 'type'"
-        case "union_tag_invalid":
-            return f"unknown type {context['tag']!r}; expected one of {_unquoted(context['expected_tags'])}"
-        case "enum" | "literal_error":
-            return f"expected {_one_of(context['expected'])}{as_key}, got {_shown(given)}"
-        case "value_error":
-            return str(context["error"])
-        case "too_short" | "string_too_short":
-            return f"expected {key} not to be empty"
-        case kind if kind in _EXPECTED:
-            hint = "; put it in quotes" if kind == "string_type" and isinstance(given, int | float) else ""
-            return f"expected {_EXPECTED[kind]}{as_key}, got {_shown(given)}{hint}"
-    return f"{details['msg']}, got {_shown(given)}"
+def _message(details: ErrorDetails) -> str:
+    kind, given = details["type"], details["input"]
+    key = str(details["loc"][-1]) if details["loc"] else ""
+    as_key = f" as {key}" if key and not key.isdigit() else ""
+    if kind in _WANTED:
+        hint = "; put it in quotes" if kind == "string_type" and isinstance(given, int | float) else ""
+        return f"expected {_WANTED[kind]}{as_key}, got {_shown(given)}{hint}"
+    template = _TEMPLATES.get(kind, "{message}, got {given}")
+    context = {name: _plain(str(value)) for name, value in details.get("ctx", {}).items()}
+    return template.format(**context, key=key, as_key=as_key, given=_shown(given), message=details["msg"])
 
 
-def _unknown_key(key: str, models: list[type[BaseModel]]) -> str:
-    known = sorted({field.alias or name for each in models for name, field in each.model_fields.items()})
-    close = get_close_matches(key, known, n=1)
+def _unknown_key(key: str, known: list[str], close: list[str]) -> str:
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"unknown key {key!r}{hint}; expected {', '.join(known)}"
 
 
-def _one_of(expected: str) -> str:
-    names = _unquoted(expected.replace(" or ", ", "))
-    return f"one of {names}" if "," in names else names
-
-
-def _unquoted(names: str) -> str:
-    return names.replace("'", "")
+def _plain(names: str) -> str:
+    """Pydantic's "'a', 'b' or 'c'" as "a, b, c"."""
+    return names.replace("'", "").replace(" or ", ", ") if names.startswith("'") else names
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,7 @@
 """YAML to plain data, with the place of every key and value.
 
-The resolver of YAML 1.1 is narrowed to texts, numbers, booleans and null: a date stays a text, and a tag that would
-make any other object is a mistake. So is a key that stands twice, which YAML libraries let pass.
+The resolver of YAML 1.1 is narrowed to texts, numbers, booleans and null: a date stays a text, and a tag that
+would make any other object is a mistake. So is a key that stands twice, which YAML libraries let pass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_CONSTRUCTOR = SafeConstructor()
 _MAX_VALUES = 5_000_000
 """Aliases can make a small file stand for a huge document; no topology comes near this."""
 
 
 @dataclass(slots=True)
 class Document:
-    """A parsed text: its data, where things are, and what is wrong already. ``broken`` says that there is no data."""
+    """A parsed text: its data, where things are, and what is wrong. ``broken``: there is no data."""
 
     marks: Marks
     data: Any = None
@@ -37,7 +38,7 @@ def parse_yaml(text: str, file: str | None) -> Document:
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        return Document(Marks(file), mistakes=[_syntax_mistake(error, text, file)], broken=True)
+        return _broken(_syntax_mistake(error, text, file))
     except RecursionError:
         return Document(
             Marks(file), mistakes=[Mistake("lists and mappings are nested too deep", file)], broken=True
@@ -51,6 +52,10 @@ def parse_yaml(text: str, file: str | None) -> Document:
     document = Document(Marks(file, lambda: _spots(root)), data, builder.mistakes)
     document.broken = builder.endless
     return document
+
+
+def _broken(mistake: Mistake) -> Document:
+    return Document(Marks(mistake.file), mistakes=[mistake], broken=True)
 
 
 def _syntax_mistake(error: yaml.YAMLError, text: str, file: str | None) -> Mistake:
@@ -78,7 +83,6 @@ class _Builder:
         self._file = file
         self._open: set[int] = set()
         self._values = 0
-        self._scalars = SafeConstructor()
 
     def value(self, node: yaml.Node, path: Location) -> Any:
         self._values += 1
@@ -112,21 +116,14 @@ class _Builder:
         return data
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        try:
-            match node.tag.removeprefix("tag:yaml.org,2002:"):
-                case "null":
-                    return None
-                case "bool":
-                    return self._scalars.construct_yaml_bool(node)
-                case "int":
-                    return self._scalars.construct_yaml_int(node)
-                case "float":
-                    return self._scalars.construct_yaml_float(node)
-                case "str" | "timestamp" | "merge" | "value":
-                    return node.value
-        except ValueError:
-            return node.value  # YAML 1.1 takes a text such as 0b_ for a number
-        self._add(node, f"unknown tag {node.tag}; expected a text, a number, a boolean, a list or a mapping")
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        if kind in ("int", "float", "bool", "null"):
+            try:
+                return getattr(_CONSTRUCTOR, f"construct_yaml_{kind}")(node)
+            except ValueError:
+                return node.value  # YAML 1.1 takes a text such as 0b_ for a number
+        if kind not in ("str", "timestamp", "merge", "value"):
+            self._add(node, f"unknown tag {node.tag}; expected a text, a number, true or false")
         return node.value
 
     def _add(self, node: yaml.Node, message: str) -> None:

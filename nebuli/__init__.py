@@ -1,0 +1,1 @@
+"""The system over topology, placement and network channels: workers, their engine, and the command line."""

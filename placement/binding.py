@@ -1,0 +1,159 @@
+"""A query over a topology: sources and the sink bound to what is attached where, every schema known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
+from placement.plan import (
+    AggregateOperator,
+    BoundSink,
+    BoundSource,
+    FragmentOperator,
+    SinkOperator,
+    SourceOperator,
+    UnionOperator,
+)
+from placement.schemas import Fault, InnerOperator, output_schema
+from placement.tree import bottom_up
+from topology.consistency import listed
+from topology.mistakes import in_file_order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from placement.plan import Query, QueryOperator
+    from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, Topology
+    from topology.mistakes import Location
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A checked query, ready to be placed.
+
+    ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
+    physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
+    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one.
+    """
+
+    name: str
+    operators: Mapping[str, FragmentOperator]
+    schemas: Mapping[str, Schema]
+    pins: Mapping[str, str]
+    readers: Mapping[str, str]
+
+    @property
+    def sink(self) -> str:
+        """The id of the root."""
+        return next(reversed(list(self.operators)))
+
+
+def check(query: Query, topology: Topology) -> BoundPlan:
+    """Bind a query to a topology and check every operator's columns and types.
+
+    Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake. An operator
+    whose input is wrong is not judged.
+    """
+    return _Binder(query, topology).plan()
+
+
+class _Binder:
+    def __init__(self, query: Query, topology: Topology) -> None:
+        self._query = query
+        self._ids = {operator.id: operator for operator in query.operators}
+        self._places = {operator.id: index for index, operator in enumerate(query.operators)}
+        self._logical = {source.name: source for source in topology.logical}
+        self._physical: dict[str, list[tuple[str, PhysicalSource]]] = {name: [] for name in self._logical}
+        self._sinks: dict[str, tuple[str, Sink]] = {}
+        for node in topology.nodes:
+            for physical in node.physical:
+                self._physical[physical.logical].append((node.address, physical))
+            self._sinks.update((sink.name, (node.address, sink)) for sink in node.sinks)
+        self._operators: dict[str, FragmentOperator] = {}
+        self._schemas: dict[str, Schema] = {}
+        self._pins: dict[str, str] = {}
+        self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
+
+    def plan(self) -> BoundPlan:
+        root = next(operator.id for operator in self._query.operators if operator.type == "sink")
+        for identity in bottom_up({key: operator.children for key, operator in self._ids.items()}, root):
+            self._bind(self._ids[identity])
+        if self._mistakes:
+            ordered = in_file_order(list(self._mistakes))
+            raise self._mistakes[ordered[0]](ordered)
+        readers = {child: key for key, operator in self._operators.items() for child in operator.children}
+        return BoundPlan(self._query.name, self._operators, self._schemas, self._pins, readers)
+
+    def _bind(self, operator: QueryOperator) -> None:
+        match operator:
+            case SourceOperator():
+                self._bind_source(operator)
+            case SinkOperator():
+                self._bind_sink(operator)
+            case _:
+                self._add(operator)
+
+    def _bind_source(self, operator: SourceOperator) -> None:
+        source = self._logical.get(operator.logical)
+        if source is None:
+            known = listed(self._logical)
+            message = f"unknown logical source {operator.logical!r}; expected {known}"
+            return self._fault(operator, ("logical",), message, UnknownSource)
+        attached = self._physical[source.name]
+        if not attached:
+            message = f"no node has a physical source of {source.name!r}; expected one at least"
+            return self._fault(operator, ("logical",), message, UnknownSource)
+        if len(attached) == 1:
+            return self._add_source(operator.id, source, *attached[0])
+        parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
+        if taken := sorted(self._ids.keys() & set(parts)):
+            message = f"its part {taken[0]!r} has the id of another operator"
+            return self._fault(operator, ("id",), message)
+        for part, (node, physical) in zip(parts, attached, strict=True):
+            self._add_source(part, source, node, physical)
+        return self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
+
+    def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
+        self._operators[identity] = BoundSource(
+            id=identity, logical=source.name, schema=source.columns, physical=physical
+        )
+        self._schemas[identity] = source.columns
+        self._pins[identity] = node
+
+    def _bind_sink(self, operator: SinkOperator) -> None:
+        if operator.sink not in self._sinks:
+            message = f"unknown sink {operator.sink!r}; expected {listed(self._sinks)}"
+            return self._fault(operator, ("sink",), message, UnknownSink)
+        node, sink = self._sinks[operator.sink]
+        aggregates = [str(key) for key, each in self._ids.items() if isinstance(each, AggregateOperator)]
+        if sink.mode == "append" and aggregates:
+            message = (
+                f"{sink.name!r} at {node} appends, and aggregate {', '.join(aggregates)} takes back rows"
+            )
+            self._fault(operator, ("sink",), f"{message}; expected mode final or changes", RetractingPlan)
+        self._pins[operator.id] = node
+        return self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+
+    def _add(self, operator: InnerOperator) -> None:
+        self._operators[operator.id] = operator
+        inputs = [self._schemas.get(child) for child in operator.children]
+        known = [schema for schema in inputs if schema is not None]
+        if len(known) < len(inputs):
+            return
+        faults: list[Fault] = []
+        schema = output_schema(operator, known, faults)
+        for field, message in faults:
+            self._fault(operator, field, message)
+        if not faults:
+            self._schemas[operator.id] = schema
+
+    def _fault(
+        self,
+        operator: QueryOperator | BoundSink,
+        field: Location,
+        message: str,
+        kind: type[InvalidQuery] = InvalidQuery,
+    ) -> None:
+        path = ("operators", self._places[operator.id], *field)
+        self._mistakes[self._query.mistake(path, f"{operator.type} {operator.id}: {message}")] = kind

@@ -1,0 +1,79 @@
+"""JSON with the place of every key and value, and without keys that stand twice."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from topology import Marks, Mistake
+from topology.mistakes import Location, Spot, Spots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
+    """The data of a JSON text, where its parts are, and what is wrong. The data is None if it is not JSON."""
+    marks = Marks(file, lambda: _spots(text))
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        data = dict(pairs)
+        if len(data) < len(pairs):
+            repeated.append("")
+        return data
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        return None, marks, [Mistake(f"not valid JSON: {error.msg}", file, error.lineno, error.colno)]
+    except RecursionError:
+        return None, marks, [Mistake("lists and objects are nested too deep", file)]
+    return data, marks, list(_duplicates(text, file)) if repeated else []
+
+
+def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:
+    seen: set[Location] = set()
+    for path, at_key, offset in _walk(text):
+        if not at_key:
+            continue
+        if path in seen:
+            spot = Spot.at(text, offset)
+            yield Mistake(f"duplicate key {path[-1]!r}; each may be given once", file, spot.line, spot.column)
+        seen.add(path)
+
+
+def _spots(text: str) -> Spots:
+    keys: dict[Location, Spot] = {}
+    values: dict[Location, Spot] = {}
+    for path, at_key, offset in _walk(text):
+        (keys if at_key else values).setdefault(path, Spot.at(text, offset))
+    return keys, values
+
+
+def _walk(text: str) -> Iterator[tuple[Location, bool, int]]:
+    """Every key and value of a valid JSON text: its path, whether it is the key, its offset."""
+    path: list[str | int] = []  # of the next value; its last part is the index or key inside what is open
+    expects_key = False
+    for match in _TOKEN.finditer(text):
+        match match[0]:
+            case "{" | "[":
+                yield tuple(path), False, match.start()
+                path.append(0 if match[0] == "[" else "")
+                expects_key = match[0] == "{"
+            case "}" | "]":
+                path.pop()
+                expects_key = False
+            case ",":
+                last = path[-1]
+                path[-1] = last + 1 if isinstance(last, int) else ""
+                expects_key = not isinstance(last, int)
+            case ":":
+                expects_key = False
+            case _:
+                if expects_key:
+                    path[-1] = json.loads(match[0])
+                yield tuple(path), expects_key, match.start()
