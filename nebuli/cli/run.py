@@ -1,0 +1,134 @@
+"""``nebuli run``: a query from start to end, with a worker process per node on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.worker.deployment import Deployment
+    from nebuli.worker.status import FragmentStatus
+    from placement import Fragment
+    from topology import Topology
+
+QUERY_FAILED, BAD_INPUT, UNREACHABLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+_PROGRESS_S = 5.0
+
+
+@click.command()
+@click.argument("topology", type=click.Path(path_type=Path))
+@click.argument("query", type=click.Path(path_type=Path))
+@click.option("--seed", default=0, show_default=True, help="Which of several equal paths an operator takes.")
+def run(topology: Path, query: Path, seed: int) -> None:
+    """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
+
+    The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
+    standard error. Paths in TOPOLOGY start at its directory.
+
+    Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
+    file; 3 a worker died or does not answer; 130 interrupted.
+    """
+    import placement
+    from topology import load_topology
+
+    model = load_topology(topology)
+    plan = placement.place(placement.load_query(query), model, seed)
+    fragments = placement.with_deployment(placement.decompose(plan).fragments, uuid4().hex[:12])
+    sys.exit(_run_to_end(model, topology.resolve().parent, fragments))
+
+
+def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
+    """Run the fragments; the exit code. What went wrong is said in one sentence."""
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+    from nebuli.worker.deployment import QueryFailed
+    from nebuli.worker.local import WorkerDied, WorkerNotStarted
+    from nebuli.worker.status import Cause
+
+    try:
+        asyncio.run(_run(topology, directory, fragments))
+    except KeyboardInterrupt:
+        click.echo("Interrupted: all workers are stopped.", err=True)
+        return INTERRUPTED
+    except asyncio.CancelledError:
+        return TERMINATED
+    except (WorkerDied, WorkerUnreachable) as error:
+        code, why = UNREACHABLE, error
+    except WorkerNotStarted as error:
+        code, why = (BAD_INPUT if error.exit_code == BAD_INPUT else UNREACHABLE), error
+    except QueryFailed as error:
+        code, why = (BAD_INPUT if error.cause is Cause.INPUT else QUERY_FAILED), error
+    except WorkerRefused as error:
+        code, why = QUERY_FAILED, error
+    else:
+        return 0
+    click.echo(f"Error: {why}", err=True)
+    return code
+
+
+async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:
+    from nebuli.worker.deployment import Deployment
+    from nebuli.worker.local import LocalWorkers
+
+    _end_on_termination()
+    used = {fragment.node for fragment in fragments}
+    nodes = [node for node in topology.nodes if node.address in used]
+    progress = _Progress(fragments)
+    async with LocalWorkers(nodes, directory) as workers:
+        progress.say(f"{_count(len(nodes), 'worker')} ready")
+        deployment = Deployment(fragments, workers.clients)
+        await workers.guard(_deploy(deployment, progress))
+    progress.say("done")
+
+
+async def _deploy(deployment: Deployment, progress: _Progress) -> None:
+    await deployment.register()
+    await deployment.start()
+    await deployment.finish(progress.report)
+
+
+def _end_on_termination() -> None:
+    """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+class _Progress:
+    """One line on standard error for each change of a fragment, and one now and then for a long run."""
+
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        self._began = time.monotonic()
+        self._said: dict[str, tuple[str, float]] = {}
+        self._widths = tuple(
+            max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
+        )
+
+    def say(self, text: str) -> None:
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+
+    def report(self, fragment: Fragment, status: FragmentStatus) -> None:
+        """Say how a fragment is, if that is news."""
+        now = time.monotonic()
+        state, when = self._said.get(fragment.id, ("", 0.0))
+        if status.state == state and (status.state.is_final or now - when < _PROGRESS_S):
+            return
+        self._said[fragment.id] = (status.state, now)
+        id_width, node_width = self._widths
+        counts = f"{status.rows_in:,} rows in, {status.rows_out:,} out" if status.rows_in else ""
+        self.say(
+            f"{fragment.id:<{id_width}}  {fragment.node:<{node_width}}  {status.state:<8}  {counts}".rstrip()
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

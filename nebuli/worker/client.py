@@ -1,0 +1,106 @@
+"""The other end of a worker's gRPC service."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.worker_pb2_grpc import WorkerStub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from placement.plan import Fragment
+
+__all__ = ["WorkerClient", "WorkerRefused", "WorkerUnreachable"]
+
+_DEADLINE_S = 5.0
+_REFUSAL_KEY = "nebuli-refusal-bin"
+
+
+class WorkerUnreachable(Exception):
+    """The worker does not answer, or not in time."""
+
+
+class WorkerRefused(Exception):
+    """The worker answered no, and said why."""
+
+    def __init__(self, refusal: wire.Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class WorkerClient:
+    """Asks one worker. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.aio.insecure_channel(address)
+        self._stub = WorkerStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def register(self, fragment: Fragment) -> str:
+        """Hand over a fragment; the id that the worker gives it."""
+        request = wire.RegisterRequest(fragment=fragment.model_dump_json(by_alias=True))
+        with self._errors():
+            reply = await self._stub.Register(request, timeout=_DEADLINE_S)
+        return str(reply.id)
+
+    async def start(self, id_: str) -> None:
+        """Start a fragment."""
+        with self._errors():
+            await self._stub.Start(wire.StartRequest(id=id_), timeout=_DEADLINE_S)
+
+    async def stop(self, id_: str) -> None:
+        """Ask a fragment to end."""
+        with self._errors():
+            await self._stub.Stop(wire.StopRequest(id=id_), timeout=_DEADLINE_S)
+
+    async def unregister(self, id_: str) -> None:
+        """Have a fragment forgotten."""
+        with self._errors():
+            await self._stub.Unregister(wire.UnregisterRequest(id=id_), timeout=_DEADLINE_S)
+
+    async def statuses(self) -> list[FragmentStatus]:
+        """All fragments of the worker."""
+        with self._errors():
+            reply = await self._stub.Status(wire.StatusRequest(), timeout=_DEADLINE_S)
+        return [_status(message) for message in reply.fragments]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            detail = dict(error.trailing_metadata() or ()).get(_REFUSAL_KEY)
+            if isinstance(detail, bytes):
+                raise WorkerRefused(wire.Refusal.FromString(detail)) from error
+            raise WorkerUnreachable(f"worker at {self.address}: {error.details()}") from error
+
+
+def _status(message: wire.FragmentStatus) -> FragmentStatus:
+    return FragmentStatus(
+        id=message.id,
+        fragment=message.fragment,
+        state=FragmentState[wire.State.Name(message.state).removeprefix("STATE_")],
+        cause=Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")],
+        error=message.error,
+        rows_in=message.rows_in,
+        rows_out=message.rows_out,
+        bytes_in=message.bytes_in,
+        bytes_out=message.bytes_out,
+    )

@@ -1,0 +1,67 @@
+"""What ends a fragment before its input does.
+
+::
+
+    FragmentError
+    ├── InputError       a source is missing, or is not what the topology says of it
+    ├── OutputError      a sink cannot be written, or the result does not fit its mode
+    ├── UpstreamFailed   a fragment that this one reads has failed, with its message
+    ├── DownstreamLeft   the fragment that reads this one takes nothing more
+    └── FragmentStopped  somebody asked for it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "DownstreamLeft",
+    "FragmentError",
+    "FragmentStopped",
+    "InputError",
+    "OutputError",
+    "UpstreamFailed",
+    "unreadable",
+    "unwritable",
+]
+
+
+class FragmentError(Exception):
+    """Base of what a fragment's sources and sinks raise; the message is a sentence for people."""
+
+
+class InputError(FragmentError):
+    """The input is wrong: no retry helps before somebody mends the file or the topology."""
+
+
+class OutputError(FragmentError):
+    """The result cannot be written where and how the topology says."""
+
+
+class UpstreamFailed(FragmentError):
+    """The fragment at the other end of a network source has failed; the message is its own."""
+
+
+class DownstreamLeft(FragmentError):
+    """The fragment at the other end of the network sink has left."""
+
+
+class FragmentStopped(FragmentError):
+    """The fragment was asked to stop."""
+
+
+def unreadable(path: str, error: Exception) -> InputError:
+    """What to say of a file that could not be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
+        return InputError(f"{path}: no such file{where}")
+    return InputError(f"{path} cannot be read: {_reason(error)}")
+
+
+def unwritable(path: str, error: OSError) -> OutputError:
+    """What to say of a file that could not be made or written."""
+    return OutputError(f"{path} cannot be written: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,0 +1,187 @@
+"""Worker processes of this machine, one per node, which end with the process that started them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from nebuli.worker.client import WorkerClient, WorkerUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Self
+
+    from topology import Node
+
+__all__ = ["LocalWorker", "LocalWorkers", "WorkerDied", "WorkerNotStarted"]
+
+READY_PREFIX = "worker ready: "
+"""How the line begins that a worker prints on stderr once it can be called; its addresses follow."""
+
+_START_S = 30.0
+_STOP_S = 3.5
+_DEATH_S = 0.5
+_READY_TOOK_TOO_LONG = f"it was not ready after {_START_S:.0f} s"
+
+
+class WorkerNotStarted(Exception):
+    """A worker process ended before it was ready; the message is what it said."""
+
+    def __init__(self, node: str, message: str, exit_code: int) -> None:
+        super().__init__(f"worker {node}: {message}")
+        self.exit_code = exit_code
+
+
+class WorkerDied(Exception):
+    """A worker process ended while it was needed."""
+
+    def __init__(self, node: str, exit_code: int) -> None:
+        how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+        super().__init__(f"worker {node} died ({how})")
+        self.node = node
+
+
+class LocalWorker:
+    """One worker process that is ready, and a client to it."""
+
+    def __init__(self, node: str, process: Process, client: WorkerClient, relay: asyncio.Task[None]) -> None:
+        self.node = node
+        self.client = client
+        self._process = process
+        self._relay = relay
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    async def died(self) -> WorkerDied:
+        """Wait for the process to end, and say how it did."""
+        return WorkerDied(self.node, await self._process.wait())
+
+
+class LocalWorkers:
+    """Starts a worker for each node; leaving the context ends them all, within four seconds.
+
+    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
+    process's, with the node before it; their standard output is this process's.
+    """
+
+    def __init__(self, nodes: Iterable[Node], directory: Path) -> None:
+        self._nodes = tuple(nodes)
+        self._directory = directory
+        self._processes: list[Process] = []
+        self._clients = AsyncExitStack()
+        self._workers: dict[str, LocalWorker] = {}
+
+    @property
+    def workers(self) -> Mapping[str, LocalWorker]:
+        """The workers by their node's address."""
+        return self._workers
+
+    @property
+    def clients(self) -> Mapping[str, WorkerClient]:
+        """How to ask them."""
+        return {node: worker.client for node, worker in self._workers.items()}
+
+    async def __aenter__(self) -> Self:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for node in self._nodes:
+                    group.create_task(self._start(node))
+        except BaseException as error:
+            await self._stop()
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work`` as long as all workers live; ``WorkerDied`` names the first that does not."""
+        task = asyncio.create_task(work)
+        deaths = [asyncio.create_task(worker.died()) for worker in self._workers.values()]
+        try:
+            await asyncio.wait([task, *deaths], return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and isinstance(task.exception(), WorkerUnreachable):
+                # It may be dead, which says more; the system tells of that a moment later.
+                await asyncio.wait(deaths, timeout=_DEATH_S, return_when=asyncio.FIRST_COMPLETED)
+            dead = next((death for death in deaths if death.done()), None)
+            if dead is not None:
+                raise dead.result()
+            task.result()
+        finally:
+            for each in (task, *deaths):
+                each.cancel()
+            await asyncio.gather(task, *deaths, return_exceptions=True)
+
+    async def _start(self, node: Node) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *_command(node),
+            cwd=self._directory,
+            stdin=PIPE,  # never written to: its end tells the worker that this process is gone
+            stderr=PIPE,
+            start_new_session=True,  # Ctrl-C is this process's to handle; it ends the workers in order
+        )
+        self._processes.append(process)
+        assert process.stderr is not None
+        try:
+            async with asyncio.timeout(_START_S):
+                grpc = await _ready(node.address, process, process.stderr)
+        except TimeoutError:
+            raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
+        client = await self._clients.enter_async_context(WorkerClient(grpc))
+        relay = asyncio.create_task(_relay(node.address, process.stderr), name=f"stderr of {node.address}")
+        self._workers[node.address] = LocalWorker(node.address, process, client, relay)
+
+    async def _stop(self) -> None:
+        await self._clients.aclose()
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        ends = asyncio.gather(*(process.wait() for process in self._processes))
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await ends
+        except TimeoutError:
+            await self._kill()
+
+    async def _kill(self) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+        await asyncio.gather(*(process.wait() for process in self._processes))
+
+
+def _command(node: Node) -> list[str]:
+    # -P, because the working directory is the user's, and its files are no modules of ours.
+    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
+    command += ["--data", node.listen or node.address, "--advertise", node.address]
+    return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
+
+
+async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> str:
+    """Wait for the line that says that the worker can be called; the address for it."""
+    said = []
+    async for line in stderr:
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith(READY_PREFIX):
+            return text.rpartition("grpc=")[2]
+        said.append(text)
+    exit_code = await process.wait()
+    raise WorkerNotStarted(node, "\n".join(said) or f"it ended with exit code {exit_code}", exit_code)
+
+
+async def _relay(node: str, stderr: asyncio.StreamReader) -> None:
+    async for line in stderr:
+        sys.stderr.write(f"{node}: {line.decode(errors='replace')}")

@@ -1,0 +1,154 @@
+"""Network sources and sinks: the same interface as files, over channels of the worker's event loop.
+
+Channels live on the loop, fragments on threads of their own. A source's pump moves batches from its channel
+into a short queue; while that is full it does not receive, and so the channel pushes back on its producer. A
+sink waits in the fragment's thread for the channel to take a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import netchannel
+from nebuli.dataflow import zset
+from nebuli.dataflow.types import arrow_schema
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, UpstreamFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from placement.plan import NetworkSink, NetworkSource
+
+__all__ = ["ChannelSink", "ChannelSource"]
+
+_QUEUED_BATCHES = 4
+
+
+class ChannelSource:
+    """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread."""
+
+    def __init__(
+        self, operator: NetworkSource, receiver: netchannel.ReceiverServer, wake: Callable[[], None]
+    ) -> None:
+        self._id = operator.id
+        self._schema = zset.weighted(arrow_schema(operator.columns))
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[pa.RecordBatch | Signal | FragmentError] = deque()
+        self._room = asyncio.Event()
+        self._channel = receiver.register_channel(operator.channel, schema=self._schema)
+        self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
+
+    def open(self) -> None:
+        """The channel is registered already; its producer may come when it likes."""
+
+    def poll(self) -> pa.RecordBatch | Signal:
+        """The next batch that has arrived; ``UpstreamFailed`` once the producer said so."""
+        if not self._queue:
+            return Signal.LATER
+        item = self._queue.popleft()
+        self._loop.call_soon_threadsafe(self._room.set)
+        if isinstance(item, FragmentError):
+            raise item
+        return item
+
+    def close(self, reason: str) -> None:
+        """Take nothing more; a producer that is not done is told why."""
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._close(reason), self._loop)
+
+    async def _close(self, reason: str) -> None:
+        self._pump.cancel()
+        await self._channel.close(reason)
+
+    async def _receive(self) -> None:
+        try:
+            async for batch in self._channel:
+                await self._put(batch)
+        except netchannel.NetChannelError as error:
+            await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+            await self._put(FragmentError(f"its input {self._id}: {type(error).__name__}: {error}"))
+        else:
+            await self._put(Signal.END)
+
+    async def _put(self, item: pa.RecordBatch | Signal | FragmentError) -> None:
+        self._queue.append(item)
+        self._wake()
+        while len(self._queue) >= _QUEUED_BATCHES:
+            self._room.clear()
+            if len(self._queue) >= _QUEUED_BATCHES:
+                await self._room.wait()
+
+
+class ChannelSink:
+    """Writes to a channel of another worker. To be made on the loop, used by one thread."""
+
+    def __init__(self, operator: NetworkSink, sender: netchannel.SenderServer) -> None:
+        self._operator = operator
+        self._sender = sender
+        self._loop = asyncio.get_running_loop()
+        self._channel: netchannel.SenderChannel | None = None
+        self._lock = Lock()
+        self._waiting: Future[Any] | None = None
+        self._interrupted = False
+
+    def open(self, schema: pa.Schema) -> None:
+        """Register the channel; whether anybody listens there, is not waited for."""
+        self._wait(self._register(zset.weighted(schema)))
+
+    def write(self, change: pa.RecordBatch) -> None:
+        """Hand a batch to the channel, as soon as it has room."""
+        assert self._channel is not None
+        self._wait(self._channel.send(change))
+
+    def finish(self) -> None:
+        """End the stream, and wait until the other side has all of it."""
+        assert self._channel is not None
+        self._wait(self._channel.close())
+
+    def abort(self, reason: str) -> None:
+        """Tell the other side why the stream ends here."""
+        if self._channel is not None and not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._abort(self._channel, reason), self._loop).result()
+
+    def interrupt(self) -> None:
+        """Cancel what the fragment waits for, and whatever it will wait for."""
+        with self._lock:
+            self._interrupted = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        with self._lock:
+            if self._interrupted:
+                coroutine.close()
+                raise FragmentStopped("stopped")
+            self._waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            self._waiting.result()
+        except CancelledError:
+            raise FragmentStopped("stopped") from None
+        except netchannel.ChannelClosedByPeer as error:
+            raise DownstreamLeft(f"its reader at {self._operator.address} left: {error}") from error
+        except netchannel.NetChannelError as error:
+            raise FragmentError(f"channel {self._operator.channel}: {error}") from error
+
+    async def _register(self, schema: pa.Schema) -> None:
+        self._channel = self._sender.register_channel(
+            self._operator.channel, to=self._operator.address, schema=schema
+        )
+
+    @staticmethod
+    async def _abort(channel: netchannel.SenderChannel, reason: str) -> None:
+        with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
+            await channel.abort(reason)

@@ -1,0 +1,81 @@
+"""The fragments of one worker, by the ids that it gave them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+from nebuli.worker.runner import FragmentRunner
+
+if TYPE_CHECKING:
+    from nebuli.worker.provider import Provider
+    from nebuli.worker.status import FragmentStatus
+    from placement.plan import Fragment
+
+__all__ = ["BusyFragment", "FragmentStarted", "Node", "UnknownFragment"]
+
+_log = logging.getLogger(__name__)
+
+
+class UnknownFragment(Exception):
+    """No fragment has this id."""
+
+
+class FragmentStarted(Exception):
+    """The fragment was started before, or has ended."""
+
+
+class BusyFragment(Exception):
+    """The fragment has not ended, and can be taken away only then."""
+
+
+class Node:
+    """What a worker has been given to run. To be used on the worker's loop."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._runners: dict[str, FragmentRunner] = {}
+        self._numbers = itertools.count(1)
+
+    def register(self, fragment: Fragment) -> str:
+        """Take a fragment, and give it an id that is its own as long as this worker lives."""
+        id_ = str(next(self._numbers))
+        self._runners[id_] = FragmentRunner(id_, fragment)
+        return id_
+
+    def start(self, id_: str) -> None:
+        """Start a fragment, once."""
+        runner = self._runner(id_)
+        if runner.status.state != "registered":
+            raise FragmentStarted(f"fragment {runner.fragment.id} is {runner.status.state} already")
+        runner.start(self._provider)
+
+    def stop(self, id_: str) -> None:
+        """Ask a fragment to end; harmless when it has."""
+        self._runner(id_).stop()
+
+    def unregister(self, id_: str) -> None:
+        """Forget a fragment that does not run."""
+        runner = self._runner(id_)
+        if runner.status.state == "running" or not runner.join(0):
+            raise BusyFragment(f"fragment {runner.fragment.id} is running: stop it first")
+        del self._runners[id_]
+
+    def statuses(self) -> list[FragmentStatus]:
+        """All fragments, in the order in which they came."""
+        return [runner.status for runner in self._runners.values()]
+
+    async def shutdown(self, timeout_s: float) -> bool:
+        """Stop everything; False if a fragment is still busy after that time."""
+        for runner in self._runners.values():
+            runner.stop()
+        ends = (asyncio.to_thread(runner.join, timeout_s) for runner in self._runners.values())
+        return all(await asyncio.gather(*ends))
+
+    def _runner(self, id_: str) -> FragmentRunner:
+        try:
+            return self._runners[id_]
+        except KeyError:
+            raise UnknownFragment(f"no fragment {id_} here; there are {len(self._runners)}") from None

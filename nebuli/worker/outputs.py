@@ -1,0 +1,190 @@
+"""Where rows end up: a file that appears when it is whole, a file that grows, or the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from nebuli.worker.errors import OutputError, unwritable
+from nebuli.worker.text_table import TextTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GrowingFile", "Output", "Terminal", "WholeFile", "csv_rows", "parquet_rows"]
+
+
+class Rows(Protocol):
+    """What turns batches into the bytes of a format."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows, or keep them for the next write."""
+
+    def close(self) -> None:
+        """Write what is kept and what the format ends with; the file stays open."""
+
+
+def csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+    """CSV with a header; texts in quotes, so that an empty one and a null differ."""
+    writer: Rows = pa.csv.CSVWriter(file, schema)
+    return writer
+
+
+def parquet_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+    """Parquet; what is not closed has no footer, and cannot be read."""
+    writer: Rows = pa.parquet.ParquetWriter(file, schema)
+    return writer
+
+
+class Output(Protocol):
+    """Takes rows in order, after ``open`` and up to one of ``publish`` and ``discard``."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Where there is room for as much as is written; None: wherever temporary files go."""
+
+    def open(self, schema: pa.Schema) -> None:
+        """Begin."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+
+    def publish(self) -> None:
+        """End: all rows are written, and durable where that means something."""
+
+    def discard(self) -> None:
+        """End, because of a failure."""
+
+
+class _File:
+    """A file of one of the formats, at ``place`` while it is written; makes missing directories."""
+
+    def __init__(self, path: str, place: Path, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        self._path = Path(path)
+        self._place = place
+        self._rows_of = rows_of
+        self._file: IO[bytes] | None = None
+        self._rows: Rows | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        return self._path.parent
+
+    def open(self, schema: pa.Schema) -> None:
+        try:
+            if self._path.is_dir():
+                raise OutputError(f"{self._path} cannot be written: it is a directory")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._place.open("wb")
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+        self._rows = self._rows_of(self._file, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        assert self._rows is not None
+        try:
+            self._rows.write_batch(batch)
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def _complete(self) -> None:
+        """All bytes on the disk."""
+        assert self._file is not None
+        assert self._rows is not None
+        self._rows.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Let go of the file as it is."""
+        if self._file is not None:
+            with suppress(OSError, pa.ArrowException):  # a disk that is full is why we are here
+                self._file.close()
+
+
+class GrowingFile(_File):
+    """A file that readers can follow: rows are there after each write, also when a failure ends them."""
+
+    def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        super().__init__(path, Path(path), rows_of)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write and let readers see."""
+        super().write(batch)
+        assert self._file is not None
+        self._file.flush()
+
+    def publish(self) -> None:
+        """The last byte is on the disk."""
+        try:
+            self._complete()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+
+class WholeFile(_File):
+    """A file that is written aside and renamed when complete: at its path is all of it, or what was there."""
+
+    def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        target = Path(path)
+        super().__init__(path, target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial"), rows_of)
+
+    def publish(self) -> None:
+        """Rename, durably: first the bytes, then the name."""
+        try:
+            self._complete()
+            self._place.replace(self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def discard(self) -> None:
+        """Remove what was written aside."""
+        super().discard()
+        self._place.unlink(missing_ok=True)
+
+
+class Terminal:
+    """A table for people on standard output."""
+
+    directory = None
+
+    def __init__(self) -> None:
+        self._table: TextTable | None = None
+
+    def open(self, schema: pa.Schema) -> None:
+        """Nothing is printed before there are rows to measure."""
+        self._table = TextTable(schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        assert self._table is not None
+        self._print(self._table.lines(batch))
+
+    def publish(self) -> None:
+        """A table without rows has a header still."""
+        assert self._table is not None
+        self._print(self._table.header())
+
+    def discard(self) -> None:
+        """What is printed stays."""
+
+    def _print(self, lines: list[str]) -> None:
+        try:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
+        except OSError as error:
+            raise unwritable("standard output", error) from error

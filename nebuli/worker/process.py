@@ -1,0 +1,118 @@
+"""A worker process: its servers, its gRPC service, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+import threading
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import grpc.aio
+import uvloop
+
+import netchannel
+from nebuli.worker.local import READY_PREFIX
+from nebuli.worker.node import Node
+from nebuli.worker.provider import Provider
+from nebuli.worker.service import Service
+from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
+
+__all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
+
+_STOP_S = 3.0
+
+
+class AddressUnusable(Exception):
+    """An address of the worker cannot be bound; the message names option, address and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs."""
+
+    data: str
+    grpc: str
+    advertise: str | None = None
+    ends_with_stdin: bool = False
+
+
+def run_worker(settings: WorkerSettings) -> None:
+    """Run a worker until SIGTERM, SIGINT or, if asked for, the end of standard input.
+
+    ``AddressUnusable`` if it cannot start. A fragment that cannot be stopped in time does not keep the
+    process.
+    """
+    if not uvloop.run(_serve(settings)):
+        # A thread is stuck, writing to a full pipe say; leaving by the normal way would wait for it.
+        os._exit(1)
+
+
+async def _serve(settings: WorkerSettings) -> bool:
+    stop = _stop_requests(ends_with_stdin=settings.ends_with_stdin)
+    async with AsyncExitStack() as stack:
+        try:
+            server = netchannel.ReceiverServer(settings.data, advertise=settings.advertise)
+            receiver = await stack.enter_async_context(server)
+        except OSError as error:
+            raise _unusable("data", settings.data, error) from error
+        sender = await stack.enter_async_context(netchannel.SenderServer())
+        node = Node(Provider(receiver, sender))
+        service = await _grpc_server(node, settings.grpc)
+        stack.push_async_callback(service.server.stop, None)
+        sys.stderr.write(f"{READY_PREFIX}data={receiver.address} grpc={service.address}\n")
+        sys.stderr.flush()
+        await stop.wait()
+        return await node.shutdown(_STOP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _GrpcServer:
+    server: grpc.aio.Server
+    address: str
+
+
+async def _grpc_server(node: Node, address: str) -> _GrpcServer:
+    host, _, port = address.rpartition(":")
+    try:
+        # gRPC says neither why it cannot bind, nor only that; asking the system first does.
+        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host.strip("[]"), int(port))
+    except OSError as error:
+        raise _unusable("grpc", address, error) from error
+    probe.close()
+    await probe.wait_closed()
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    add_WorkerServicer_to_server(Service(node), server)
+    bound = server.add_insecure_port(address)
+    await server.start()
+    return _GrpcServer(server, f"{host}:{bound}")
+
+
+def _stop_requests(*, ends_with_stdin: bool) -> asyncio.Event:
+    """An event that is set once the process is asked to end."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if ends_with_stdin:
+        # A thread, since not every standard input can be waited for by an event loop.
+        threading.Thread(target=_drain_stdin, args=(loop, stop), name="stdin", daemon=True).start()
+    return stop
+
+
+def _drain_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(stop.set)
+
+
+def _unusable(option: str, address: str, error: OSError) -> AddressUnusable:
+    if error.errno == errno.EADDRINUSE:
+        return AddressUnusable(
+            f"--{option} {address}: the port is in use; stop what listens there, or choose another"
+        )
+    return AddressUnusable(f"--{option} {address} cannot be bound: {error.strerror or error}")

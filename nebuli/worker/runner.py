@@ -1,0 +1,174 @@
+"""One fragment, running in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nebuli.dataflow import Circuit
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputError, UpstreamFailed
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nebuli.worker.endpoints import Sink, Source
+    from nebuli.worker.provider import Provider
+
+__all__ = ["FragmentRunner"]
+
+_log = logging.getLogger(__name__)
+
+_BLAME: dict[type[Exception], tuple[FragmentState, Cause]] = {
+    InputError: (FragmentState.FAILED, Cause.INPUT),
+    UpstreamFailed: (FragmentState.FAILED, Cause.UPSTREAM),
+    DownstreamLeft: (FragmentState.STOPPED, Cause.DOWNSTREAM),
+    FragmentStopped: (FragmentState.STOPPED, Cause.REQUEST),
+}
+
+
+@dataclass(slots=True)
+class _Counts:
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class FragmentRunner:
+    """Moves batches from sources through a circuit into a sink, whichever source has one.
+
+    Everything but the thread's own work is called on the worker's loop.
+    """
+
+    def __init__(self, id_: str, fragment: Fragment) -> None:
+        self.id = id_
+        self.fragment = fragment
+        self._circuit = Circuit(fragment.operators)
+        self._sources: dict[str, Source] = {}
+        self._sink: Sink | None = None
+        self._wake = Event()
+        self._stopping = False
+        self._counts = _Counts()
+        self._state = FragmentState.REGISTERED
+        self._cause = Cause.NONE
+        self._error = ""
+        self._thread = Thread(target=self._run, name=f"fragment {fragment.id}", daemon=True)
+
+    @property
+    def status(self) -> FragmentStatus:
+        """The fragment as it is now."""
+        counts = self._counts
+        return FragmentStatus(
+            id=self.id,
+            fragment=self.fragment.id,
+            state=self._state,
+            cause=self._cause,
+            error=self._error,
+            rows_in=counts.rows_in,
+            rows_out=counts.rows_out,
+            bytes_in=counts.bytes_in,
+            bytes_out=counts.bytes_out,
+        )
+
+    def start(self, provider: Provider) -> None:
+        """Register its channels and begin to work; no counterpart needs to be there."""
+        try:
+            for operator in self.fragment.operators:
+                match operator:
+                    case BoundSource() | NetworkSource():
+                        self._sources[operator.id] = provider.source(operator, self._wake.set)
+                    case BoundSink() | NetworkSink():
+                        self._sink = provider.sink(operator)
+        except BaseException:
+            self._close_sources("its fragment did not start")
+            raise
+        self._state = FragmentState.RUNNING
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end; harmless when it has."""
+        if self._state is FragmentState.REGISTERED:
+            self._end(FragmentState.STOPPED, Cause.REQUEST, "stopped before it was started")
+        self._stopping = True
+        self._wake.set()
+        if self._sink is not None:
+            self._sink.interrupt()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for its thread; False if that is still busy."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        sink = self._sink
+        assert sink is not None
+        try:
+            self._work(sink)
+        except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
+            state, cause = _BLAME.get(type(error), (FragmentState.FAILED, Cause.ITSELF))
+            if not isinstance(error, FragmentError | pa.ArrowException):
+                _log.exception("fragment %s failed", self.fragment.id)
+            self._end(state, cause, _sentence(error))
+            sink.abort(f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}")
+        else:
+            self._end(FragmentState.FINISHED, Cause.NONE, "")
+        finally:
+            self._close_sources(self._error)
+
+    def _work(self, sink: Sink) -> None:
+        for source in self._sources.values():
+            source.open()
+        sink.open(self._circuit.schema)
+        while not self._circuit.ended:
+            self._wake.clear()  # before the sources are asked: what arrives meanwhile is not slept over
+            if not self._turn(sink):
+                self._wake.wait()
+        sink.finish()
+
+    def _turn(self, sink: Sink) -> bool:
+        """Ask each source once; whether any had something."""
+        had_something = False
+        for id_, source in list(self._sources.items()):
+            if self._stopping:
+                raise FragmentStopped("stopped")
+            match source.poll():
+                case Signal.LATER:
+                    continue
+                case Signal.END:
+                    self._sources.pop(id_).close("it has ended")
+                    self._write(sink, self._circuit.end(id_))
+                case batch:
+                    self._counts.rows_in += batch.num_rows
+                    self._counts.bytes_in += batch.nbytes
+                    self._write(sink, self._circuit.push(id_, batch))
+            had_something = True
+        return had_something
+
+    def _write(self, sink: Sink, changes: Iterable[pa.RecordBatch]) -> None:
+        for change in changes:
+            sink.write(change)
+            self._counts.rows_out += change.num_rows
+            self._counts.bytes_out += change.nbytes
+
+    def _close_sources(self, reason: str) -> None:
+        while self._sources:
+            self._sources.popitem()[1].close(reason)
+
+    def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
+        # The state last: who sees the end, sees its reason.
+        self._cause, self._error = cause, error
+        self._state = state
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FragmentError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

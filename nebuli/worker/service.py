@@ -1,0 +1,98 @@
+"""The worker's gRPC service: requests in, the node's answers or refusals out."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+from pydantic import ValidationError
+
+import netchannel
+from nebuli.dataflow.errors import DataflowError
+from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.node import BusyFragment, FragmentStarted, UnknownFragment
+from nebuli.worker.worker_pb2_grpc import WorkerServicer
+from placement.plan import Fragment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from grpc.aio import ServicerContext as Context
+
+    from nebuli.worker.node import Node
+    from nebuli.worker.status import FragmentStatus
+
+__all__ = ["REFUSAL_KEY", "Service"]
+
+REFUSAL_KEY = "nebuli-refusal-bin"
+"""The trailing metadata under which an error carries a ``Refusal``."""
+
+_REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = {
+    UnknownFragment: (grpc.StatusCode.NOT_FOUND, wire.Refusal.REASON_UNKNOWN_ID),
+    FragmentStarted: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_ALREADY_STARTED),
+    BusyFragment: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STILL_RUNNING),
+    netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
+    ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
+    DataflowError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
+}
+
+
+class Service(WorkerServicer):
+    """Answers for one node; runs on the worker's loop. The methods' names are gRPC's."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def Register(self, request: wire.RegisterRequest, context: Context) -> wire.RegisterReply:
+        """Take a fragment."""
+        async with _refusals(context):
+            fragment = Fragment.model_validate_json(request.fragment)
+            return wire.RegisterReply(id=self._node.register(fragment))
+
+    async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
+        """Start a fragment."""
+        async with _refusals(context, request.id):
+            self._node.start(request.id)
+            return wire.StartReply()
+
+    async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:
+        """Ask a fragment to end."""
+        async with _refusals(context, request.id):
+            self._node.stop(request.id)
+            return wire.StopReply()
+
+    async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
+        """Forget a fragment."""
+        async with _refusals(context, request.id):
+            self._node.unregister(request.id)
+            return wire.UnregisterReply()
+
+    async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
+        """Say how all fragments are."""
+        return wire.StatusReply(fragments=[_message(status) for status in self._node.statuses()])
+
+
+@asynccontextmanager
+async def _refusals(context: Context, id_: str = "") -> AsyncIterator[None]:
+    """Answer what the node raises with its status code, its message and a ``Refusal``."""
+    try:
+        yield
+    except tuple(_REFUSALS) as error:
+        code, reason = next(answer for type_, answer in _REFUSALS.items() if isinstance(error, type_))
+        refusal = wire.Refusal(reason=reason, id=id_, message=str(error))
+        await context.abort(code, str(error), ((REFUSAL_KEY, refusal.SerializeToString()),))
+
+
+def _message(status: FragmentStatus) -> wire.FragmentStatus:
+    return wire.FragmentStatus(
+        id=status.id,
+        fragment=status.fragment,
+        state=f"STATE_{status.state.name}",
+        cause=f"CAUSE_{status.cause.name}",
+        error=status.error,
+        rows_in=status.rows_in,
+        rows_out=status.rows_out,
+        bytes_in=status.bytes_in,
+        bytes_out=status.bytes_out,
+    )

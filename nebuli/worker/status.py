@@ -1,0 +1,50 @@
+"""What can be said of a fragment from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Cause", "FragmentState", "FragmentStatus"]
+
+
+class FragmentState(StrEnum):
+    """Where a fragment is in its life; the last three are for good."""
+
+    REGISTERED = "registered"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (FragmentState.FINISHED, FragmentState.FAILED, FragmentState.STOPPED)
+
+
+class Cause(StrEnum):
+    """Why a fragment ended before its input did: at whom to look."""
+
+    NONE = "none"
+    ITSELF = "itself"
+    INPUT = "input"
+    UPSTREAM = "upstream"
+    DOWNSTREAM = "downstream"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentStatus:
+    """A fragment at one moment. Rows are changes (rows of Z-sets); bytes are theirs in memory."""
+
+    id: str
+    """The id that the worker gave it."""
+    fragment: str
+    state: FragmentState
+    cause: Cause = Cause.NONE
+    error: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
