@@ -1,0 +1,52 @@
+"""Network channels: streams of Arrow batches between processes, without a broker, nothing lost, doubled or reordered."""
+
+from __future__ import annotations
+
+from .core.link import Timing
+from .errors import (
+    BufferFull,
+    ChannelBroken,
+    ChannelClosed,
+    ChannelClosedByPeer,
+    ChannelFailed,
+    ChannelInUse,
+    EndOfChannel,
+    HandshakeError,
+    MessageTooLarge,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+    SchemaMismatch,
+    StreamReplaced,
+)
+from .receiver import ReceiverChannel, ReceiverServer
+from .sender import SenderChannel, SenderServer
+from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Message, Position
+
+__all__ = [
+    "BufferFull",
+    "BufferPolicy",
+    "ChannelBroken",
+    "ChannelClosed",
+    "ChannelClosedByPeer",
+    "ChannelFailed",
+    "ChannelInUse",
+    "ChannelStatistics",
+    "CloseReport",
+    "EndOfChannel",
+    "FaultPolicy",
+    "HandshakeError",
+    "Message",
+    "MessageTooLarge",
+    "NetChannelError",
+    "Position",
+    "PositionLost",
+    "ProtocolError",
+    "ReceiverChannel",
+    "ReceiverServer",
+    "SchemaMismatch",
+    "SenderChannel",
+    "SenderServer",
+    "StreamReplaced",
+    "Timing",
+]

@@ -1,0 +1,280 @@
+"""Codecs: how a message's body is made from what the application sends, and read again.
+
+A codec is made per channel and keeps what all bodies share: the Arrow schema, and the dictionaries that the bodies
+refer to (their *context*), which travel once per connection and only when they change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pyarrow as pa
+
+from .core.frames import NOTE_LIMIT, Body, Buffer
+from .errors import NetChannelError, ProtocolError, SchemaMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CodecName = Literal["arrow", "bytes"]
+
+SCATTER = 1 << 17
+"""Batches from this many bytes on are sent from the columns' own memory instead of being copied together."""
+
+
+class Encoder(Protocol):
+    """The sender's side of a codec."""
+
+    schema: bytes | None
+    """What describes all bodies of the stream; None until it is known."""
+    context: bytes
+    """What the last encoded body needs beside the schema; the same object while it does not change."""
+
+    def encode(self, value: Any, note: bytes) -> Body:
+        """Make a message's body. Its memory must not change until the message is acknowledged."""
+
+
+class Decoder(Protocol):
+    """The receiver's side of a codec."""
+
+    def learn(self, schema: bytes) -> None:
+        """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
+
+    def decode(self, body: memoryview, context: memoryview | None) -> Any:
+        """Read a body; the value may refer to its memory."""
+
+
+def make_encoder(codec: CodecName, schema: pa.Schema | None) -> Encoder:
+    """The encoder of a channel. Raises NetChannelError for an unknown codec."""
+    _check(codec, schema)
+    return ArrowEncoder(schema) if codec == "arrow" else BytesEncoder()
+
+
+def make_decoder(codec: CodecName, schema: pa.Schema | None) -> Decoder:
+    """The decoder of a channel. Raises NetChannelError for an unknown codec."""
+    _check(codec, schema)
+    return ArrowDecoder(schema) if codec == "arrow" else BytesDecoder()
+
+
+def _check(codec: str, schema: pa.Schema | None) -> None:
+    if codec not in ("arrow", "bytes"):
+        raise NetChannelError(f"the codec {codec!r} is not known: expected 'arrow' or 'bytes'")
+    if codec == "bytes" and schema is not None:
+        raise NetChannelError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
+
+
+def _check_note(note: bytes) -> None:
+    if len(note) > NOTE_LIMIT:
+        raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
+
+
+class BytesEncoder:
+    """Bytes as they are."""
+
+    schema: bytes | None = b""
+    context = b""
+
+    def encode(self, value: Any, note: bytes) -> Body:
+        """Take anything with the buffer protocol, e.g. bytes, memoryview or pyarrow.Buffer."""
+        _check_note(note)
+        if isinstance(value, bytes):
+            return Body((value,), len(value), note)
+        try:
+            view = memoryview(value).cast("B")
+        except TypeError as error:
+            raise SchemaMismatch(
+                f"a channel with the codec 'bytes' was sent a {type(value).__name__}: expected bytes, or register "
+                f"the channel with codec='arrow'"
+            ) from error
+        return Body((view,), len(view), note)
+
+
+class BytesDecoder:
+    """Bytes as they are; small ones as bytes, large ones as a memoryview of the receive buffer."""
+
+    def learn(self, schema: bytes) -> None:
+        """There is nothing to learn."""
+
+    def decode(self, body: memoryview, context: memoryview | None) -> memoryview:
+        """The body itself."""
+        return body
+
+
+class _Pieces:
+    """A file that keeps what is written to it, without copying."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Buffer] = []
+
+    def write(self, piece: pa.Buffer | bytes) -> int:
+        view = memoryview(piece)
+        self.pieces.append(view)
+        return len(view)
+
+    def take(self) -> list[Buffer]:
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ArrowEncoder:
+    """Record batches as encapsulated Arrow IPC messages, without the schema before each."""
+
+    def __init__(self, schema: pa.Schema | None) -> None:
+        self.schema: bytes | None = None
+        self.context = b""
+        self._schema: pa.Schema | None = None
+        self._dictionaries = False
+        self._sink = _Pieces()
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._unwritten = 0  # the writer puts the schema, so many bytes, before its first batch
+        if schema is not None:
+            self._fix(schema)
+
+    def _fix(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self.schema = schema.serialize().to_pybytes()
+        self._dictionaries = any(_has_dictionary(field.type) for field in schema)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
+        self._unwritten = len(self.schema)
+
+    def encode(self, value: Any, note: bytes) -> Body:
+        """Take a pyarrow.RecordBatch of the channel's schema (the first one's, if none was given)."""
+        _check_note(note)
+        if not isinstance(value, pa.RecordBatch):
+            raise SchemaMismatch(
+                f"a channel with the codec 'arrow' was sent a {type(value).__name__}: expected a "
+                f"pyarrow.RecordBatch (a Table has to_batches(); bytes need codec='bytes')"
+            )
+        if self._schema is None:
+            self._fix(value.schema)
+        elif value.schema is not self._schema and not value.schema.equals(self._schema):
+            raise SchemaMismatch(
+                f"a batch of ({_describe(value.schema)}) was sent on a channel of ({_describe(self._schema)}): "
+                f"cast it, or use another channel"
+            )
+        if self._dictionaries:
+            return self._encode_with_dictionaries(value, note)
+        if value.nbytes < SCATTER:
+            body = memoryview(value.serialize())
+            return Body((body,), len(body), note)
+        pieces = self._write(value)
+        return Body(pieces, sum(map(len, pieces)), note)
+
+    def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
+        assert self._writer is not None  # noqa: S101 - made with the schema
+        self._writer.write_batch(batch)
+        pieces = self._sink.take()
+        while self._unwritten > 0:
+            self._unwritten -= len(pieces.pop(0))
+        return pieces
+
+    def _encode_with_dictionaries(self, batch: pa.RecordBatch, note: bytes) -> Body:
+        # The writer gives out a dictionary only when it is another than the last; then all of the batch's
+        # dictionaries make a new context, so that a reader never depends on what an earlier connection saw.
+        messages = _messages(self._write(batch))
+        if len(messages) > 1 or not self.context:
+            stream = _Pieces()
+            writer = pa.ipc.new_stream(pa.PythonFile(stream, "w"), self._schema)
+            writer.write_batch(batch)
+            self.context = b"".join([memoryview(m.serialize()) for m in _messages(stream.take())[:-1]])
+        body = memoryview(messages[-1].serialize())
+        return Body((body,), len(body), note)
+
+
+def _messages(pieces: Sequence[Buffer]) -> list[pa.Message]:
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(b"".join(pieces)))
+    return list(reader)
+
+
+class ArrowDecoder:
+    """Record batches from Arrow IPC messages; they refer to the memory that was received."""
+
+    def __init__(self, schema: pa.Schema | None) -> None:
+        self._declared = schema
+        self.schema: pa.Schema | None = None
+        self._learned = b""
+        self._dictionaries = False
+
+    def learn(self, schema: bytes) -> None:
+        """Take the sender's schema; once known, only the same one."""
+        if self.schema is not None and schema == self._learned:
+            return
+        try:
+            theirs = pa.ipc.read_schema(pa.py_buffer(schema))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ProtocolError(f"a schema of {len(schema)} bytes cannot be read: {error}") from error
+        expected = self.schema if self.schema is not None else self._declared
+        if expected is not None and not expected.equals(theirs):
+            raise SchemaMismatch(
+                f"the sender's schema is ({_describe(theirs)}), the receiver's ({_describe(expected)}): "
+                f"register both sides with the same one"
+            )
+        self.schema, self._learned = theirs, bytes(schema)
+        self._dictionaries = any(_has_dictionary(field.type) for field in theirs)
+
+    def decode(self, body: memoryview, context: memoryview | None) -> pa.RecordBatch:
+        """Read one batch. Raises ProtocolError if it is none."""
+        if self.schema is None:
+            raise ProtocolError("a batch came before its schema")
+        try:
+            if self._dictionaries:
+                return _read_with_context(body, context)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+            batch.validate()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ProtocolError(f"a body of {len(body)} bytes is no batch of the channel's schema: {error}") from error
+        return batch
+
+
+class _Joined:
+    """A file over two pieces of memory, read without copying."""
+
+    closed = False
+
+    def __init__(self, *pieces: memoryview) -> None:
+        self._pieces = list(pieces)
+
+    def read(self, size: int = -1) -> memoryview | bytes:
+        while self._pieces and not len(self._pieces[0]):
+            del self._pieces[0]
+        if not self._pieces:
+            return b""
+        piece = self._pieces[0]
+        if size < 0 or size >= len(piece):
+            del self._pieces[0]
+            return piece
+        self._pieces[0] = piece[size:]
+        return piece[:size]
+
+    def close(self) -> None:
+        pass
+
+
+def _read_with_context(body: memoryview, context: memoryview | None) -> pa.RecordBatch:
+    if context is None:
+        raise ProtocolError("a batch with dictionaries came before them")
+    reader = pa.ipc.open_stream(pa.PythonFile(_Joined(context, body), "r"))
+    batch = reader.read_next_batch()
+    batch.validate()
+    return batch
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _describe(schema: pa.Schema) -> str:
+    text = ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return text if len(text) <= 400 else text[:397] + "..."

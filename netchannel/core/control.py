@@ -1,0 +1,133 @@
+"""Control connections: greeting, heartbeats and messages, the same for both sides."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from ..errors import HandshakeError, ProtocolError
+from .link import Closing, Link, log
+from .messages import Message, MessageParser, encode
+
+if TYPE_CHECKING:
+    from .link import Core
+
+GREETING = struct.Struct("<4sBBBx")
+"""The first 8 bytes of every connection: magic, lowest and highest version, purpose, zero."""
+MAGIC = b"NETC"
+VERSION = 1
+FOR_CONTROL, FOR_DATA = 0, 1
+
+
+def greeting(purpose: int) -> bytes:
+    """What the side that dialed sends first."""
+    return GREETING.pack(MAGIC, VERSION, VERSION, purpose)
+
+
+class ControlLink(Link):
+    """One side of a control connection."""
+
+    control = True
+
+    def __init__(self, core: Core, remote: str) -> None:
+        super().__init__(core, remote)
+        self.peer = remote
+        self.greeted = False
+        self.round_trip_s: float | None = None
+        self._parser = MessageParser()
+        self._heard = 0.0
+        self._beat_due = 0.0
+        self._beat_s = core.timing.heartbeat_s
+
+    def say(self, kind: str, **fields: object) -> None:
+        """Send one message."""
+        self.send(encode({"t": kind, **fields}))
+
+    def connected(self, now: float) -> None:
+        """Begin the handshake."""
+        self._heard = now
+        self.arm(now + self.core.timing.handshake_s, self._handshake_expired)
+        self.say(
+            "hello",
+            version=VERSION,
+            node=self.core.name,
+            dead_after_ms=int(self.core.timing.dead_after_s * 1000),
+        )
+
+    def heard(self, now: float) -> None:
+        """A byte came from the peer, on this connection or on one that depends on it."""
+        self._heard = now
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self.core.slab
+
+    def _received(self, n: int, now: float) -> None:
+        self._heard = now
+        for message in self._parser.received(self.core.slab[:n]):
+            if self.closing is not Closing.OPEN:
+                return
+            self._dispatch(message, now)
+
+    def _dispatch(self, message: Message, now: float) -> None:
+        match message["t"]:
+            case "hello":
+                self._greet(message, now)
+            case "error":
+                self.refused(HandshakeError(f"{self.peer} says: {message['message']}"), now)
+            case "ping":
+                self.say("pong", at=message["at"])
+            case "pong":
+                self.round_trip_s = max(0.0, now - message["at"] / 1e6)
+            case _ if self.greeted:
+                self.told(message, now)
+            case kind:
+                raise HandshakeError(f"{self.peer} sent {kind!r} before its hello")
+
+    def _greet(self, message: Message, now: float) -> None:
+        if self.greeted:
+            raise ProtocolError(f"{self.peer} sent a second hello")
+        if message["version"] != VERSION:
+            raise HandshakeError(f"{self.peer} speaks version {message['version']}, this side {VERSION}")
+        self.greeted = True
+        self.peer = f"{message['node']} at {self.remote}"
+        self._beat_s = min(self._beat_s, max(message["dead_after_ms"] / 3000, 0.01))
+        self._beat(now)
+        self.established(now)
+
+    def _handshake_expired(self, now: float) -> None:
+        log.warning(
+            "%s: %s did not say hello within %.1f s", self.core.name, self.remote, self.core.timing.handshake_s
+        )
+        self.abort()
+
+    def _beat(self, now: float) -> None:
+        dead_after = self.core.timing.dead_after_s
+        if now - self._beat_due > self._beat_s:
+            # We were late ourselves: what the peer sent meanwhile is still to be read, so judge it one beat later.
+            self._heard = max(self._heard, now - dead_after + self._beat_s)
+        if now - self._heard >= dead_after:
+            log.warning("%s: %s is dead: not heard of for %.1f s", self.core.name, self.peer, dead_after)
+            self.abort()
+            return
+        self.say("ping", at=int(now * 1e6))
+        self._beat_due = now + self._beat_s
+        self.arm(self._beat_due, self._beat)
+
+    def violated(self, error: ProtocolError, now: float) -> None:
+        """Tell the peer why before hanging up."""
+        log.warning("%s: control connection with %s closed: %s", self.core.name, self.peer, error)
+        self.say("error", message=str(error)[:1000])
+        self.close()
+
+    @abstractmethod
+    def established(self, now: float) -> None:
+        """Both sides have said hello."""
+
+    @abstractmethod
+    def told(self, message: Message, now: float) -> None:
+        """A message for this side."""
+
+    @abstractmethod
+    def refused(self, error: HandshakeError, now: float) -> None:
+        """The peer will not talk to us, or stopped to."""

@@ -1,0 +1,174 @@
+"""The receiver's ends of new connections: the greeting that tells their purpose, and data connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import HandshakeError, SchemaMismatch
+from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, VERSION
+from .frames import LAST, Buffer, Frame, FrameParser, Kind, signal
+from .link import Closing, Link, log
+from .messages import encode
+
+if TYPE_CHECKING:
+    from .inbound import InboundChannel
+    from .receiver import ReceiverCore
+
+
+class Incoming(Link):
+    """A connection that was accepted and has not said what it is for."""
+
+    def __init__(self, core: ReceiverCore, remote: str) -> None:
+        super().__init__(core, remote)
+        self._receiver = core
+        self._greeting = memoryview(bytearray(GREETING.size))
+        self._filled = 0
+
+    def connected(self, now: float) -> None:
+        self.arm(now + self.core.timing.handshake_s, self._silent)
+
+    def get_buffer(self, hint: int) -> memoryview:
+        # Exactly the greeting is read, so that nothing is left over for whoever takes the connection on.
+        return self._greeting[self._filled :]
+
+    def _received(self, n: int, now: float) -> None:
+        self._filled += n
+        if self._filled < len(self._greeting):
+            return
+        magic, lowest, highest, purpose = GREETING.unpack(self._greeting)
+        if magic != MAGIC or purpose not in (FOR_CONTROL, FOR_DATA):
+            raise HandshakeError(f"its first bytes {bytes(self._greeting)!r} are not those of a network channel")
+        if not lowest <= VERSION <= highest:
+            text = f"it speaks versions {lowest} to {highest}, this side version {VERSION}"
+            self.send(encode({"t": "error", "message": text}) if purpose == FOR_CONTROL else signal(Kind.REFUSED))
+            log.warning("%s: connection from %s closed: %s", self.core.name, self.remote, text)
+            self.close()
+            return
+        self.disarm()
+        self.replacement = self._receiver.accepted(self, purpose)
+        self.replacement.adapter = self.adapter
+        self.replacement.connected(now)
+
+    def _silent(self, now: float) -> None:
+        log.info("%s: %s said nothing for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)
+        self.abort()
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._receiver.incoming.discard(self)
+
+
+class ReceiverData(Link):
+    """Takes the token, then the channel's frames; gives acknowledgements back."""
+
+    def __init__(self, core: ReceiverCore, remote: str) -> None:
+        super().__init__(core, remote)
+        self._receiver = core
+        self._parser = FrameParser(core.slab, core.message_limit)
+        self._channel: InboundChannel | None = None
+        self._acknowledge = False
+        self._blob = bytearray()
+
+    def connected(self, now: float) -> None:
+        self.arm(now + self.core.timing.handshake_s, self._expired)
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def _received(self, n: int, now: float) -> None:
+        if self._channel is not None and self._channel.session is not None:
+            self._channel.session.heard(now)
+        for frame in self._parser.received(n):
+            if self.closing is not Closing.OPEN:
+                return
+            if self._channel is None:
+                self._attach(frame, now)
+            else:
+                self._take(self._channel, frame, now)
+
+    def _attach(self, frame: Frame, now: float) -> None:
+        if frame.kind != Kind.ATTACH:
+            raise HandshakeError(f"a frame {Kind(frame.kind).name} came where a token was due")
+        channel = self._receiver.redeem(bytes(frame.payload))
+        self.disarm()
+        if channel is None:
+            log.warning("%s: %s presented a token that is not, or no longer, good", self.core.name, self.remote)
+            self.send(signal(Kind.REFUSED, payload=b"the token is not, or no longer, good"))
+            self.close()
+        elif channel.terminal:
+            self.leave(channel.farewell(), now)
+        else:
+            self._channel = channel
+            channel.attach(self, frame.sequence, now)
+
+    def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
+        match frame.kind:
+            case Kind.DATA:
+                channel.deliver(frame)
+            case Kind.PART:
+                channel.deliver_part(frame)
+            case Kind.SCHEMA | Kind.CONTEXT:
+                self._collect(channel, frame, now)
+            case Kind.END:
+                channel.end(frame.sequence, now)
+            case Kind.FAIL:
+                channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
+            case kind:
+                raise HandshakeError(f"a frame {Kind(kind).name} came out of place")
+
+    def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
+        self._blob += frame.payload
+        if len(self._blob) > self._receiver.message_limit:
+            raise HandshakeError(f"a schema or dictionaries of more than {self._receiver.message_limit} bytes")
+        if not frame.flags & LAST:
+            return
+        blob, self._blob = bytes(self._blob), bytearray()
+        if frame.kind == Kind.CONTEXT:
+            channel.context = memoryview(blob)
+            return
+        try:
+            channel.learn(blob)
+        except SchemaMismatch as error:
+            channel.fail(error, now)
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+        self._acknowledge = True
+        self.core.touch(self)
+
+    def output(self) -> list[Buffer]:
+        """What is queued, and the acknowledgements that are due."""
+        buffers = super().output()
+        if self._acknowledge and self._channel is not None:
+            self._acknowledge = False
+            buffers += self._channel.acknowledgements()
+        return buffers
+
+    def supersede(self) -> None:
+        """A newer attempt has the channel."""
+        self._channel = None
+        self.abort()
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over: say so, and wait a little until the sender has heard it and hangs up."""
+        if farewell is None:
+            self._channel = None
+            self.abort()
+            return
+        if self._channel is not None:
+            self.send(*self._channel.acknowledgements())
+        self._channel = None
+        self.reading = True
+        self.send(farewell)
+        self._receiver.farewells.add(self)
+        self.arm(now + self.core.timing.leave_s, self._expired)
+
+    def _expired(self, now: float) -> None:
+        self.abort()
+
+    def _lost(self, reason: str, now: float) -> None:
+        if self in self._receiver.farewells:
+            self._receiver.farewells.discard(self)
+            self._receiver.on_farewells_done()
+        channel, self._channel = self._channel, None
+        if channel is not None and channel.link is self:
+            channel.lost(f"the data connection from {self.remote} failed: {reason}", now)

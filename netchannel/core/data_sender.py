@@ -1,0 +1,105 @@
+"""The sender's end of a data connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ProtocolError, SchemaMismatch
+from .control import FOR_DATA, greeting
+from .frames import Buffer, Frame, FrameParser, Kind, signal
+from .link import Closing, Link, log
+from .states import SenderEvent
+
+if TYPE_CHECKING:
+    from .outbound import OutboundChannel
+    from .sender import SenderControl
+
+
+class SenderData(Link):
+    """Presents the token, then carries the channel's frames one way and acknowledgements the other."""
+
+    def __init__(self, channel: OutboundChannel, session: SenderControl, remote: str, token: bytes) -> None:
+        super().__init__(channel.core, remote)
+        self.channel: OutboundChannel | None = channel
+        self.session = session
+        self.attached = False
+        self.schema_sent = False
+        self.context_sent = b""
+        self.end_sent = False
+        self._token = token
+        self._parser = FrameParser(channel.core.slab, message_limit=0)
+
+    def connected(self, now: float) -> None:
+        """Ask to be attached."""
+        if self.channel is None:
+            self.abort()
+            return
+        self.arm(now + self.core.timing.handshake_s, self._refused_silently)
+        oldest = self.channel.acknowledged
+        self.send(greeting(FOR_DATA), signal(Kind.ATTACH, sequence=oldest, payload=self._token))
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def _received(self, n: int, now: float) -> None:
+        self.session.heard(now)
+        for frame in self._parser.received(n):
+            if self.channel is None or self.closing is not Closing.OPEN:
+                return
+            self._take(self.channel, frame, now)
+
+    def _take(self, channel: OutboundChannel, frame: Frame, now: float) -> None:
+        attached = self.attached
+        match frame.kind:
+            case Kind.ACK if attached:
+                channel.on_ack(frame.sequence)
+            case Kind.RECEIPT if attached:
+                channel.on_receipt(frame.sequence)
+            case Kind.ATTACHED if not attached:
+                self.disarm()
+                self.attached = True
+                channel.attached(self, frame.sequence, bytes(frame.payload), now)
+            case Kind.FINISHED:
+                if attached and not self.end_sent:
+                    raise ProtocolError(f"{self.remote} has finished channel {channel.id!r} before its end was sent")
+                channel.finished("end", "its end is acknowledged", now)
+            case Kind.CLOSED:
+                channel.finished("closed", _text(frame), now)
+            case Kind.REFUSED if attached:
+                channel.fail(SenderEvent.GIVE_UP, SchemaMismatch(_text(frame)), now)
+            case Kind.REFUSED:
+                log.info("channel %s: %s refused the token: %s", channel.id, self.remote, _text(frame))
+                self.abort()
+            case kind:
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+
+    def output(self) -> list[Buffer]:
+        """Handshake bytes first, then as much of the channel as a write takes."""
+        buffers = super().output()
+        if not buffers and self.channel is not None and self.attached:
+            buffers = self.channel.output(self)
+        return buffers
+
+    def drop(self) -> None:
+        """The channel goes on without this connection."""
+        self.channel = None
+        self.abort()
+
+    def leave(self) -> None:
+        """The channel is over; what is written may still go out."""
+        self.channel = None
+        self.close()
+
+    def _refused_silently(self, now: float) -> None:
+        log.warning("%s did not take the data connection within %.1f s", self.remote, self.core.timing.handshake_s)
+        self.abort()
+
+    def _lost(self, reason: str, now: float) -> None:
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.unreachable(SenderEvent.DATA_LOST, f"the data connection to {self.remote} failed: {reason}", now)
+            self.session.data_lost(channel, now)
+
+
+def _text(frame: Frame) -> str:
+    return bytes(frame.payload[:1000]).decode(errors="replace")

@@ -1,0 +1,325 @@
+"""The wire format of data connections: frames with a fixed header, packed on one side and parsed on the other.
+
+A frame is a header of 48 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
+
+    kind u8 | flags u8 | reserved u16 | count u32 | length u32 | reserved u32
+    sequence u64 | timestamp i64 (microseconds since 1970 UTC) | group u64 | extent u64
+
+The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
+lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
+bodies keep their alignment. A message too large for one frame goes as ``PART`` frames, numbered by ``count``: part 0
+carries its note and in ``extent`` the size of its body, the others carry the body.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Buffer = bytes | bytearray | memoryview
+"""Anything that a vectored write takes."""
+
+HEADER = struct.Struct("<BBHIIIQqQQ")
+
+FRAME_LIMIT = 1 << 20
+"""The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
+PACK_LIMIT = 1 << 16
+"""Messages are packed into one frame until their bodies and notes reach this many bytes."""
+NOTE_LIMIT = 1 << 15
+PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
+SLAB = 1 << 18
+"""One receive buffer for all connections of a core; frames above `DIRECT` are received into their own."""
+DIRECT = 1 << 14
+
+NOTES, LAST = 1, 2
+"""Flags: the frame has a table of note lengths; the frame is the last part of what it carries."""
+
+
+class Kind(IntEnum):
+    """Kinds of frames. Those from 16 on run against the stream's direction."""
+
+    ATTACH = 1  # payload: token; sequence: the first number that the sender still has
+    SCHEMA = 2  # payload: the codec's description of all bodies, in pieces up to LAST
+    CONTEXT = 3  # payload: what the bodies that follow need beside the schema (dictionaries), likewise
+    DATA = 4
+    PART = 5
+    END = 6  # sequence: the number of messages of the stream
+    FAIL = 7  # sequence: as END; payload: the producer's message
+    ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
+    ACK = 17  # sequence: everything below is acknowledged
+    RECEIPT = 18  # sequence: everything below is received
+    FINISHED = 19  # the end is acknowledged
+    CLOSED = 20  # the consumer wants no more; payload: why
+    REFUSED = 21  # the token, or once attached the schema, is not taken; payload: why
+    REQUEST = 32  # reserved
+
+
+KINDS = frozenset(int(kind) for kind in Kind)
+
+
+class Frame(NamedTuple):
+    """A received frame; ``payload`` is memory that nothing else will write to.
+
+    PART frames come out twice: part 0 with the note, and the last with the whole body as its payload.
+    """
+
+    kind: int
+    flags: int
+    count: int
+    sequence: int
+    timestamp: int
+    payload: memoryview
+
+
+class Body(NamedTuple):
+    """A message as the codec made it: the pieces of its body, their total size, and its note."""
+
+    pieces: Sequence[Buffer]
+    size: int
+    note: bytes
+
+
+def _header(
+    kind: Kind,
+    length: int,
+    *,
+    flags: int = 0,
+    count: int = 0,
+    sequence: int = 0,
+    timestamp: int = 0,
+    extent: int = 0,
+) -> bytes:
+    return HEADER.pack(kind, flags, 0, count, length, 0, sequence, timestamp, 0, extent)
+
+
+def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"") -> bytes:
+    """A whole frame that carries no messages, e.g. an acknowledgement."""
+    return _header(kind, len(payload), sequence=sequence) + payload
+
+
+def blob(kind: Kind, payload: bytes) -> list[Buffer]:
+    """SCHEMA or CONTEXT frames, the last of them with the flag LAST."""
+    view = memoryview(payload)
+    pieces = [view[start : start + FRAME_LIMIT] for start in range(0, len(view), FRAME_LIMIT)] or [view]
+    buffers: list[Buffer] = []
+    for index, piece in enumerate(pieces):
+        flags = LAST if index == len(pieces) - 1 else 0
+        buffers += [_header(kind, len(piece), flags=flags, count=index), piece]
+    return buffers
+
+
+_PAD = bytes(8)
+
+
+def _padded(part: bytes) -> bytes:
+    return part + _PAD[: -len(part) & 7]
+
+
+def _tables(messages: Sequence[Body]) -> tuple[bytes, int]:
+    lengths = struct.Struct(f"<{len(messages)}I")
+    tables = _padded(lengths.pack(*[body.size for body in messages]))
+    if not any([body.note for body in messages]):
+        return tables, 0
+    tables += _padded(lengths.pack(*[len(body.note) for body in messages]))
+    return tables + _padded(b"".join([body.note for body in messages])), NOTES
+
+
+def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
+    """One DATA frame of ``messages``, numbered from ``first``; their bodies together are at most FRAME_LIMIT."""
+    tables, flags = _tables(messages)
+    pieces: list[Buffer] = []
+    length = len(tables)
+    for body in messages:
+        pieces.extend(body.pieces)
+        padding = -body.size & 7
+        if padding:
+            pieces.append(_PAD[:padding])
+        length += body.size + padding
+    head = _header(
+        Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp
+    )
+    if length <= PACK_LIMIT:
+        return [b"".join([head, tables, *pieces])]
+    return [head + tables, *pieces]
+
+
+def cut(message: Body, sequence: int, timestamp: int) -> list[Buffer]:
+    """The PART frames of one message of any size."""
+    buffers: list[Buffer] = [
+        _header(
+            Kind.PART, len(message.note), sequence=sequence, timestamp=timestamp, extent=message.size
+        ),
+        message.note,
+    ]
+    views = [memoryview(piece).cast("B") for piece in message.pieces]
+    index, left = 1, message.size
+    while left:
+        length = min(left, FRAME_LIMIT)
+        left -= length
+        flags = 0 if left else LAST
+        buffers.append(
+            _header(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
+        )
+        buffers += _take(views, length)
+        index += 1
+    return buffers
+
+
+def _take(views: list[memoryview], length: int) -> list[memoryview]:
+    """The next ``length`` bytes of ``views``, whose first element is shortened by what was taken."""
+    taken = []
+    while length:
+        view = views[0]
+        taken.append(view[:length])
+        length -= len(taken[-1])
+        if len(taken[-1]) == len(view):
+            del views[0]
+        else:
+            views[0] = view[len(taken[-1]) :]
+    return taken
+
+
+def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...], int]:
+    end = offset + 4 * count
+    if end > len(payload):
+        raise ProtocolError(
+            f"a frame of {len(payload)} bytes has no room for the lengths of its {count} messages"
+        )
+    return struct.unpack_from(f"<{count}I", payload, offset), end + (-end & 7)
+
+
+def unpack(frame: Frame) -> list[tuple[memoryview, bytes]]:
+    """The (body, note) of each message of a DATA frame. Raises ProtocolError if the lengths do not add up."""
+    payload, count = frame.payload, frame.count
+    lengths, offset = _table(payload, 0, count)
+    notes: Sequence[bytes] = (b"",) * count
+    if frame.flags & NOTES:
+        note_lengths, offset = _table(payload, offset, count)
+        ends = list(accumulate(note_lengths, initial=offset))
+        notes = [bytes(payload[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+        offset = ends[-1] + (-ends[-1] & 7)
+    messages = []
+    for length, note in zip(lengths, notes, strict=True):
+        messages.append((payload[offset : offset + length], note))
+        offset += (length + 7) & ~7
+    if offset != len(payload):
+        raise ProtocolError(f"the messages of a frame end at byte {offset} of {len(payload)}")
+    return messages
+
+
+class FrameParser:
+    """Bytes in, frames out; large payloads are received straight into memory of their own.
+
+    ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
+    reader asks. What is left of an incomplete frame is stashed until the next read. ``message_limit`` bounds the
+    body of a message in PART frames, in bytes.
+    """
+
+    def __init__(self, slab: memoryview, message_limit: int) -> None:
+        self._slab = slab
+        self._message_limit = message_limit
+        self._stash = b""
+        self._fields: tuple[int, ...] = ()
+        self._target: memoryview | None = None  # where the payload of the frame in `_fields` is received
+        self._filled = 0
+        self._body = memoryview(b"")  # of the message whose PART frames are coming
+        self._joined = 0
+        self._part = 0  # the part that must come next; 0: no message is open
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._target is not None:
+            return self._target[self._filled :]
+        kept = len(self._stash)
+        self._slab[:kept] = self._stash
+        return self._slab[kept:]
+
+    def received(self, n: int) -> list[Frame]:
+        """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad header."""
+        if self._target is not None:
+            self._filled += n
+            if self._filled < len(self._target):
+                return []
+            target, self._target = self._target, None
+            return self._completed(self._fields, target)
+        frames: list[Frame] = []
+        slab, start, end = self._slab, 0, len(self._stash) + n
+        self._stash = b""
+        while end - start >= HEADER.size:
+            fields = HEADER.unpack_from(slab, start)
+            length = _checked_length(fields)
+            begun = slab[start + HEADER.size : min(end, start + HEADER.size + length)]
+            if len(begun) < length:
+                if length <= DIRECT:
+                    break
+                self._receive_directly(fields, begun)
+                return frames
+            frames += self._completed(fields, begun)
+            start += HEADER.size + length
+        self._stash = bytes(slab[start:end])
+        return frames
+
+    def _receive_directly(self, fields: tuple[int, ...], begun: memoryview) -> None:
+        kind, part, length = fields[0], fields[3], fields[4]
+        if kind == Kind.PART and part:
+            self._target = self._room(part, length)
+        else:
+            self._target = memoryview(bytearray(length))
+        self._target[: len(begun)] = begun
+        self._filled = len(begun)
+        self._fields = fields
+
+    def _completed(self, fields: tuple[int, ...], payload: memoryview) -> list[Frame]:
+        kind, flags, _, count, length, _, sequence, timestamp, _, extent = fields
+        if kind == Kind.PART and count:
+            room = self._room(count, length)
+            if payload.obj is not room.obj:
+                room[:] = payload
+            self._joined += length
+            self._part += 1
+            if not flags & LAST:
+                return []
+            return [Frame(kind, flags, count, sequence, timestamp, self._whole_body())]
+        if kind == Kind.PART:
+            self._begin_message(extent)
+        if payload.obj is self._slab.obj:
+            payload = memoryview(bytes(payload))
+        return [Frame(kind, flags, count, sequence, timestamp, payload)]
+
+    def _begin_message(self, extent: int) -> None:
+        if not 0 < extent <= self._message_limit:
+            raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
+        # The memory is the kernel's zero page until bytes arrive: a claim costs addresses, not memory.
+        self._body, self._joined, self._part = memoryview(bytearray(extent)), 0, 1
+
+    def _room(self, part: int, length: int) -> memoryview:
+        if not self._part or part != self._part or length > len(self._body) - self._joined:
+            raise ProtocolError(
+                f"part {part} of {length} bytes came where part {self._part} of at most "
+                f"{len(self._body) - self._joined} was due"
+            )
+        return self._body[self._joined : self._joined + length]
+
+    def _whole_body(self) -> memoryview:
+        if self._joined != len(self._body):
+            raise ProtocolError(
+                f"the last part of a message ends at byte {self._joined} of {len(self._body)}"
+            )
+        body, self._body, self._part = self._body, memoryview(b""), 0
+        return body.toreadonly()
+
+
+def _checked_length(fields: tuple[int, ...]) -> int:
+    kind, length = fields[0], fields[4]
+    if kind not in KINDS:
+        raise ProtocolError(f"a frame has the unknown kind {kind}")
+    if length > PAYLOAD_LIMIT:
+        raise ProtocolError(f"a frame claims {length} bytes: the limit is {PAYLOAD_LIMIT}")
+    return int(length)

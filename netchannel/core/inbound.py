@@ -1,0 +1,432 @@
+"""A receiver's channel without I/O: its life, the position in its stream, and what is received but not yet read."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelFailed,
+    EndOfChannel,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+    SchemaMismatch,
+    StreamReplaced,
+)
+from ..values import Position
+from .frames import Buffer, Frame, Kind, signal, unpack
+from .link import log
+from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..codec import Decoder
+    from ..values import BufferPolicy, FaultPolicy
+    from .data_receiver import ReceiverData
+    from .messages import Message
+    from .receiver import ReceiverControl, ReceiverCore
+    from .timers import Timer
+
+
+class Item(NamedTuple):
+    """A message that was received and not yet read."""
+
+    body: memoryview
+    note: bytes
+    sequence: int
+    timestamp: int
+    context: memoryview | None
+
+
+class Refusal(NamedTuple):
+    """Why an open request is denied: a code for the sender's core, a sentence for its owner."""
+
+    code: str
+    message: str
+
+
+class InboundChannel:
+    """One stream from one sender.
+
+    Owned by a `ReceiverCore`; the application's side calls `take`, `ack`, `close`, `detach`, and ``on_change``
+    tells it when to look again.
+    """
+
+    def __init__(
+        self,
+        core: ReceiverCore,
+        channel_id: str,
+        *,
+        codec: str,
+        decoder: Decoder,
+        explicit: bool,
+        resume_from: Position | int | None,
+        buffer: BufferPolicy,
+        fault: FaultPolicy,
+        now: float,
+    ) -> None:
+        self.core = core
+        self.id = channel_id
+        self.codec = codec
+        self.decoder = decoder
+        self.explicit = explicit
+        self.resume_from = resume_from
+        self.buffer = buffer
+        self.fault = fault
+        self.on_change: Callable[[], None] = lambda: None
+        self.state = ReceiverState.REGISTERED
+        self.since = now
+        self.error: NetChannelError | None = None
+        self.stream: str | None = resume_from.stream if isinstance(resume_from, Position) else None
+        self.expected: int | None = None if resume_from is None else int(_sequence(resume_from))
+        self.start: int | None = self.expected
+        self.acked = self.expected or 0
+        self.last_note = b""
+        self.holder = ""
+        self.attempt = 0
+        self.token = b""
+        self.bytes = 0
+        self.attachments = 0
+        self.queued_bytes = 0
+        self.ended: int | None = None
+        self.session: ReceiverControl | None = None
+        self.link: ReceiverData | None = None
+        self.context: memoryview | None = None
+        self._queue: deque[Item] = deque()
+        self._receipted = 0
+        self._part_note = b""
+        self._expiry: Timer | None = None
+        self._give_up: Timer | None = None
+        self._watch(now)
+
+    # -- the application's side
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more will be received."""
+        return self.state in RECEIVER_TERMINAL
+
+    @property
+    def queued(self) -> int:
+        """Messages received and not yet read."""
+        return len(self._queue)
+
+    @property
+    def acknowledged(self) -> int:
+        """Everything below is acknowledged."""
+        return self.acked if self.explicit else self.expected or 0
+
+    def check_live(self) -> None:
+        """Raise what ended the channel, if anything did."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        if self.ended is not None:
+            raise EndOfChannel(f"channel {self.id!r} has ended after {self.ended} messages, and all were read")
+
+    def take(self) -> Item | None:
+        """The next message, or None if there is none now. Raises what ended the channel once all is read."""
+        if self._queue:
+            item = self._queue.popleft()
+            self.queued_bytes -= len(item.body) + len(item.note)
+            self._admit()
+            return item
+        self.check_live()
+        return None
+
+    def ack(self, upto: int, now: float) -> None:
+        """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
+        expected = self.expected or 0
+        if not self.explicit:
+            raise NetChannelError(f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'")
+        if upto > expected:
+            raise NetChannelError(f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come")
+        if upto > self.acked:
+            self.acked = upto
+            self._touch()
+            self._maybe_finish(now)
+
+    def close(self, reason: str, now: float) -> None:
+        """No more, ever: the producer is told."""
+        self._end(ReceiverEvent.CLOSE, ChannelClosed(f"channel {self.id!r} was closed by this side: {reason}"), now)
+
+    def detach(self, now: float) -> None:
+        """Leave the stream to a successor; what was received can still be read."""
+        self._end(ReceiverEvent.DETACH, ChannelClosed(f"channel {self.id!r} was detached"), now)
+
+    def fail(self, error: NetChannelError, now: float) -> None:
+        """Give the channel up; it may be registered again."""
+        self._end(ReceiverEvent.GIVE_UP, error, now)
+
+    # -- the life of the channel
+
+    def _move(self, event: ReceiverEvent, now: float) -> None:
+        before, self.state = self.state, RECEIVER_TABLE[self.state, event]
+        self.since = now
+        if before is not self.state:
+            log.info(
+                "channel %s from %s: %s -> %s (%s; next %s, acknowledged %d)",
+                self.id, self.holder or "nobody", before, self.state, event, self.expected, self.acknowledged,
+            )  # fmt: skip
+        if self.terminal:
+            self._release(now)
+        self.on_change()
+
+    def _end(self, event: ReceiverEvent, error: NetChannelError, now: float) -> None:
+        if not self.terminal:
+            self.error = error
+            self._move(event, now)
+
+    def _release(self, now: float) -> None:
+        for timer in (self._expiry, self._give_up):
+            if timer is not None:
+                timer.cancel()
+        if self.state is ReceiverState.CLOSED:
+            self._queue.clear()
+            self.queued_bytes = 0
+        link, self.link = self.link, None
+        self.core.released(self, now)
+        if link is not None:
+            link.leave(self.farewell(), now)
+
+    def farewell(self) -> Buffer | None:
+        """The last frame to the sender, if there is something to say."""
+        match self.state:
+            case ReceiverState.ENDED | ReceiverState.FAILED:
+                return signal(Kind.FINISHED)
+            case ReceiverState.CLOSED:
+                return signal(Kind.CLOSED, payload=str(self.error).encode()[:1000])
+            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch):
+                return signal(Kind.REFUSED, payload=str(self.error).encode()[:1000])
+        return None
+
+    def _watch(self, now: float) -> None:
+        retry = self.fault.retry
+        if self._give_up is None and retry != "forever" and retry > 0:
+            self._give_up = self.core.timers.at(now + retry, lambda now: self._gave_up(f"{retry} s passed", now))
+
+    def _gave_up(self, reason: str, now: float) -> None:
+        self.fail(
+            ChannelBroken(
+                f"channel {self.id!r} has no sender ({self.holder or 'none ever came'}): {reason}; number "
+                f"{self.expected or 0} was to come next; register it again to wait on"
+            ),
+            now,
+        )
+
+    # -- the connection's side
+
+    def refusal(self, session: ReceiverControl, request: Message, now: float) -> Refusal | None:
+        """What stands against the open request; None takes it."""
+        if request["codec"] != self.codec:
+            text = f"channel {self.id!r} has the codec {self.codec!r} here, {request['codec']!r} at {session.peer}"
+            self.fail(SchemaMismatch(text), now)
+            return Refusal("codec", text)
+        if request["schema"] is not None:
+            try:
+                self.learn(request["schema"])
+            except SchemaMismatch as error:
+                self.fail(error, now)
+                return Refusal("schema", str(error))
+        if self.stream is not None and self.stream != request["stream"]:
+            refusal = self._other_stream(session, request["stream"], now)
+            if refusal is not None:
+                return refusal
+        return self._misplaced(request, now)
+
+    def _other_stream(self, session: ReceiverControl, stream: str, now: float) -> Refusal | None:
+        if self.session is not None and self.session is not session:
+            return Refusal("held", f"channel {self.id!r} is held by {self.holder}, whose stream has not ended")
+        untouched = self.expected == self.start and not isinstance(self.resume_from, Position)
+        if untouched or self.fault.accept_new_stream:
+            log.warning(
+                "channel %s: stream %s replaces %s at number %s", self.id, stream, self.stream, self.expected
+            )
+            self._begin_anew()
+            return None
+        text = (
+            f"channel {self.id!r} was at number {self.expected or 0} of stream {self.stream!r}; its sender came back "
+            f"as stream {stream!r}, which begins anew: what the old one had not delivered is lost with it. "
+            f"Register the channel again to take the new stream"
+        )
+        self.fail(StreamReplaced(text), now)
+        return Refusal("replaced", text)
+
+    def _begin_anew(self) -> None:
+        start = self.resume_from if isinstance(self.resume_from, int) else None
+        self.stream, self.expected, self.start, self.acked = None, start, start, start or 0
+        self.last_note = b""
+
+    def _misplaced(self, request: Message, now: float) -> Refusal | None:
+        head = request["head"]
+        if self.expected is None or head is None:
+            return None
+        place = f"channel {self.id!r} is to go on at number {self.expected} of stream {request['stream']!r}"
+        error: NetChannelError
+        if self.expected > head:
+            error = StreamReplaced(f"{place}, which has only got to {head}: that is another stream")
+        elif self.expected < request["oldest"]:
+            error = PositionLost(f"{place}, whose oldest kept message is {request['oldest']}")
+        else:
+            return None
+        self.fail(error, now)
+        return Refusal("position", str(error))
+
+    def grant(self, session: ReceiverControl, stream: str, token: bytes, now: float) -> None:
+        """Promise the channel to ``session`` for as long as the token is good; older attempts are void."""
+        if self.link is not None:
+            self.link.supersede()
+            self.link = None
+        self.leave_session()
+        self.session = session
+        session.channels[self.id] = self
+        self.stream = stream
+        self.holder = session.peer
+        self.attempt += 1
+        self.token = token
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self.core.timers.at(now + self.core.timing.token_s, self._expire)
+        self._move(ReceiverEvent.GRANT, now)
+
+    def _expire(self, now: float) -> None:
+        log.warning("channel %s: %s did not use its token", self.id, self.holder)
+        self._move(ReceiverEvent.EXPIRE, now)
+
+    def leave_session(self) -> None:
+        """Forget whose control connection the channel depends on."""
+        if self.session is not None:
+            self.session.channels.pop(self.id, None)
+            self.session = None
+
+    def attach(self, link: ReceiverData, oldest: int, now: float) -> None:
+        """The token came back on ``link``, from a sender that still has ``oldest``."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._give_up is not None:
+            self._give_up.cancel()
+            self._give_up = None
+        if self.expected is None:
+            self.expected = self.start = oldest
+            self.acked = oldest
+            log.info("channel %s starts at number %d of stream %s", self.id, oldest, self.stream)
+        self.link = link
+        self._receipted = self.expected
+        self.attachments += 1
+        self._move(ReceiverEvent.ATTACH, now)
+        link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note))
+        self._touch()
+        self._admit()
+
+    def lost(self, reason: str, now: float) -> None:
+        """The connection is gone; the sender is expected back."""
+        self.link = None
+        self.context = None
+        if self.state in (ReceiverState.ATTACHED, ReceiverState.GRANTED):
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._move(ReceiverEvent.LOST, now)
+            if self.fault.retry == 0:
+                self._gave_up(reason, now)
+            else:
+                self._watch(now)
+
+    def learn(self, schema: bytes) -> None:
+        """The sender's schema."""
+        self.decoder.learn(schema)
+        self.on_change()
+
+    def deliver(self, frame: Frame) -> None:
+        """A DATA frame; messages that are here already are passed over."""
+        messages = unpack(frame)
+        expected = self._due(frame.sequence)
+        for body, note in messages[expected - frame.sequence :]:
+            self._queue_one(body, note, expected, frame.timestamp)
+            expected += 1
+        self._received_to(expected)
+
+    def deliver_part(self, frame: Frame) -> None:
+        """A message in parts: first its note, then its whole body."""
+        expected = self._due(frame.sequence)
+        if frame.count == 0:
+            self._part_note = bytes(frame.payload)
+        elif frame.sequence == expected:
+            self._queue_one(frame.payload, self._part_note, expected, frame.timestamp)
+            self._received_to(expected + 1)
+
+    def _due(self, sequence: int) -> int:
+        expected = self.expected or 0
+        if sequence > expected or self.ended is not None:
+            raise ProtocolError(
+                f"channel {self.id!r}: message {sequence} came where {expected} was due"
+                + ("" if self.ended is None else f", after the end at {self.ended}")
+            )
+        return expected
+
+    def _queue_one(self, body: memoryview, note: bytes, sequence: int, timestamp: int) -> None:
+        self._queue.append(Item(body, note, sequence, timestamp, self.context))
+        size = len(body) + len(note)
+        self.queued_bytes += size
+        self.bytes += size
+        if note:
+            self.last_note = note
+
+    def _received_to(self, expected: int) -> None:
+        if expected > (self.expected or 0):
+            self.expected = expected
+            self._admit()
+            self.on_change()
+        self._touch()
+
+    def end(self, count: int, now: float) -> None:
+        """The clean end, behind ``count`` messages."""
+        self._check_count(count)
+        self.ended = count
+        self.on_change()
+        self._maybe_finish(now)
+
+    def aborted(self, count: int, message: str, now: float) -> None:
+        """The producer failed, behind ``count`` messages."""
+        self._check_count(count)
+        self._end(ReceiverEvent.FAIL, ChannelFailed(f"the producer of channel {self.id!r} failed: {message}"), now)
+
+    def _check_count(self, count: int) -> None:
+        if count != self.expected:
+            raise ProtocolError(f"channel {self.id!r} ends at {count}, but {self.expected} was due")
+
+    def _maybe_finish(self, now: float) -> None:
+        if self.ended is not None and self.acknowledged >= self.ended and not self.terminal:
+            self._move(ReceiverEvent.FINISH, now)
+
+    def _touch(self) -> None:
+        if self.link is not None:
+            self.link.acknowledge()
+
+    def acknowledgements(self) -> list[Buffer]:
+        """What is to be said since the last time, at most once per turn of the loop."""
+        buffers: list[Buffer] = []
+        expected = self.expected or 0
+        if self.explicit and expected > self._receipted:
+            buffers.append(signal(Kind.RECEIPT, sequence=expected))
+        self._receipted = expected
+        buffers.append(signal(Kind.ACK, sequence=self.acknowledged))
+        return buffers
+
+    def _admit(self) -> None:
+        """Read the socket only while the queue is below its marks; start again at half of them."""
+        if self.link is None:
+            return
+        policy, factor = self.buffer, 1 if self.link.reading else 2
+        full = (policy.max_bytes is not None and self.queued_bytes * factor >= policy.max_bytes) or (
+            policy.max_messages is not None and len(self._queue) * factor >= policy.max_messages
+        )
+        if self.link.reading is full:
+            self.link.reading = not full
+            self.core.touch(self.link)
+
+
+def _sequence(position: Position | int) -> int:
+    return position.sequence if isinstance(position, Position) else position

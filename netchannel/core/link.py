@@ -1,0 +1,173 @@
+"""A connection as a core sees it, and what all cores share: deadlines, connections to dial, links with work."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ProtocolError
+from .frames import SLAB, Buffer
+from .timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .timers import Timer
+
+log = logging.getLogger("netchannel")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The deadlines of a server, in seconds.
+
+    Both sides of a control connection send a heartbeat every ``heartbeat_s`` and give each other up after
+    ``dead_after_s`` without a byte. A connection that does not finish its handshake within ``handshake_s`` is
+    dropped; a token is good for ``token_s``. Dialing and asking again back off from ``backoff_s`` to
+    ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``; a server that
+    is left waits at most ``leave_s`` for its peers.
+    """
+
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 5.0
+    handshake_s: float = 5.0
+    token_s: float = 10.0
+    backoff_s: float = 0.05
+    backoff_limit_s: float = 2.0
+    idle_s: float = 1.0
+    leave_s: float = 5.0
+
+
+class Closing(Enum):
+    """Whether a link is to be closed, and how."""
+
+    OPEN = "open"
+    FLUSH = "flush"  # once everything in its output is written
+    ABORT = "abort"  # at once
+
+
+class Core:
+    """What a core has in common with every other: the adapter reads these after each call into it.
+
+    ``wall`` gives the time in microseconds since 1970 UTC, ``random`` bytes nobody can guess; both are handed in, so
+    that a simulation repeats itself.
+    """
+
+    def __init__(
+        self, name: str, timing: Timing, wall: Callable[[], int], random: Callable[[int], bytes]
+    ) -> None:
+        self.name = name
+        self.timing = timing
+        self.wall = wall
+        self.random = random
+        self.timers = Timers()
+        self.slab = memoryview(bytearray(SLAB))
+        self.dirty: dict[Link, None] = {}
+        self.dials: list[Link] = []
+        self.on_work: Callable[[], None] = lambda: None
+
+    def touch(self, link: Link) -> None:
+        """Ask the adapter to look at ``link``: output, reading or closing have changed."""
+        if link not in self.dirty:
+            if not self.dirty:
+                self.on_work()
+            self.dirty[link] = None
+
+    def jitter(self) -> float:
+        """A factor from 0.5 to 1, so that many who wait do not come back together."""
+        return 0.5 + int.from_bytes(self.random(2), "little") / (1 << 17)
+
+    def dial(self, link: Link) -> None:
+        """Ask the adapter to connect ``link`` to its remote."""
+        self.dials.append(link)
+        self.on_work()
+
+
+class Link(ABC):
+    """One connection. The adapter calls the verbs below and reads the attributes after each of them.
+
+    ``connected`` comes at most once and first, ``lost`` exactly once and last, for a dial that failed too. While
+    ``writable`` the adapter writes `output` until it is empty; ``reading`` says whether it is to read at all.
+    """
+
+    control = False
+
+    def __init__(self, core: Core, remote: str) -> None:
+        self.core = core
+        self.remote = remote
+        self.adapter: Any = None
+        self.writable = True
+        self.reading = True
+        self.closing = Closing.OPEN
+        self.replacement: Link | None = None
+        self.deadline: Timer | None = None
+        self._output: list[Buffer] = []
+
+    def connected(self, now: float) -> None:
+        """The connection is made."""
+
+    @abstractmethod
+    def get_buffer(self, hint: int) -> memoryview:
+        """Where the next bytes are to be received; valid until the next call."""
+
+    def received(self, n: int, now: float) -> None:
+        """``n`` bytes are in the buffer."""
+        if self.closing is not Closing.OPEN:
+            return
+        try:
+            self._received(n, now)
+        except ProtocolError as error:
+            self.violated(error, now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """The connection is gone, or was never made; ``reason`` names the cause."""
+        self.closing = Closing.ABORT
+        self.disarm()
+        self._lost(reason, now)
+
+    def output(self) -> list[Buffer]:
+        """Buffers to write now, in order; empty when there is nothing more."""
+        output, self._output = self._output, []
+        return output
+
+    def send(self, *buffers: Buffer) -> None:
+        """Queue buffers for the next write."""
+        if self.closing is Closing.OPEN:
+            self._output += buffers
+            self.core.touch(self)
+
+    def close(self) -> None:
+        """Close after what was queued is written."""
+        if self.closing is Closing.OPEN:
+            self.closing = Closing.FLUSH
+            self.core.touch(self)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closing = Closing.ABORT
+        self.core.touch(self)
+
+    def arm(self, when: float, action: Callable[[float], None]) -> None:
+        """Set this link's one deadline."""
+        self.disarm()
+        self.deadline = self.core.timers.at(when, action)
+
+    def disarm(self) -> None:
+        """Cancel the deadline."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def violated(self, error: ProtocolError, now: float) -> None:
+        """The peer broke the protocol."""
+        log.warning("%s: connection with %s closed: %s", self.core.name, self.remote, error)
+        self.abort()
+
+    @abstractmethod
+    def _received(self, n: int, now: float) -> None: ...
+
+    @abstractmethod
+    def _lost(self, reason: str, now: float) -> None: ...

@@ -1,0 +1,105 @@
+"""The messages of control connections: a length (u32, little-endian) and a msgpack map.
+
+Every message has a type under ``t``; `FIELDS` lists the fields of each and what they hold. Unknown fields are
+ignored, so that a later version can add some; a missing or mistyped one is a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+
+from ..errors import ProtocolError
+
+Message = dict[str, Any]
+
+_LENGTH = struct.Struct("<I")
+MESSAGE_LIMIT = 4 << 20
+"""The largest control message in bytes; an open request carries a schema."""
+
+_Optional = type(None)
+FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    # both directions
+    "hello": {"version": (int,), "node": (str,), "dead_after_ms": (int,)},
+    "ping": {"at": (int,)},
+    "pong": {"at": (int,)},
+    "error": {"message": (str,)},
+    # sender to receiver
+    "open": {
+        "channel": (str,),
+        "request": (int,),
+        "stream": (str,),
+        "codec": (str,),
+        "schema": (bytes, _Optional),
+        "oldest": (int,),
+        "head": (int, _Optional),
+    },
+    # receiver to sender
+    "ok": {
+        "channel": (str,),
+        "request": (int,),
+        "attempt": (int,),
+        "token": (bytes,),
+        "port": (int, _Optional),
+        "message_limit": (int,),
+    },
+    "deny": {"channel": (str,), "request": (int,), "code": (str,), "message": (str,)},
+    "finished": {"channel": (str,), "request": (int,), "count": (int,), "reason": (str,), "message": (str,)},
+    "ready": {"channel": (str,)},
+}
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of one message on the wire."""
+    payload: bytes = msgpack.packb(message)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def decode(payload: bytes) -> Message:
+    """Read and check one message. Raises ProtocolError naming the message, the field and what it holds."""
+    try:
+        message = msgpack.unpackb(payload)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise ProtocolError(f"a control message of {len(payload)} bytes is not msgpack: {error}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("t"), str):
+        raise ProtocolError(f"a control message is {str(message)[:80]!r}: expected a map with its type under 't'")
+    fields = FIELDS.get(message["t"])
+    if fields is None:
+        raise ProtocolError(f"a control message of unknown type {message['t'][:40]!r}")
+    for field, types in fields.items():
+        value = message.get(field)
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise ProtocolError(
+                f"the field {field!r} of a control message {message['t']!r} holds {str(value)[:80]!r}: "
+                f"expected {' or '.join(kind.__name__ for kind in types)}"
+            )
+        if isinstance(value, int) and value < 0:
+            raise ProtocolError(f"the field {field!r} of a control message {message['t']!r} is {value}: negative")
+    return message
+
+
+class MessageParser:
+    """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated."""
+
+    def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+
+    def received(self, data: memoryview) -> list[Message]:
+        """The messages that ``data`` completes."""
+        self._kept += data
+        messages = []
+        start = 0
+        while len(self._kept) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._kept, start)
+            if length > self._limit:
+                raise ProtocolError(f"a control message claims {length} bytes: the limit is {self._limit}")
+            end = start + _LENGTH.size + length
+            if len(self._kept) < end:
+                break
+            messages.append(decode(bytes(self._kept[start + _LENGTH.size : end])))
+            start = end
+        del self._kept[:start]
+        return messages

@@ -1,0 +1,230 @@
+"""The receiving side without I/O: channels by id, the senders' control connections, tokens and tombstones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import ChannelInUse, HandshakeError
+from .control import FOR_CONTROL, ControlLink
+from .data_receiver import Incoming, ReceiverData
+from .inbound import InboundChannel
+from .link import Core, Timing, log
+from .states import ReceiverState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..codec import Decoder
+    from ..values import BufferPolicy, FaultPolicy, Position
+    from .link import Link
+    from .messages import Message
+
+TOKEN_SIZE = 16
+TOMBSTONE_S = 3600.0
+TOMBSTONES = 100_000
+WAITING_LIMIT = 100_000
+"""Channels that one sender may ask for while nobody has registered them."""
+
+
+class Tombstone(NamedTuple):
+    """What is known of a stream that is over."""
+
+    count: int
+    reason: str
+    message: str
+    until: float
+
+
+class ReceiverCore(Core):
+    """All channels that a process receives on. ``message_limit`` is the largest message taken, in bytes."""
+
+    def __init__(
+        self,
+        name: str,
+        timing: Timing,
+        wall: Callable[[], int],
+        random: Callable[[int], bytes],
+        *,
+        message_limit: int,
+    ) -> None:
+        super().__init__(name, timing, wall, random)
+        self.message_limit = message_limit
+        self.channels: dict[str, InboundChannel] = {}
+        self.sessions: set[ReceiverControl] = set()
+        self.incoming: set[Incoming] = set()
+        self.farewells: set[ReceiverData] = set()
+        self.on_farewells_done: Callable[[], None] = lambda: None
+        self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
+        self._tombstones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()
+        self._waiting: dict[str, set[ReceiverControl]] = {}
+
+    def register(
+        self,
+        channel_id: str,
+        *,
+        codec: str,
+        decoder: Decoder,
+        explicit: bool,
+        resume_from: Position | int | None,
+        buffer: BufferPolicy,
+        fault: FaultPolicy,
+        now: float,
+    ) -> InboundChannel:
+        """Make a channel; senders that asked for it before are told. Raises ChannelInUse."""
+        if channel_id in self.channels:
+            raise ChannelInUse(
+                f"channel {channel_id!r} is registered in this process already, with "
+                f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
+            )
+        channel = self.channels[channel_id] = InboundChannel(
+            self,
+            channel_id,
+            codec=codec,
+            decoder=decoder,
+            explicit=explicit,
+            resume_from=resume_from,
+            buffer=buffer,
+            fault=fault,
+            now=now,
+        )
+        for session in self._waiting.pop(channel_id, ()):
+            session.waiting.discard(channel_id)
+            session.say("ready", channel=channel_id)
+        return channel
+
+    def released(self, channel: InboundChannel, now: float) -> None:
+        """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""
+        channel.leave_session()
+        if self.channels.get(channel.id) is channel:
+            del self.channels[channel.id]
+        reasons = {
+            ReceiverState.ENDED: "end",
+            ReceiverState.FAILED: "failed",
+            ReceiverState.CLOSED: "closed",
+        }
+        reason = reasons.get(channel.state)
+        if reason is not None and channel.stream is not None:
+            message = str(channel.error or "it ended cleanly")[:1000]
+            self._bury(channel, Tombstone(channel.expected or 0, reason, message, now + TOMBSTONE_S), now)
+
+    def _bury(self, channel: InboundChannel, tombstone: Tombstone, now: float) -> None:
+        graves = self._tombstones
+        while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values())).until <= now):
+            graves.popitem(last=False)
+        graves[channel.id, channel.stream or ""] = tombstone
+
+    # -- connections
+
+    def accept(self, remote: str) -> Incoming:
+        """A connection came in."""
+        link = Incoming(self, remote)
+        self.incoming.add(link)
+        return link
+
+    def accepted(self, incoming: Incoming, purpose: int) -> Link:
+        """An incoming connection has said what it is for: who takes it on."""
+        self.incoming.discard(incoming)
+        if purpose == FOR_CONTROL:
+            return ReceiverControl(self, incoming.remote)
+        return ReceiverData(self, incoming.remote)
+
+    def redeem(self, token: bytes) -> InboundChannel | None:
+        """The channel that ``token`` was given for, if it is the latest and was not used."""
+        channel, attempt = self._tokens.pop(token, (None, 0))
+        if channel is None or channel.attempt != attempt:
+            return None
+        return channel if channel.state is ReceiverState.GRANTED or channel.terminal else None
+
+    def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
+        """A sender asks to open a channel."""
+        channel_id, stream, number = request["channel"], request["stream"], request["request"]
+        tombstone = self._tombstones.get((channel_id, stream))
+        if tombstone is not None:
+            session.say(
+                "finished",
+                channel=channel_id,
+                request=number,
+                count=tombstone.count,
+                reason=tombstone.reason,
+                message=tombstone.message,
+            )
+            return
+        channel = self.channels.get(channel_id)
+        if channel is None:
+            self._wait(session, channel_id)
+            text = f"channel {channel_id!r} is not registered there"
+            session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
+            return
+        refusal = channel.refusal(session, request, now)
+        if refusal is not None:
+            self._wait(session, channel_id)
+            session.say(
+                "deny", channel=channel_id, request=number, code=refusal.code, message=refusal.message
+            )
+            return
+        self._grant(channel, session, request, now)
+
+    def _grant(
+        self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float
+    ) -> None:
+        token = self.random(TOKEN_SIZE)
+        channel.grant(session, request["stream"], token, now)
+        self._tokens[token] = channel, channel.attempt
+        self.timers.at(now + self.timing.token_s, lambda _: self._tokens.pop(token, None))
+        session.say(
+            "ok",
+            channel=channel.id,
+            request=request["request"],
+            attempt=channel.attempt,
+            token=token,
+            port=None,
+            message_limit=self.message_limit,
+        )
+
+    def _wait(self, session: ReceiverControl, channel_id: str) -> None:
+        if len(session.waiting) < WAITING_LIMIT:
+            session.waiting.add(channel_id)
+            self._waiting.setdefault(channel_id, set()).add(session)
+
+    def left(self, session: ReceiverControl, reason: str, now: float) -> None:
+        """A control connection is gone: what depended on it is lost."""
+        self.sessions.discard(session)
+        for channel_id in session.waiting:
+            waiting = self._waiting.get(channel_id, set())
+            waiting.discard(session)
+            if not waiting:
+                self._waiting.pop(channel_id, None)
+        for channel in list(session.channels.values()):
+            link = channel.link
+            channel.leave_session()
+            channel.lost(f"the control connection from {session.peer} failed: {reason}", now)
+            if link is not None:
+                link.supersede()
+
+
+class ReceiverControl(ControlLink):
+    """The receiver's end of a control connection."""
+
+    def __init__(self, core: ReceiverCore, remote: str) -> None:
+        super().__init__(core, remote)
+        self._receiver = core
+        self.node = ""
+        self.channels: dict[str, InboundChannel] = {}
+        self.waiting: set[str] = set()
+        core.sessions.add(self)
+
+    def established(self, now: float) -> None:
+        log.info("%s: control connection from %s is up", self.core.name, self.peer)
+
+    def told(self, message: Message, now: float) -> None:
+        if message["t"] != "open":
+            raise HandshakeError(f"{self.peer} sent {message['t']!r}, which a sender does not send")
+        self._receiver.requested(self, message, now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        log.warning("%s: %s", self.core.name, error)
+        self.abort()
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._receiver.left(self, reason, now)

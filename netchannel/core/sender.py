@@ -1,0 +1,271 @@
+"""The sending side without I/O: one control connection per receiver, channels that ask to be opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError, SchemaMismatch
+from .control import FOR_CONTROL, ControlLink, greeting
+from .data_sender import SenderData
+from .link import Core, Timing, log
+from .outbound import OutboundChannel
+from .states import SenderEvent, SenderState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..values import BufferPolicy, FaultPolicy
+    from .messages import Message
+    from .timers import Timer
+
+PERMANENT = frozenset({"codec", "schema"})
+"""Codes of refusals that asking again cannot change."""
+
+
+class SenderCore(Core):
+    """All channels that a process sends on."""
+
+    def __init__(
+        self, name: str, timing: Timing, wall: Callable[[], int], random: Callable[[int], bytes]
+    ) -> None:
+        super().__init__(name, timing, wall, random)
+        self.peers: dict[str, Peer] = {}
+
+    def register(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        stream: str,
+        codec: str,
+        schema: bytes | None,
+        buffer: BufferPolicy,
+        fault: FaultPolicy,
+        replayable: bool,
+        now: float,
+    ) -> OutboundChannel:
+        """Make a channel and begin to open it. Raises ChannelInUse."""
+        peer = self.peers.get(to)
+        if peer is None:
+            peer = self.peers[to] = Peer(self, to)
+        if channel_id in peer.channels:
+            raise ChannelInUse(
+                f"channel {channel_id!r} to {to} is registered in this process already, since stream "
+                f"{peer.channels[channel_id].stream!r}: close it first, or choose another id"
+            )
+        channel = OutboundChannel(
+            self,
+            channel_id,
+            to,
+            stream=stream,
+            codec=codec,
+            buffer=buffer,
+            fault=fault,
+            replayable=replayable,
+            now=now,
+        )
+        channel.schema = schema
+        peer.channels[channel_id] = channel
+        peer.open(channel, now)
+        return channel
+
+    def released(self, channel: OutboundChannel, now: float) -> None:
+        """A channel is over: its id is free again."""
+        peer = self.peers[channel.to]
+        del peer.channels[channel.id]
+        peer.idle(now)
+
+
+class Peer:
+    """A receiver, by the address that is dialed: its control connection and the channels to it."""
+
+    def __init__(self, core: SenderCore, address: str) -> None:
+        self.core = core
+        self.address = address
+        self.channels: dict[str, OutboundChannel] = {}
+        self.control: SenderControl | None = None
+        self._requests = 0
+        self._backoff_s = core.timing.backoff_s
+        self._redial_due = False
+
+    @property
+    def reaching(self) -> bool:
+        """A control connection is up or being made, rather than waited for."""
+        return self.control is not None
+
+    def open(self, channel: OutboundChannel, now: float) -> None:
+        """Ask the receiver to open ``channel``, once there is a connection to ask on."""
+        if self.control is None:
+            if not self._redial_due:
+                self._dial()
+        elif self.control.greeted:
+            self._request(channel, now)
+
+    def _dial(self) -> None:
+        self.control = SenderControl(self)
+        self.core.dial(self.control)
+
+    def _request(self, channel: OutboundChannel, now: float) -> None:
+        assert self.control is not None  # noqa: S101 - the callers have looked
+        self._requests += 1
+        channel.request = self._requests
+        if channel.retry is not None:
+            channel.retry.cancel()
+        channel.move(SenderEvent.OPEN, now)
+        self.control.say(
+            "open",
+            channel=channel.id,
+            request=channel.request,
+            stream=channel.stream,
+            codec=channel.codec,
+            schema=channel.schema,
+            oldest=channel.acknowledged,
+            head=channel.head if channel.placed else None,
+        )
+
+    def established(self, now: float) -> None:
+        """The control connection is up: open everything."""
+        self._backoff_s = self.core.timing.backoff_s
+        for channel in list(self.channels.values()):
+            self._request(channel, now)
+        self.idle(now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """The control connection is gone, and with it all data connections."""
+        self.control = None
+        for channel in list(self.channels.values()):
+            lost = None if channel.state is SenderState.REGISTERED else SenderEvent.CONTROL_LOST
+            if channel.retry is not None:
+                channel.retry.cancel()
+            channel.unreachable(lost, f"the control connection to {self.address} failed: {reason}", now)
+        if self.channels:
+            self._redial_due = True
+            self.core.timers.at(now + self._jittered(), self._redial)
+        else:
+            self._forget()
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        """The receiver will not talk to us: no use in trying again."""
+        for channel in list(self.channels.values()):
+            channel.fail(SenderEvent.GIVE_UP, error, now)
+
+    def _redial(self, now: float) -> None:
+        self._redial_due = False
+        if self.channels:
+            self._dial()
+        else:
+            self._forget()
+
+    def _jittered(self) -> float:
+        wait = self._backoff_s
+        self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
+        return wait * self.core.jitter()
+
+    def reopen(self, channel: OutboundChannel, now: float) -> None:
+        """Ask again: at once if the last connection brought the stream forward, later if it did not."""
+        if channel.progressed:
+            channel.progressed = False
+            self.open(channel, now)
+            return
+        wait = channel.backoff_s * self.core.jitter()
+        channel.backoff_s = min(2 * channel.backoff_s, self.core.timing.backoff_limit_s)
+        channel.retry = self.core.timers.at(now + wait, lambda now: self.open(channel, now))
+
+    def idle(self, now: float) -> None:
+        """Close the connection a little after the last channel is over."""
+        if self.channels:
+            return
+        if self.control is not None:
+            self.control.expect_idle(now)
+        elif not self._redial_due:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self.core.peers.get(self.address) is self:
+            del self.core.peers[self.address]
+
+
+class SenderControl(ControlLink):
+    """The sender's end of a control connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(peer.core, peer.address)
+        self._owner = peer
+        self._idle: Timer | None = None
+
+    def connected(self, now: float) -> None:
+        """Greet first: this side dialed."""
+        self.send(greeting(FOR_CONTROL))
+        super().connected(now)
+
+    def established(self, now: float) -> None:
+        log.info("%s: control connection with %s is up", self.core.name, self.peer)
+        self._owner.established(now)
+
+    def told(self, message: Message, now: float) -> None:
+        channel = self._owner.channels.get(message.get("channel", ""))
+        if channel is None:
+            return  # it ended while the answer was on its way
+        if message["t"] == "ready":
+            if channel.state is SenderState.DENIED:
+                self._owner.open(channel, now)
+            return
+        if message.get("request") != channel.request or channel.state is not SenderState.REQUESTED:
+            return  # an answer to an earlier attempt
+        match message["t"]:
+            case "ok":
+                self._granted(channel, message, now)
+            case "deny":
+                self._denied(channel, message, now)
+            case "finished":
+                channel.finished(message["reason"], message["message"], now)
+            case kind:
+                raise HandshakeError(f"{self.peer} sent {kind!r}, which a receiver does not send")
+
+    def _granted(self, channel: OutboundChannel, message: Message, now: float) -> None:
+        channel.message_limit = message["message_limit"]
+        channel.move(SenderEvent.OK, now)
+        remote = self.remote
+        if message["port"] is not None:
+            remote = f"{remote.rpartition(':')[0]}:{message['port']}"
+        channel.link = SenderData(channel, self, remote, message["token"])
+        self.core.dial(channel.link)
+
+    def _denied(self, channel: OutboundChannel, message: Message, now: float) -> None:
+        text = message["message"]
+        if message["code"] in PERMANENT:
+            error: NetChannelError = SchemaMismatch(f"channel {channel.id!r} was refused by {self.peer}: {text}")
+            channel.fail(SenderEvent.GIVE_UP, error, now)
+            return
+        channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)
+        if not channel.terminal:
+            self._owner.reopen(channel, now)
+
+    def data_lost(self, channel: OutboundChannel, now: float) -> None:
+        """A channel's data connection failed while this one lives: open it again."""
+        if not channel.terminal:
+            self._owner.reopen(channel, now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        self._owner.refused(error, now)
+        self.close()
+
+    def violated(self, error: ProtocolError, now: float) -> None:
+        super().violated(error, now)
+        if isinstance(error, HandshakeError):
+            self._owner.refused(error, now)
+
+    def expect_idle(self, now: float) -> None:
+        """The last channel is over: hang up a little later, if no other comes."""
+        if self._idle is None:
+            self._idle = self.core.timers.at(now + self.core.timing.idle_s, self._hang_up)
+
+    def _hang_up(self, now: float) -> None:
+        self._idle = None
+        if not self._owner.channels:
+            self.close()
+
+    def _lost(self, reason: str, now: float) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._owner.lost(reason, now)

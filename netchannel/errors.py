@@ -1,0 +1,97 @@
+"""The errors that netchannel raises.
+
+::
+
+    NetChannelError
+    ├── ChannelInUse          the id is registered already
+    ├── ChannelClosed         this side closed, detached or left the channel
+    ├── ChannelClosedByPeer   the consumer closed the channel
+    ├── ChannelBroken         the network, or the fault policy, gave up
+    ├── ChannelFailed         the producer aborted the stream
+    ├── EndOfChannel          the clean end was read already
+    ├── BufferFull            the buffer policy says fail
+    ├── PositionLost          the position asked for is below what is kept
+    ├── StreamReplaced        the position asked for, or held, belongs to another stream
+    ├── SchemaMismatch        schema or codec are not the channel's
+    ├── MessageTooLarge       the message is above the peer's limit
+    └── ProtocolError         the peer broke the protocol
+        └── HandshakeError    ... before a channel was attached
+
+Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed* (the
+producer said so) and *end* (clean).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BufferFull",
+    "ChannelBroken",
+    "ChannelClosed",
+    "ChannelClosedByPeer",
+    "ChannelFailed",
+    "ChannelInUse",
+    "EndOfChannel",
+    "HandshakeError",
+    "MessageTooLarge",
+    "NetChannelError",
+    "PositionLost",
+    "ProtocolError",
+    "SchemaMismatch",
+    "StreamReplaced",
+]
+
+
+class NetChannelError(Exception):
+    """Base of all errors of this package."""
+
+
+class ChannelInUse(NetChannelError):  # noqa: N818 - the names are the public contract
+    """The channel id is registered already on this server."""
+
+
+class ChannelClosed(NetChannelError):  # noqa: N818
+    """The channel was closed, detached or left by this side."""
+
+
+class ChannelClosedByPeer(NetChannelError):  # noqa: N818
+    """The consumer closed the channel; nothing more will be taken."""
+
+
+class ChannelBroken(NetChannelError):  # noqa: N818
+    """The channel was given up: says who, when, the last sequence number and the cause."""
+
+
+class ChannelFailed(NetChannelError):  # noqa: N818
+    """The producer aborted the stream, with its message; all data before it was delivered."""
+
+
+class EndOfChannel(NetChannelError):  # noqa: N818
+    """The stream ended cleanly, and all of it has been read."""
+
+
+class BufferFull(NetChannelError):  # noqa: N818
+    """The buffer is full and its policy is to fail."""
+
+
+class PositionLost(NetChannelError):  # noqa: N818
+    """The position asked for is below the oldest message that is kept."""
+
+
+class StreamReplaced(NetChannelError):  # noqa: N818
+    """The position belongs to another stream than the one that is there now."""
+
+
+class SchemaMismatch(NetChannelError):  # noqa: N818
+    """The batch, or the peer, has another schema or codec than the channel."""
+
+
+class MessageTooLarge(NetChannelError):  # noqa: N818
+    """The message is larger than the peer accepts."""
+
+
+class ProtocolError(NetChannelError):
+    """The peer sent what the protocol does not allow."""
+
+
+class HandshakeError(ProtocolError):
+    """Two servers could not agree to talk: version, identity or limits."""

@@ -1,0 +1,249 @@
+"""Receiving: `ReceiverServer` listens, `ReceiverChannel` gives the messages of one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from .codec import ArrowDecoder, CodecName, make_decoder
+from .core.link import Timing, log
+from .core.receiver import ReceiverCore
+from .errors import EndOfChannel, NetChannelError
+from .sender import node_name, wall_us
+from .transports.runner import Listener, LinkProtocol, Runner, listen
+from .values import (
+    BufferPolicy,
+    ChannelStatistics,
+    FaultPolicy,
+    Message,
+    Position,
+    check_channel_id,
+)
+from .waiting import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from .codec import Decoder
+    from .core.inbound import InboundChannel
+
+MESSAGE_LIMIT = 1 << 30
+
+
+class ReceiverServer:
+    """All streams that a process receives; an async context manager that listens at one address.
+
+    ``listen`` is ``host:port`` (port 0 takes a free one) or ``mem:name``; ``advertise`` is how others reach it,
+    where that differs. ``message_limit`` is the largest message taken, in bytes. On leaving the context its channels
+    are detached: their senders keep what is not acknowledged for a successor.
+    """
+
+    def __init__(
+        self,
+        listen: str = "127.0.0.1:0",
+        *,
+        advertise: str | None = None,
+        message_limit: int = MESSAGE_LIMIT,
+        timing: Timing | None = None,
+    ) -> None:
+        self._listen = listen
+        self._advertise = advertise
+        self._message_limit = message_limit
+        self._timing = timing or Timing()
+        self._core: ReceiverCore
+        self._listener: Listener
+        self._runner: Runner | None = None
+
+    async def __aenter__(self) -> Self:
+        self._core = ReceiverCore(
+            node_name("receiver"),
+            self._timing,
+            wall_us,
+            secrets.token_bytes,
+            message_limit=self._message_limit,
+        )
+        runner = Runner(self._core)
+        self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
+        self._runner = runner
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for channel in list(self._core.channels.values()):
+            if channel.queued and not channel.explicit:
+                log.warning(
+                    "channel %s: left with %d messages acknowledged and not read, from number %d on",
+                    channel.id, channel.queued, channel.acknowledged - channel.queued,
+                )  # fmt: skip
+            channel.detach(runner.loop.time())
+        self._listener.close()
+        try:
+            await self._core_left()
+        finally:
+            await runner.stop()
+
+    async def _core_left(self) -> None:
+        """Senders of channels that are over hang up once they have heard it, or are hung up on."""
+        done = Changes()
+        self._core.on_farewells_done = done.notify
+        while self._core.farewells:
+            await done.wait()
+
+    @property
+    def address(self) -> str:
+        """Where senders reach this server."""
+        if self._runner is None:
+            raise NetChannelError("this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'")
+        return self._advertise or self._listener.address
+
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> ReceiverChannel:
+        """Make a channel; returns at once, whether a sender is there or not.
+
+        Args:
+            channel_id: 1 to 255 bytes of printable UTF-8; the sender registers the same.
+            codec: must be the sender's.
+            schema: the schema that is expected; if not given, the sender's is taken.
+            ack: a message is acknowledged once it is in this process' queue (``receipt``), or when `ack` is called
+                (``explicit``).
+            resume_from: the first message wanted: a `Position` of an earlier consumer, or a number, which is unsafe
+                as it may mean another stream. None starts at the oldest message that is not acknowledged.
+            buffer: what is received and not read, at most; above it the sender is held back.
+            fault: how long a sender that is away is waited for.
+
+        Raises:
+            ChannelInUse: the id is registered here.
+        """
+        if self._runner is None:
+            raise NetChannelError("this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'")
+        if ack not in ("receipt", "explicit"):
+            raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
+        decoder = make_decoder(codec, schema)
+        core_channel = self._core.register(
+            check_channel_id(channel_id),
+            codec=codec,
+            decoder=decoder,
+            explicit=ack == "explicit",
+            resume_from=resume_from,
+            buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+            fault=fault or FaultPolicy(),
+            now=self._runner.loop.time(),
+        )
+        return ReceiverChannel(core_channel, decoder, self._runner.loop.time)
+
+
+class ReceiverChannel:
+    """One stream, as its consumer sees it; an async iterator. Made by `ReceiverServer.register_channel`.
+
+    Its coroutines may be called from several tasks at once; each message goes to one of them.
+    """
+
+    def __init__(self, core: InboundChannel, decoder: Decoder, clock: Callable[[], float]) -> None:
+        self._core = core
+        self._changes = Changes()
+        core.on_change = self._changes.notify
+        self._decoder = decoder
+        self._clock = clock
+        self._read = core.expected
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._core.id
+
+    @property
+    def stream(self) -> str | None:
+        """The identity of the stream that is received; None before a sender came."""
+        return self._core.stream
+
+    @property
+    def position(self) -> Position | None:
+        """Where `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
+        core = self._core
+        if core.stream is None or core.expected is None:
+            return None
+        return Position(core.stream, core.expected - core.queued)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return (await self.recv_message()).batch
+        except EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def recv(self) -> Any:
+        """Wait for the next message's batch (or bytes). A call that is cancelled took nothing.
+
+        Raises:
+            EndOfChannel: the stream ended cleanly, and all was read.
+            ChannelFailed: the producer aborted, after all that was read.
+            PositionLost, StreamReplaced: ``resume_from`` cannot be met.
+            SchemaMismatch: the sender has another schema or codec.
+            ChannelBroken, ChannelClosed: nothing will come any more.
+        """
+        return (await self.recv_message()).batch
+
+    async def recv_message(self) -> Message:
+        """Wait for the next message, with its note, number and send timestamp."""
+        while (item := self._core.take()) is None:
+            await self._changes.wait()
+        body, note, sequence, timestamp, context = item
+        return Message(self._decoder.decode(body, context), note, sequence, timestamp)
+
+    async def ack(self, upto: int) -> None:
+        """Everything below number ``upto`` is done; for channels with ``ack="explicit"``."""
+        self._core.ack(upto, self._clock())
+
+    async def schema(self) -> pa.Schema | None:
+        """Wait for the stream's schema, known before its data and on an empty stream; None under ``bytes``."""
+        decoder = self._decoder
+        if not isinstance(decoder, ArrowDecoder):
+            return None
+        while decoder.schema is None:
+            self._core.check_live()
+            await self._changes.wait()
+        return decoder.schema
+
+    async def close(self, reason: str = "the consumer is done") -> None:
+        """No more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
+        self._core.close(reason, self._clock())
+
+    async def detach(self) -> None:
+        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`."""
+        self._core.detach(self._clock())
+
+    def statistics(self) -> ChannelStatistics:
+        """The channel's counters."""
+        core = self._core
+        received = (core.expected or 0) - (core.start or 0)
+        return ChannelStatistics(
+            state=str(core.state),
+            since=core.since,
+            sent=0,
+            received=received,
+            acknowledged=core.acknowledged,
+            bytes=core.bytes,
+            buffered_messages=core.queued,
+            buffered_bytes=core.queued_bytes,
+            in_flight=0,
+            reconnects=max(0, core.attachments - 1),
+        )

@@ -1,0 +1,293 @@
+"""Sending: `SenderServer` holds the connections, `SenderChannel` takes the messages of one stream."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Self
+
+from .address import parse_address
+from .codec import CodecName, make_encoder
+from .core.link import Timing, log
+from .core.sender import SenderCore
+from .core.states import SenderState
+from .errors import BufferFull, NetChannelError
+from .transports.runner import Runner
+from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, check_channel_id
+from .waiting import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from .core.outbound import OutboundChannel
+
+YIELD_AFTER = 1 << 17
+"""Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
+
+
+def node_name(kind: str) -> str:
+    """What this server calls itself in its peers' logs."""
+    return f"{kind} {socket.gethostname()}/{os.getpid()}"
+
+
+def wall_us() -> int:
+    """The time in microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
+class SenderServer:
+    """All streams that a process sends; an async context manager.
+
+    It holds one control connection per receiver, opened with the first channel there, and one data connection per
+    channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
+    that an exception never looks like a clean end.
+    """
+
+    def __init__(self, *, timing: Timing | None = None) -> None:
+        self._timing = timing or Timing()
+        self._core: SenderCore
+        self._runner: Runner | None = None
+        self._channels: set[SenderChannel] = set()
+
+    async def __aenter__(self) -> Self:
+        self._core = SenderCore(node_name("sender"), self._timing, wall_us, secrets.token_bytes)
+        self._runner = Runner(self._core)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cause = "" if error is None else f": {error or kind}"
+        await self._leave(f"producer left without closing{cause}")
+
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        replayable: bool = False,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> SenderChannel:
+        """Make a channel to the receiver at ``to`` (``host:port`` or ``mem:name``); returns at once.
+
+        Args:
+            channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same.
+            to: the receiver's address; nobody needs to listen there yet.
+            codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
+            schema: the batches' schema; if not given, the first batch's.
+            stream: the identity of the stream, to go on with one that another process has detached.
+            replayable: the producer can start anywhere: the stream goes on at the receiver's next number, which
+                ``await channel.attached()`` tells.
+            buffer: how much is kept until it is acknowledged.
+            fault: how long a receiver that is away is waited for.
+
+        Raises:
+            ChannelInUse: this process sends on that channel to that receiver already.
+            ValueError: ``to`` is no address.
+        """
+        if self._runner is None:
+            raise NetChannelError("this SenderServer is not running: use 'async with SenderServer() as sender'")
+        parse_address(to)
+        encoder = make_encoder(codec, schema)
+        core_channel = self._core.register(
+            check_channel_id(channel_id),
+            to,
+            stream=stream or uuid.uuid4().hex,
+            codec=codec,
+            schema=encoder.schema if codec == "arrow" else None,
+            buffer=buffer or BufferPolicy(),
+            fault=fault or FaultPolicy(),
+            replayable=replayable,
+            now=self._runner.loop.time(),
+        )
+        channel = SenderChannel(core_channel, encoder, self._runner.loop.time)
+        self._channels.add(channel)
+        return channel
+
+    async def _leave(self, reason: str) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        channels = [channel for channel in self._channels if not channel.core.terminal]
+        try:
+            async with asyncio.timeout(self._timing.leave_s):
+                await asyncio.gather(*(self._abandon(channel, reason) for channel in channels))
+        except TimeoutError:
+            log.warning("%s: left without an answer from its receivers", self._core.name)
+        finally:
+            for channel in channels:
+                if not channel.core.terminal:
+                    channel.core.give_up(reason, runner.loop.time())
+            await runner.stop()
+
+    async def _abandon(self, channel: SenderChannel, reason: str) -> None:
+        channel.core.finish(reason)
+        while not channel.core.terminal and self._reachable(channel.core):
+            await channel.changes.wait()
+
+    def _reachable(self, channel: OutboundChannel) -> bool:
+        """Whether waiting may help: the receiver is there, or is being dialed, and has not said no."""
+        return channel.state is not SenderState.DENIED and self._core.peers[channel.to].reaching
+
+
+class SenderChannel:
+    """One stream to one receiver, as its producer sees it. Made by `SenderServer.register_channel`.
+
+    Its coroutines may be called from several tasks at once; messages are numbered in the order in which the calls
+    got room in the buffer.
+    """
+
+    def __init__(self, core: OutboundChannel, encoder: Any, clock: Callable[[], float]) -> None:
+        self.core = core
+        self.changes = Changes()
+        core.on_change = self.changes.notify
+        self._encoder = encoder
+        self._clock = clock
+        self._since_yield = 0
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self.core.id
+
+    @property
+    def stream(self) -> str:
+        """The identity of the stream that this channel's numbers belong to."""
+        return self.core.stream
+
+    @property
+    def position(self) -> int:
+        """The number that the next `send` will get.
+
+        Raises NetChannelError on a replayable channel before `attached`, when it is not known yet.
+        """
+        if not self.core.placed:
+            raise NetChannelError(f"channel {self.id!r} has no position yet: await attached() first")
+        return self.core.head
+
+    async def send(self, batch: Any, note: bytes = b"") -> None:
+        """Take a message; waits only while the buffer is full, as its policy says.
+
+        The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
+        ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not: `position`
+        tells which.
+
+        Raises:
+            SchemaMismatch: another schema than the channel's.
+            MessageTooLarge: larger than the receiver takes.
+            BufferFull: the policy is to fail.
+            ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
+        """
+        core = self.core
+        body = self._encoder.encode(batch, note)
+        context = self._encoder.context
+        core.admit(body)
+        if core.schema is None:
+            core.schema = self._encoder.schema
+        size = body.size + len(note)
+        while not core.room(size):
+            if core.placed and core.buffer.when_full == "fail":
+                raise BufferFull(
+                    f"channel {self.id!r} keeps {core.kept_bytes} bytes in {core.head - core.acknowledged} "
+                    f"messages, and {size} more do not fit ({core.buffer}): wait with flush(), or let it block"
+                )
+            await self.changes.wait()
+            core.admit(body)
+        core.append(body, context)
+        self._since_yield += size + 64
+        if self._since_yield >= YIELD_AFTER:
+            self._since_yield = 0
+            await asyncio.sleep(0)
+
+    async def send_many(self, batches: Iterable[Any]) -> None:
+        """Take several messages, in order, as `send` does each."""
+        for batch in batches:
+            await self.send(batch)
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
+        upto = self.core.head
+        while self.core.acknowledged < upto:
+            if self.core.error is not None:
+                self.core.check_open()
+            await self.changes.wait()
+
+    async def attached(self) -> tuple[int, bytes]:
+        """Wait for the receiver: the number it wants next, and the last note it has."""
+        while self.core.state is not SenderState.ATTACHED:
+            self.core.check_open()
+            await self.changes.wait()
+        return self.core.received, self.core.last_note
+
+    async def close(self, grace: float | None = None) -> CloseReport:
+        """End the stream, and wait until the end and all before it are acknowledged.
+
+        Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given up,
+        and the report says what was not delivered. Raises what broke the channel. A call that is cancelled leaves
+        the end queued.
+        """
+        core = self.core
+        if not core.terminal:
+            core.finish()
+        try:
+            async with asyncio.timeout(grace):
+                while not core.terminal:
+                    await self.changes.wait()
+        except TimeoutError:
+            report = CloseReport(core.acknowledged, core.acknowledged, core.head - core.acknowledged)
+            core.give_up(f"close(grace={grace}) ran out", self._clock())
+            return report
+        if core.state is not SenderState.ENDED:
+            core.check_open()
+        elif core.error is not None:
+            raise type(core.error)(*core.error.args)
+        return CloseReport(core.acknowledged)
+
+    async def abort(self, error: str | BaseException) -> None:
+        """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
+
+        Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up.
+        """
+        core = self.core
+        if core.terminal:
+            return
+        core.finish(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+        try:
+            async with asyncio.timeout(core.core.timing.leave_s):
+                while not core.terminal:
+                    await self.changes.wait()
+        except TimeoutError:
+            core.give_up(f"aborted ({error}), and {core.to} did not hear it in time", self._clock())
+
+    async def detach(self) -> None:
+        """Leave the stream to a successor (``stream=channel.stream, replayable=True``), after a `flush`."""
+        self.core.check_open()
+        await self.flush()
+        self.core.detach(self._clock())
+
+    def statistics(self) -> ChannelStatistics:
+        """The channel's counters."""
+        core = self.core
+        return ChannelStatistics(
+            state=str(core.state),
+            since=core.since,
+            sent=core.head,
+            received=core.received,
+            acknowledged=core.acknowledged,
+            bytes=core.bytes,
+            buffered_messages=core.head - core.acknowledged,
+            buffered_bytes=core.kept_bytes,
+            in_flight=core.sent - core.acknowledged,
+            reconnects=core.reconnects,
+        )

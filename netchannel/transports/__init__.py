@@ -1,0 +1,1 @@
+"""What moves the bytes of links: TCP and this process' memory, both as asyncio transports."""

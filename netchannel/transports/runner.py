@@ -1,0 +1,224 @@
+"""Runs a core on an event loop: writes what its links have to say, dials, and keeps its deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+from ..address import MemoryAddress, TcpAddress, parse_address
+from ..core.link import Closing, log
+from . import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..core.link import Core, Link
+
+HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
+"""Bytes in a transport's own buffer at which it says stop, and go on."""
+
+
+class LinkProtocol(asyncio.BufferedProtocol):
+    """Gives a link to a transport. ``make_link`` is called with the remote's name once there is a connection."""
+
+    def __init__(self, runner: Runner, make_link: Callable[[str], Link]) -> None:
+        self._runner = runner
+        self._make_link = make_link
+        self._link: Link
+        self._transport: asyncio.Transport
+        self._reading = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
+        peer = transport.get_extra_info("peername")
+        self._link = self._make_link(str(TcpAddress(*peer[:2])) if isinstance(peer, tuple) else str(peer))
+        self._link.adapter = self
+        self._runner.protocols.add(self)
+        self._set_options(transport.get_extra_info("socket"))
+        self._link.connected(self._runner.loop.time())
+        self.apply()
+
+    def _set_options(self, sock: socket.socket | None) -> None:
+        # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
+        if sock is not None and self._link.control and hasattr(socket, "TCP_USER_TIMEOUT"):
+            dead_after_ms = int(self._runner.core.timing.dead_after_s * 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, dead_after_ms)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        link = self._link
+        link.received(nbytes, self._runner.loop.time())
+        if link.replacement is not None:
+            self._link = link.replacement
+            self._set_options(self._transport.get_extra_info("socket"))
+
+    def pause_writing(self) -> None:
+        self._link.writable = False
+
+    def resume_writing(self) -> None:
+        self._link.writable = True
+        self.apply()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._runner.protocols.discard(self)
+        reason = "the other side hung up" if exc is None else (str(exc) or type(exc).__name__)
+        if self._link.closing is not Closing.OPEN:
+            reason = "closed by this side"
+        self._link.lost(reason, self._runner.loop.time())
+        self._runner.check_done()
+
+    def abort(self) -> None:
+        """Close at once, whatever the link wants."""
+        self._link.closing = Closing.ABORT
+        self._transport.abort()
+
+    def apply(self) -> None:
+        """Do what the link wants: write, read or not, close."""
+        link, transport = self._link, self._transport
+        if transport.is_closing():
+            return
+        if link.closing is Closing.ABORT:
+            transport.abort()
+            return
+        if link.reading is not self._reading:
+            self._reading = link.reading
+            if link.reading:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+        while link.writable and (buffers := link.output()):
+            transport.writelines(buffers)
+        if link.closing is Closing.FLUSH and link.writable:
+            transport.close()
+
+
+class Runner:
+    """The event loop's side of one core."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.loop = asyncio.get_running_loop()
+        self.protocols: set[LinkProtocol] = set()
+        self._dialing: dict[asyncio.Task[None], Link] = {}
+        self._pump_due = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._done: asyncio.Event | None = None
+        core.on_work = self._schedule
+        core.timers.on_earlier = self._set_alarm
+
+    def _schedule(self) -> None:
+        if not self._pump_due:
+            self._pump_due = True
+            self.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Once per turn of the loop at most: everything that the turn's events have left to do."""
+        self._pump_due = False
+        core = self.core
+        dials, core.dials = core.dials, []
+        for link in dials:
+            task = self.loop.create_task(self._dial(link), name=f"netchannel dials {link.remote}")
+            self._dialing[task] = link
+            task.add_done_callback(self._dialed)
+        dirty, core.dirty = core.dirty, {}
+        for link in dirty:
+            if link.adapter is not None:
+                link.adapter.apply()
+
+    async def _dial(self, link: Link) -> None:
+        try:
+            async with asyncio.timeout(self.core.timing.handshake_s):
+                await connect(link.remote, lambda: LinkProtocol(self, lambda _: link))
+        except TimeoutError:
+            self._not_connected(link, f"no connection within {self.core.timing.handshake_s} s")
+        except (OSError, ValueError) as error:
+            self._not_connected(link, str(error))
+        except asyncio.CancelledError:
+            self._not_connected(link, "closed by this side")
+            raise
+
+    def _not_connected(self, link: Link, reason: str) -> None:
+        if link.adapter is None:
+            link.lost(reason, self.loop.time())
+
+    def _dialed(self, task: asyncio.Task[None]) -> None:
+        del self._dialing[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: dialing failed", self.core.name, exc_info=error)
+        self.check_done()
+
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            if self._alarm.when() <= when:
+                return
+            self._alarm.cancel()
+        self._alarm = self.loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        # The loop may ring a little early, by its clock's resolution.
+        now = max(self.loop.time(), self.core.timers.next() or 0.0)
+        self.core.timers.run(now)
+        if (when := self.core.timers.next()) is not None:
+            self._set_alarm(when)
+
+    def check_done(self) -> None:
+        """Tell `stop` when nothing is connected or dialing any more."""
+        if self._done is not None and not self.protocols and not self._dialing:
+            self._done.set()
+
+    async def stop(self) -> None:
+        """Close all connections at once and wait until they are gone."""
+        self._done = asyncio.Event()
+        for task in list(self._dialing):
+            task.cancel()
+        for protocol in list(self.protocols):
+            protocol.abort()
+        self.check_done()
+        await self._done.wait()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.core.timers.on_earlier = lambda when: None
+        self.core.on_work = lambda: None
+
+
+async def connect(address: str, make_protocol: Callable[[], LinkProtocol]) -> None:
+    """Connect to ``address``. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    where = parse_address(address)
+    if isinstance(where, MemoryAddress):
+        memory.connect(where.name, make_protocol())
+    else:
+        await loop.create_connection(make_protocol, where.host, where.port)
+
+
+class Listener:
+    """A place where connections are accepted. ``address`` is the one that is bound."""
+
+    def __init__(self, address: str, close: Callable[[], None]) -> None:
+        self.address = address
+        self._close = close
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._close()
+
+
+async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Listener:
+    """Accept connections at ``address``. Raises OSError naming it, e.g. when the port is in use."""
+    loop = asyncio.get_running_loop()
+    where = parse_address(address)
+    if isinstance(where, MemoryAddress):
+        memory.listen(where.name, make_protocol)
+        return Listener(address, lambda: memory.stop_listening(where.name))
+    try:
+        server = await loop.create_server(make_protocol, where.host, where.port, backlog=1024)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+    port = server.sockets[0].getsockname()[1]
+    return Listener(str(TcpAddress(where.host, port)), server.close)
+

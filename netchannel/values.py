@@ -1,0 +1,113 @@
+"""Settings and values that travel through the public API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from .errors import NetChannelError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPolicy:
+    """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
+
+    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always admitted
+    to an empty buffer, whatever its size. When full, ``send`` waits (``block``) or raises `BufferFull` (``fail``).
+    On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
+    channel's socket is not read.
+    """
+
+    max_bytes: int | None = 64 * MIB
+    max_messages: int | None = None
+    when_full: Literal["block", "fail"] = "block"
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_messages"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: expected at least 1, or None for no bound")
+        if self.when_full not in ("block", "fail"):
+            raise ValueError(f"when_full is {self.when_full!r}: expected 'block' or 'fail'")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPolicy:
+    """How long a channel without a connection is retried.
+
+    ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to give up
+    at the first loss. ``accept_new_stream`` lets a receiver go on with a new stream of a sender that lost its old
+    one, which may leave a gap.
+    """
+
+    retry: Literal["forever"] | float = "forever"
+    accept_new_stream: bool = False
+
+    def __post_init__(self) -> None:
+        if self.retry != "forever" and not (isinstance(self.retry, int | float) and self.retry >= 0):
+            raise ValueError(f"retry is {self.retry!r}: expected 'forever' or seconds, 0 or more")
+
+
+class Position(NamedTuple):
+    """A place in a stream: ``sequence`` is the number of the next message."""
+
+    stream: str
+    sequence: int
+
+
+class Message(NamedTuple):
+    """What ``recv_message`` gives.
+
+    ``batch`` is a pyarrow.RecordBatch, or a bytes-like object under the codec ``bytes``; ``timestamp`` is when the
+    sender took it, in microseconds since 1970 UTC.
+    """
+
+    batch: Any
+    note: bytes
+    sequence: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """What became of a stream at ``close``: numbers below ``acknowledged`` were acknowledged.
+
+    ``undelivered`` messages from number ``undelivered_from`` on were given up; None and 0 after a clean end.
+    """
+
+    acknowledged: int
+    undelivered_from: int | None = None
+    undelivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """A channel's counters, since it was registered. ``since`` is when ``state`` began (monotonic seconds).
+
+    On a sender ``sent`` counts messages taken from the application, ``received`` those that the peer has, and
+    ``buffered_*`` what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection. On
+    a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read.
+    """
+
+    state: str
+    since: float
+    sent: int
+    received: int
+    acknowledged: int
+    bytes: int
+    buffered_messages: int
+    buffered_bytes: int
+    in_flight: int
+    reconnects: int
+
+
+def check_channel_id(channel_id: str) -> str:
+    """A channel id is 1 to 255 bytes of printable UTF-8. Raises NetChannelError otherwise."""
+    size = len(channel_id.encode())
+    if not 1 <= size <= 255 or not channel_id.isprintable():
+        raise NetChannelError(
+            f"the channel id {channel_id[:60]!r} has {size} bytes: expected 1 to 255 bytes of printable UTF-8"
+        )
+    return channel_id
