@@ -1,7 +1,8 @@
-"""Query plans and where they run: reading and checking a query, placing its operators, cutting it into fragments.
+"""Query plans and where they run.
 
-``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node, ``decompose``
-cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of one deployment.
+``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node,
+``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of one
+deployment.
 """
 
 from placement.binding import BoundPlan, check

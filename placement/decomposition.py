@@ -1,9 +1,9 @@
 """Cutting a placed plan into fragments, stitched by network channels.
 
-An edge between operators on different nodes becomes one channel per link of its path. The node at each end of a
-channel gets a ``NetworkSink`` or a ``NetworkSource``; a node that the path only crosses gets a fragment of just these
-two, a bridge. A ``NetworkSource`` has the id of the operator whose output it brings, so that what reads it reads the
-same input as before.
+An edge between operators on different nodes becomes one channel per link of its path. The node at each end of
+a channel gets a ``NetworkSink`` or a ``NetworkSource``; a node that the path only crosses gets a fragment of
+just these two, a bridge. A ``NetworkSource`` has the id of the operator whose output it brings, so that what
+reads it reads the same input as before.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decompose(placement: Placement) -> Decomposition:
 
 
 def with_deployment(fragments: Iterable[Fragment], deployment: str) -> tuple[Fragment, ...]:
-    """The fragments with ``deployment`` before the id of every channel, so that no two deployments share one."""
+    """The fragments, with ``deployment`` before every channel id: no two deployments share a channel."""
     return tuple(
         fragment.model_copy(
             update={"operators": tuple(_prefixed(operator, deployment) for operator in fragment.operators)}
@@ -114,7 +114,6 @@ class _Cutter:
         return Fragment(id=f"{self._plan.name}/{root}", node=node, operators=tuple(operators))
 
     def _bridge(self, before: Channel, behind: Channel) -> Fragment:
-        child = before.operator
         root = behind.id.removeprefix(f"{self._plan.name}/")
         return self._fragment(root, before.end, (self._source_of(before), self._network_sink(behind)))
 

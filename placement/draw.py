@@ -1,9 +1,9 @@
 """Drawing a path that has room, uniformly, without listing paths.
 
-A path owes a number of slots, and each node on it pays with the room it has. The ways on from a node depend only on
-the node and on what is still owed there; so they are counted backwards from the end, and the draw follows the counts.
-What is owed is kept as 0 where every way on pays it, which leaves few (node, owed) pairs: the cost grows with the
-links between start and end, not with the number of paths.
+A path owes a number of slots, and each node on it pays with the room it has. The ways on from a node depend
+only on the node and on what is still owed there; so they are counted backwards from the end, and the draw
+follows the counts. What is owed is kept as 0 where every way on pays it, which leaves few (node, owed) pairs:
+the cost grows with the links between start and end, not with the number of paths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     State = tuple[str, float]
 
 
-def draw_path(start: str, steps: Steps, room: Room, need: int, rng: Random) -> tuple[str, ...] | None:
+def draw_path(start: str, steps: Steps, room: Room, need: float, rng: Random) -> tuple[str, ...] | None:
     """A path from ``start`` until there is no step on, whose nodes after the first have room for ``need``.
 
     ``steps`` gives the next nodes, and must not lead into a cycle. None if no path has the room.
@@ -67,11 +67,11 @@ def _moves(
     least: Mapping[str, float],
     most: Mapping[str, float],
 ) -> dict[State, list[State]]:
-    """The states that lead to the end with all paid, each after those that lead to it, with their next ones."""
+    """The states that lead to the end with all paid, in the order of the path, with their next ones."""
     owed_at: dict[str, dict[float, None]] = {node: {} for node in onward}
     owed_at[first[0]][first[1]] = None
     moves: dict[State, list[State]] = {}
-    for node in reversed(onward):
+    for node in reversed(list(onward)):
         for owed in owed_at[node]:
             moves[node, owed] = []
             for end in onward[node]:
@@ -86,7 +86,7 @@ def _moves(
 def _ways(moves: Mapping[State, list[State]]) -> dict[State, int]:
     """In how many ways each state leads to the end."""
     ways: dict[State, int] = {}
-    for state in reversed(moves):
+    for state in reversed(list(moves)):
         ways[state] = sum(ways[move] for move in moves[state]) or 1
     return ways
 

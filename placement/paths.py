@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     import networkx as nx
 
+    from placement.draw import Room, Steps
+
 
 class Paths:
     """Paths in a directed acyclic graph, drawn with ``rng``."""
@@ -21,33 +23,36 @@ class Paths:
     def __init__(self, graph: nx.DiGraph[str], rng: Random) -> None:
         self._downstream = {node: tuple(graph.successors(node)) for node in graph}
         self._upstream = {node: tuple(graph.predecessors(node)) for node in graph}
+        self._rank = {node: rank for rank, node in enumerate(graph)}
         self._rng = rng
         self.hops_to: Callable[[str], Mapping[str, int]] = cache(lambda node: _hops(self._upstream, node))
         """For each node that reaches the given one: over how many links, at least."""
 
     def shortest(self, start: str, target: str) -> tuple[str, ...]:
         """One of the shortest paths; ``start`` must reach ``target``."""
-        path = draw_path(start, self._nearer(target), lambda _: 0, 0, self._rng)
-        return path or ()
+        return draw_path(start, self._nearer(target), lambda _: 0, 0, self._rng) or ()
 
-    def with_room(
-        self, start: str, target: str, room: Callable[[str], float], need: int
-    ) -> tuple[str, ...] | None:
-        """A path whose nodes after ``start`` have room for ``need`` operators in all.
-
-        One of those shortest paths that have, else one of all paths that have, else None.
-        """
-        hops = self.hops_to(target)
-        if start not in hops:
+    def shortest_with_room(self, start: str, target: str, room: Room, need: float) -> tuple[str, ...] | None:
+        """One of those shortest paths whose nodes after ``start`` have room for ``need`` operators in all."""
+        if start not in self.hops_to(target):
             return None
-        return draw_path(start, self._nearer(target), room, need, self._rng) or draw_path(
-            start, lambda node: [end for end in self._downstream[node] if end in hops], room, need, self._rng
-        )
+        return draw_path(start, self._nearer(target), room, need, self._rng)
 
-    def _nearer(self, target: str) -> Callable[[str], list[str]]:
+    def any_with_room(self, start: str, target: str, room: Room, need: float) -> tuple[str, ...] | None:
+        """One of all paths, shortest or not, whose nodes after ``start`` have room for ``need`` operators."""
+        if start not in self.hops_to(target):
+            return None
+        return draw_path(start, self._onward(target), room, need, self._rng)
+
+    def _nearer(self, target: str) -> Steps:
         """The steps that the shortest paths to ``target`` take."""
         hops = self.hops_to(target)
         return lambda node: [end for end in self._downstream[node] if hops.get(end) == hops[node] - 1]
+
+    def _onward(self, target: str) -> Steps:
+        """The steps that any path to ``target`` takes."""
+        hops = self.hops_to(target)
+        return lambda node: [end for end in self._downstream[node] if end in hops]
 
     def between(self, start: str, target: str) -> list[str]:
         """The nodes on all paths, nearest to ``start`` first."""
@@ -55,7 +60,10 @@ class Paths:
         return [node for node in _hops(self._downstream, start) if node in hops]
 
     def common_ancestors(self, nodes: Counter[str]) -> dict[str, int]:
-        """The nodes that all of ``nodes`` reach or are, with their hops in total; a node may count more than once."""
+        """The nodes that all of ``nodes`` reach or are, with their hops in total, fewest first.
+
+        A node that counts several times is as far as several nodes. Among equals, the topology's order.
+        """
         totals: dict[str, int] | None = None
         for node, weight in nodes.items():
             hops = _hops(self._downstream, node)
@@ -63,7 +71,8 @@ class Paths:
                 totals = {end: weight * count for end, count in hops.items()}
             else:
                 totals = {end: count + weight * hops[end] for end, count in totals.items() if end in hops}
-        return totals or {}
+        ordered = sorted((totals or {}).items(), key=lambda item: (item[1], self._rank[item[0]]))
+        return dict(ordered)
 
 
 def _hops(links: Mapping[str, tuple[str, ...]], start: str) -> dict[str, int]:

@@ -19,7 +19,7 @@ from topology import Marks, Mistake, PhysicalSource, Schema, Sink
 if TYPE_CHECKING:
     from topology.mistakes import Location
 
-OperatorId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
+OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
 class _Operator(BaseModel):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from topology.mistakes import Location
 
 
+_MAX_ID = 200
+"""Parts of a source and network sinks have the ids of their operators with a little more, below 256."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """An operator's place in the document, its id and type, and the ids of its inputs with their places."""
@@ -64,6 +68,11 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
         counts[outline.id] += 1
         if counts[outline.id] > 1:
             yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; each may be given once"
+        if len(outline.id) > _MAX_ID:
+            yield (
+                (*outline.path, "id"),
+                f"operator id of {len(outline.id)} characters; expected {_MAX_ID} at most",
+            )
         if ">" in outline.id:
             yield (*outline.path, "id"), f"operator id {outline.id!r} has a '>'; channel names need it"
 
