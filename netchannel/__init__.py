@@ -1,4 +1,7 @@
-"""Network channels: streams of Arrow batches between processes, without a broker, nothing lost, doubled or reordered."""
+"""Network channels: streams of Arrow batches between processes, without a broker.
+
+Nothing is lost, doubled or reordered.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from .errors import (
     SchemaMismatch,
     StreamReplaced,
 )
+from .process import receiver_server, sender_server
 from .receiver import ReceiverChannel, ReceiverServer
 from .sender import SenderChannel, SenderServer
 from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Message, Position
@@ -49,4 +53,6 @@ __all__ = [
     "SenderServer",
     "StreamReplaced",
     "Timing",
+    "receiver_server",
+    "sender_server",
 ]

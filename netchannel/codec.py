@@ -169,7 +169,7 @@ class ArrowEncoder:
         return Body(pieces, sum(map(len, pieces)), note)
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
-        assert self._writer is not None  # noqa: S101 - made with the schema
+        assert self._writer is not None
         self._writer.write_batch(batch)
         pieces = self._sink.take()
         while self._unwritten > 0:
@@ -230,7 +230,9 @@ class ArrowDecoder:
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
             batch.validate()
         except (pa.ArrowInvalid, OSError) as error:
-            raise ProtocolError(f"a body of {len(body)} bytes is no batch of the channel's schema: {error}") from error
+            raise ProtocolError(
+                f"a body of {len(body)} bytes is no batch of the channel's schema: {error}"
+            ) from error
         return batch
 
 

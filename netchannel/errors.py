@@ -45,47 +45,47 @@ class NetChannelError(Exception):
     """Base of all errors of this package."""
 
 
-class ChannelInUse(NetChannelError):  # noqa: N818 - the names are the public contract
+class ChannelInUse(NetChannelError):
     """The channel id is registered already on this server."""
 
 
-class ChannelClosed(NetChannelError):  # noqa: N818
+class ChannelClosed(NetChannelError):
     """The channel was closed, detached or left by this side."""
 
 
-class ChannelClosedByPeer(NetChannelError):  # noqa: N818
+class ChannelClosedByPeer(NetChannelError):
     """The consumer closed the channel; nothing more will be taken."""
 
 
-class ChannelBroken(NetChannelError):  # noqa: N818
+class ChannelBroken(NetChannelError):
     """The channel was given up: says who, when, the last sequence number and the cause."""
 
 
-class ChannelFailed(NetChannelError):  # noqa: N818
+class ChannelFailed(NetChannelError):
     """The producer aborted the stream, with its message; all data before it was delivered."""
 
 
-class EndOfChannel(NetChannelError):  # noqa: N818
+class EndOfChannel(NetChannelError):
     """The stream ended cleanly, and all of it has been read."""
 
 
-class BufferFull(NetChannelError):  # noqa: N818
+class BufferFull(NetChannelError):
     """The buffer is full and its policy is to fail."""
 
 
-class PositionLost(NetChannelError):  # noqa: N818
+class PositionLost(NetChannelError):
     """The position asked for is below the oldest message that is kept."""
 
 
-class StreamReplaced(NetChannelError):  # noqa: N818
+class StreamReplaced(NetChannelError):
     """The position belongs to another stream than the one that is there now."""
 
 
-class SchemaMismatch(NetChannelError):  # noqa: N818
+class SchemaMismatch(NetChannelError):
     """The batch, or the peer, has another schema or codec than the channel."""
 
 
-class MessageTooLarge(NetChannelError):  # noqa: N818
+class MessageTooLarge(NetChannelError):
     """The message is larger than the peer accepts."""
 
 

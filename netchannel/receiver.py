@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -11,7 +10,7 @@ from .core.link import Timing, log
 from .core.receiver import ReceiverCore
 from .errors import EndOfChannel, NetChannelError
 from .sender import node_name, wall_us
-from .transports.runner import Listener, LinkProtocol, Runner, listen
+from .transports.runner import LinkProtocol, Listener, Runner, listen
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -101,7 +100,9 @@ class ReceiverServer:
     def address(self) -> str:
         """Where senders reach this server."""
         if self._runner is None:
-            raise NetChannelError("this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'")
+            raise NetChannelError(
+                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
+            )
         return self._advertise or self._listener.address
 
     def register_channel(
@@ -132,7 +133,9 @@ class ReceiverServer:
             ChannelInUse: the id is registered here.
         """
         if self._runner is None:
-            raise NetChannelError("this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'")
+            raise NetChannelError(
+                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
+            )
         if ack not in ("receipt", "explicit"):
             raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
         decoder = make_decoder(codec, schema)

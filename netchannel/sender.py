@@ -97,7 +97,9 @@ class SenderServer:
             ValueError: ``to`` is no address.
         """
         if self._runner is None:
-            raise NetChannelError("this SenderServer is not running: use 'async with SenderServer() as sender'")
+            raise NetChannelError(
+                "this SenderServer is not running: use 'async with SenderServer() as sender'"
+            )
         parse_address(to)
         encoder = make_encoder(codec, schema)
         core_channel = self._core.register(

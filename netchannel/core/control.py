@@ -6,7 +6,8 @@ import struct
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from ..errors import HandshakeError, ProtocolError
+from netchannel.errors import HandshakeError, ProtocolError
+
 from .link import Closing, Link, log
 from .messages import Message, MessageParser, encode
 
@@ -97,7 +98,10 @@ class ControlLink(Link):
 
     def _handshake_expired(self, now: float) -> None:
         log.warning(
-            "%s: %s did not say hello within %.1f s", self.core.name, self.remote, self.core.timing.handshake_s
+            "%s: %s did not say hello within %.1f s",
+            self.core.name,
+            self.remote,
+            self.core.timing.handshake_s,
         )
         self.abort()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import HandshakeError, SchemaMismatch
+from netchannel.errors import HandshakeError, SchemaMismatch
+
 from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, VERSION
 from .frames import LAST, Buffer, Frame, FrameParser, Kind, signal
 from .link import Closing, Link, log
@@ -37,10 +38,14 @@ class Incoming(Link):
             return
         magic, lowest, highest, purpose = GREETING.unpack(self._greeting)
         if magic != MAGIC or purpose not in (FOR_CONTROL, FOR_DATA):
-            raise HandshakeError(f"its first bytes {bytes(self._greeting)!r} are not those of a network channel")
+            raise HandshakeError(
+                f"its first bytes {bytes(self._greeting)!r} are not those of a network channel"
+            )
         if not lowest <= VERSION <= highest:
             text = f"it speaks versions {lowest} to {highest}, this side version {VERSION}"
-            self.send(encode({"t": "error", "message": text}) if purpose == FOR_CONTROL else signal(Kind.REFUSED))
+            self.send(
+                encode({"t": "error", "message": text}) if purpose == FOR_CONTROL else signal(Kind.REFUSED)
+            )
             log.warning("%s: connection from %s closed: %s", self.core.name, self.remote, text)
             self.close()
             return
@@ -91,7 +96,9 @@ class ReceiverData(Link):
         channel = self._receiver.redeem(bytes(frame.payload))
         self.disarm()
         if channel is None:
-            log.warning("%s: %s presented a token that is not, or no longer, good", self.core.name, self.remote)
+            log.warning(
+                "%s: %s presented a token that is not, or no longer, good", self.core.name, self.remote
+            )
             self.send(signal(Kind.REFUSED, payload=b"the token is not, or no longer, good"))
             self.close()
         elif channel.terminal:
@@ -118,7 +125,9 @@ class ReceiverData(Link):
     def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
         self._blob += frame.payload
         if len(self._blob) > self._receiver.message_limit:
-            raise HandshakeError(f"a schema or dictionaries of more than {self._receiver.message_limit} bytes")
+            raise HandshakeError(
+                f"a schema or dictionaries of more than {self._receiver.message_limit} bytes"
+            )
         if not frame.flags & LAST:
             return
         blob, self._blob = bytes(self._blob), bytearray()

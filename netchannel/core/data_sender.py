@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ProtocolError, SchemaMismatch
+from netchannel.errors import ProtocolError, SchemaMismatch
+
 from .control import FOR_DATA, greeting
 from .frames import Buffer, Frame, FrameParser, Kind, signal
 from .link import Closing, Link, log
@@ -61,7 +62,9 @@ class SenderData(Link):
                 channel.attached(self, frame.sequence, bytes(frame.payload), now)
             case Kind.FINISHED:
                 if attached and not self.end_sent:
-                    raise ProtocolError(f"{self.remote} has finished channel {channel.id!r} before its end was sent")
+                    raise ProtocolError(
+                        f"{self.remote} has finished channel {channel.id!r} before its end was sent"
+                    )
                 channel.finished("end", "its end is acknowledged", now)
             case Kind.CLOSED:
                 channel.finished("closed", _text(frame), now)
@@ -91,13 +94,17 @@ class SenderData(Link):
         self.close()
 
     def _refused_silently(self, now: float) -> None:
-        log.warning("%s did not take the data connection within %.1f s", self.remote, self.core.timing.handshake_s)
+        log.warning(
+            "%s did not take the data connection within %.1f s", self.remote, self.core.timing.handshake_s
+        )
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
         channel, self.channel = self.channel, None
         if channel is not None:
-            channel.unreachable(SenderEvent.DATA_LOST, f"the data connection to {self.remote} failed: {reason}", now)
+            channel.unreachable(
+                SenderEvent.DATA_LOST, f"the data connection to {self.remote} failed: {reason}", now
+            )
             self.session.data_lost(channel, now)
 
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import ProtocolError
+from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
     kind: int
     flags: int
-    count: int
+    items: int
     sequence: int
     timestamp: int
     payload: memoryview
@@ -125,7 +125,7 @@ def _padded(part: bytes) -> bytes:
 def _tables(messages: Sequence[Body]) -> tuple[bytes, int]:
     lengths = struct.Struct(f"<{len(messages)}I")
     tables = _padded(lengths.pack(*[body.size for body in messages]))
-    if not any([body.note for body in messages]):
+    if not any(body.note for body in messages):
         return tables, 0
     tables += _padded(lengths.pack(*[len(body.note) for body in messages]))
     return tables + _padded(b"".join([body.note for body in messages])), NOTES
@@ -142,9 +142,7 @@ def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
         if padding:
             pieces.append(_PAD[:padding])
         length += body.size + padding
-    head = _header(
-        Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp
-    )
+    head = _header(Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp)
     if length <= PACK_LIMIT:
         return [b"".join([head, tables, *pieces])]
     return [head + tables, *pieces]
@@ -153,9 +151,7 @@ def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
 def cut(message: Body, sequence: int, timestamp: int) -> list[Buffer]:
     """The PART frames of one message of any size."""
     buffers: list[Buffer] = [
-        _header(
-            Kind.PART, len(message.note), sequence=sequence, timestamp=timestamp, extent=message.size
-        ),
+        _header(Kind.PART, len(message.note), sequence=sequence, timestamp=timestamp, extent=message.size),
         message.note,
     ]
     views = [memoryview(piece).cast("B") for piece in message.pieces]
@@ -197,13 +193,13 @@ def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...
 
 def unpack(frame: Frame) -> list[tuple[memoryview, bytes]]:
     """The (body, note) of each message of a DATA frame. Raises ProtocolError if the lengths do not add up."""
-    payload, count = frame.payload, frame.count
+    payload, count = frame.payload, frame.items
     lengths, offset = _table(payload, 0, count)
     notes: Sequence[bytes] = (b"",) * count
     if frame.flags & NOTES:
         note_lengths, offset = _table(payload, offset, count)
         ends = list(accumulate(note_lengths, initial=offset))
-        notes = [bytes(payload[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+        notes = [bytes(payload[start:end]) for start, end in pairwise(ends)]
         offset = ends[-1] + (-ends[-1] & 7)
     messages = []
     for length, note in zip(lengths, notes, strict=True):

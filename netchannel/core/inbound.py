@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import (
+from netchannel.errors import (
     ChannelBroken,
     ChannelClosed,
     ChannelFailed,
@@ -16,7 +16,8 @@ from ..errors import (
     SchemaMismatch,
     StreamReplaced,
 )
-from ..values import Position
+from netchannel.values import Position
+
 from .frames import Buffer, Frame, Kind, signal, unpack
 from .link import log
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
@@ -24,8 +25,9 @@ from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverSt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..codec import Decoder
-    from ..values import BufferPolicy, FaultPolicy
+    from netchannel.codec import Decoder
+    from netchannel.values import BufferPolicy, FaultPolicy
+
     from .data_receiver import ReceiverData
     from .messages import Message
     from .receiver import ReceiverControl, ReceiverCore
@@ -125,7 +127,9 @@ class InboundChannel:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
         if self.ended is not None:
-            raise EndOfChannel(f"channel {self.id!r} has ended after {self.ended} messages, and all were read")
+            raise EndOfChannel(
+                f"channel {self.id!r} has ended after {self.ended} messages, and all were read"
+            )
 
     def take(self) -> Item | None:
         """The next message, or None if there is none now. Raises what ended the channel once all is read."""
@@ -141,9 +145,13 @@ class InboundChannel:
         """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
         expected = self.expected or 0
         if not self.explicit:
-            raise NetChannelError(f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'")
+            raise NetChannelError(
+                f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'"
+            )
         if upto > expected:
-            raise NetChannelError(f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come")
+            raise NetChannelError(
+                f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come"
+            )
         if upto > self.acked:
             self.acked = upto
             self._touch()
@@ -151,7 +159,9 @@ class InboundChannel:
 
     def close(self, reason: str, now: float) -> None:
         """No more, ever: the producer is told."""
-        self._end(ReceiverEvent.CLOSE, ChannelClosed(f"channel {self.id!r} was closed by this side: {reason}"), now)
+        self._end(
+            ReceiverEvent.CLOSE, ChannelClosed(f"channel {self.id!r} was closed by this side: {reason}"), now
+        )
 
     def detach(self, now: float) -> None:
         """Leave the stream to a successor; what was received can still be read."""
@@ -206,7 +216,9 @@ class InboundChannel:
     def _watch(self, now: float) -> None:
         retry = self.fault.retry
         if self._give_up is None and retry != "forever" and retry > 0:
-            self._give_up = self.core.timers.at(now + retry, lambda now: self._gave_up(f"{retry} s passed", now))
+            self._give_up = self.core.timers.at(
+                now + retry, lambda now: self._gave_up(f"{retry} s passed", now)
+            )
 
     def _gave_up(self, reason: str, now: float) -> None:
         self.fail(
@@ -239,7 +251,9 @@ class InboundChannel:
 
     def _other_stream(self, session: ReceiverControl, stream: str, now: float) -> Refusal | None:
         if self.session is not None and self.session is not session:
-            return Refusal("held", f"channel {self.id!r} is held by {self.holder}, whose stream has not ended")
+            return Refusal(
+                "held", f"channel {self.id!r} is held by {self.holder}, whose stream has not ended"
+            )
         untouched = self.expected == self.start and not isinstance(self.resume_from, Position)
         if untouched or self.fault.accept_new_stream:
             log.warning(
@@ -351,7 +365,7 @@ class InboundChannel:
     def deliver_part(self, frame: Frame) -> None:
         """A message in parts: first its note, then its whole body."""
         expected = self._due(frame.sequence)
-        if frame.count == 0:
+        if frame.items == 0:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
             self._queue_one(frame.payload, self._part_note, expected, frame.timestamp)
@@ -391,7 +405,9 @@ class InboundChannel:
     def aborted(self, count: int, message: str, now: float) -> None:
         """The producer failed, behind ``count`` messages."""
         self._check_count(count)
-        self._end(ReceiverEvent.FAIL, ChannelFailed(f"the producer of channel {self.id!r} failed: {message}"), now)
+        self._end(
+            ReceiverEvent.FAIL, ChannelFailed(f"the producer of channel {self.id!r} failed: {message}"), now
+        )
 
     def _check_count(self, count: int) -> None:
         if count != self.expected:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ProtocolError
+from netchannel.errors import ProtocolError
+
 from .frames import SLAB, Buffer
 from .timers import Timers
 
@@ -106,7 +107,7 @@ class Link(ABC):
         self.deadline: Timer | None = None
         self._output: list[Buffer] = []
 
-    def connected(self, now: float) -> None:
+    def connected(self, now: float) -> None:  # noqa: B027 - not every link has something to say first
         """The connection is made."""
 
     @abstractmethod

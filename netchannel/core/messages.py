@@ -11,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from ..errors import ProtocolError
+from netchannel.errors import ProtocolError
 
 Message = dict[str, Any]
 
@@ -64,7 +64,9 @@ def decode(payload: bytes) -> Message:
     except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"a control message of {len(payload)} bytes is not msgpack: {error}") from error
     if not isinstance(message, dict) or not isinstance(message.get("t"), str):
-        raise ProtocolError(f"a control message is {str(message)[:80]!r}: expected a map with its type under 't'")
+        raise ProtocolError(
+            f"a control message is {str(message)[:80]!r}: expected a map with its type under 't'"
+        )
     fields = FIELDS.get(message["t"])
     if fields is None:
         raise ProtocolError(f"a control message of unknown type {message['t'][:40]!r}")
@@ -76,7 +78,9 @@ def decode(payload: bytes) -> Message:
                 f"expected {' or '.join(kind.__name__ for kind in types)}"
             )
         if isinstance(value, int) and value < 0:
-            raise ProtocolError(f"the field {field!r} of a control message {message['t']!r} is {value}: negative")
+            raise ProtocolError(
+                f"the field {field!r} of a control message {message['t']!r} is {value}: negative"
+            )
     return message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import (
+from netchannel.errors import (
     ChannelBroken,
     ChannelClosed,
     ChannelClosedByPeer,
@@ -14,6 +14,7 @@ from ..errors import (
     NetChannelError,
     ProtocolError,
 )
+
 from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
 from .link import log
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -21,7 +22,8 @@ from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..values import BufferPolicy, FaultPolicy
+    from netchannel.values import BufferPolicy, FaultPolicy
+
     from .data_sender import SenderData
     from .sender import SenderCore
     from .timers import Timer
@@ -76,7 +78,9 @@ class OutboundChannel:
         self.head = 0
         self.acknowledged = 0
         self.received = 0
-        self.placed = not replayable  # whether the numbers are known: a replayable stream goes on where it was
+        self.placed = (
+            not replayable
+        )  # whether the numbers are known: a replayable stream goes on where it was
         self.last_note = b""
         self.message_limit: int | None = None
         self.bytes = 0
@@ -136,9 +140,7 @@ class OutboundChannel:
     def append(self, body: Body, context: bytes) -> None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged."""
         size = body.size + len(body.note)
-        if self._pending and (
-            context is not self._pending_context or self._pending_size + size > PACK_LIMIT
-        ):
+        if self._pending and (context is not self._pending_context or self._pending_size + size > PACK_LIMIT):
             self._seal()
         if not self._pending:
             self._pending_since = self.core.wall()
@@ -312,7 +314,9 @@ class OutboundChannel:
     def on_receipt(self, upto: int) -> None:
         """The receiver has everything below ``upto``. Raises ProtocolError if it cannot."""
         if upto > self.sent:
-            raise ProtocolError(f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}")
+            raise ProtocolError(
+                f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
+            )
         if upto > self.received:
             self.received = upto
             self.progressed = True

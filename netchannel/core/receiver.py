@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import ChannelInUse, HandshakeError
+from netchannel.errors import ChannelInUse, HandshakeError
+
 from .control import FOR_CONTROL, ControlLink
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
@@ -15,8 +16,9 @@ from .states import ReceiverState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..codec import Decoder
-    from ..values import BufferPolicy, FaultPolicy, Position
+    from netchannel.codec import Decoder
+    from netchannel.values import BufferPolicy, FaultPolicy, Position
+
     from .link import Link
     from .messages import Message
 
@@ -30,7 +32,7 @@ WAITING_LIMIT = 100_000
 class Tombstone(NamedTuple):
     """What is known of a stream that is over."""
 
-    count: int
+    messages: int
     reason: str
     message: str
     until: float
@@ -145,7 +147,7 @@ class ReceiverCore(Core):
                 "finished",
                 channel=channel_id,
                 request=number,
-                count=tombstone.count,
+                count=tombstone.messages,
                 reason=tombstone.reason,
                 message=tombstone.message,
             )
@@ -165,13 +167,11 @@ class ReceiverCore(Core):
             return
         self._grant(channel, session, request, now)
 
-    def _grant(
-        self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float
-    ) -> None:
+    def _grant(self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float) -> None:
         token = self.random(TOKEN_SIZE)
         channel.grant(session, request["stream"], token, now)
         self._tokens[token] = channel, channel.attempt
-        self.timers.at(now + self.timing.token_s, lambda _: self._tokens.pop(token, None))
+        self.timers.at(now + self.timing.token_s, lambda _: self._forget(token))
         session.say(
             "ok",
             channel=channel.id,
@@ -181,6 +181,9 @@ class ReceiverCore(Core):
             port=None,
             message_limit=self.message_limit,
         )
+
+    def _forget(self, token: bytes) -> None:
+        self._tokens.pop(token, None)
 
     def _wait(self, session: ReceiverControl, channel_id: str) -> None:
         if len(session.waiting) < WAITING_LIMIT:

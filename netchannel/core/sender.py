@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError, SchemaMismatch
+from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError, SchemaMismatch
+
 from .control import FOR_CONTROL, ControlLink, greeting
 from .data_sender import SenderData
 from .link import Core, Timing, log
@@ -14,7 +15,8 @@ from .states import SenderEvent, SenderState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..values import BufferPolicy, FaultPolicy
+    from netchannel.values import BufferPolicy, FaultPolicy
+
     from .messages import Message
     from .timers import Timer
 
@@ -106,7 +108,7 @@ class Peer:
         self.core.dial(self.control)
 
     def _request(self, channel: OutboundChannel, now: float) -> None:
-        assert self.control is not None  # noqa: S101 - the callers have looked
+        assert self.control is not None
         self._requests += 1
         channel.request = self._requests
         if channel.retry is not None:
@@ -234,7 +236,9 @@ class SenderControl(ControlLink):
     def _denied(self, channel: OutboundChannel, message: Message, now: float) -> None:
         text = message["message"]
         if message["code"] in PERMANENT:
-            error: NetChannelError = SchemaMismatch(f"channel {channel.id!r} was refused by {self.peer}: {text}")
+            error: NetChannelError = SchemaMismatch(
+                f"channel {channel.id!r} was refused by {self.peer}: {text}"
+            )
             channel.fail(SenderEvent.GIVE_UP, error, now)
             return
         channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)

@@ -6,14 +6,15 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, cast
 
-from ..address import MemoryAddress, TcpAddress, parse_address
-from ..core.link import Closing, log
+from netchannel.address import MemoryAddress, TcpAddress, parse_address
+from netchannel.core.link import Closing, log
+
 from . import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..core.link import Core, Link
+    from netchannel.core.link import Core, Link
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
@@ -221,4 +222,3 @@ async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Lis
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
     port = server.sockets[0].getsockname()[1]
     return Listener(str(TcpAddress(where.host, port)), server.close)
-
