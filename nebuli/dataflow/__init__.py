@@ -1,0 +1,8 @@
+"""What a fragment computes: Z-sets, operators and circuits, pure and synchronous."""
+
+from nebuli.dataflow.circuit import Circuit, OperatorStatistics
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.types import arrow_schema, arrow_type
+from nebuli.dataflow.zset import WEIGHT
+
+__all__ = ["WEIGHT", "Circuit", "DataflowError", "OperatorStatistics", "arrow_schema", "arrow_type"]

@@ -1,0 +1,259 @@
+"""Counts, sums and averages per group that rows can be taken out of again.
+
+Sums do not drift: a sum of integers is kept in 96 bits, so it may pass through values beyond int64 and
+come back; a sum of floats is kept as two doubles (106 bits of mantissa, Dekker 1971), with infinities and
+NaNs counted apart. A row taken back thus leaves nothing behind that shows, unless finite values differ by
+more than 32 orders of magnitude. A finite sum beyond the range of float64 stays infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nebuli.dataflow.errors import DataflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nebuli.dataflow.rows import Groups
+    from nebuli.dataflow.state import Run
+
+    Integers = NDArray[np.int64]
+    Reals = NDArray[np.float64]
+
+_LOW = np.int64(0xFFFFFFFF)
+_SPLITTER = 134217729.0  # 2**27 + 1: splits a double into halves whose products are exact
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A batch as an aggregate sees it: argument and weight of each row, and the groups of the rows.
+
+    ``keys`` has one row per group, in the order of the groups.
+    """
+
+    values: Any
+    weights: Integers
+    groups: Groups
+    keys: Run
+
+    @property
+    def valid_weights(self) -> Integers:
+        """The weights, zero where the argument is null."""
+        if not self.values.null_count:
+            return self.weights
+        return np.where(self.values.is_valid().to_numpy(zero_copy_only=False), self.weights, 0)
+
+
+class Accumulator(Protocol):
+    """One aggregate's state, in columns (``types``) with a row per group."""
+
+    types: tuple[pa.DataType, ...]
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """What a batch adds to the state ``old`` of its groups, as a row per group."""
+
+    def empty(self, rows: int) -> list[Any]:
+        """The state of groups without rows."""
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """The state of each group from its rows, of which older stand before newer."""
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The aggregate's value of each row of state."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory that it holds beside its columns."""
+
+
+class _Numbers:
+    """An accumulator whose columns start at zero and hold all that it has."""
+
+    types: tuple[pa.DataType, ...]
+    state_bytes = 0
+
+    def empty(self, rows: int) -> list[Any]:
+        return [pa.array(np.zeros(rows), type_) for type_ in self.types]
+
+
+class CountRows(_Numbers):
+    """``count(*)``."""
+
+    types = (pa.int64(),)
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """The sum of the weights."""
+        return _columns(change.groups.sum(change.weights))
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """Add up."""
+        return _columns(groups.sum(columns[0].to_numpy()))
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The count."""
+        return columns[0]
+
+
+class CountValues(CountRows):
+    """``count(x)``: rows whose argument is not null."""
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """The sum of the weights of the values."""
+        return _columns(change.groups.sum(change.valid_weights))
+
+
+class IntegerSum(_Numbers):
+    """``sum`` of integers: count, and the sum as ``high * 2**32 + low`` with ``0 <= low < 2**32``."""
+
+    types = (pa.int64(), pa.int64(), pa.int64())
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """Count and sum of a batch."""
+        weights = change.valid_weights
+        values = pc.fill_null(change.values, 0).to_numpy()
+        values = values if values.dtype == np.uint64 else values.astype(np.int64)
+        count = change.groups.sum(weights)
+        if np.abs(weights).max(initial=0) * len(weights) >= 1 << 31:
+            return _columns(count, *_exact(values, weights, change.groups))
+        high = (values >> values.dtype.type(32)).astype(np.int64)
+        low = (values & values.dtype.type(_LOW)).astype(np.int64)
+        return _columns(count, *_carried(change.groups.sum(high * weights), change.groups.sum(low * weights)))
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """Add up."""
+        count, high, low = (groups.sum(column.to_numpy()) for column in columns)
+        return _columns(count, *_carried(high, low))
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The sum as an int64; null without values."""
+        count, high, low = (column.to_numpy() for column in columns)
+        beyond = (count > 0) & ((high < -(1 << 31)) | (high >= 1 << 31))
+        if beyond.any():
+            row = int(np.argmax(beyond))
+            total = (int(high[row]) << 32) + int(low[row])
+            raise DataflowError(f"the sum {total} is beyond the range of int64")
+        return pa.array((high << np.int64(32)) + low, mask=count == 0)
+
+
+class IntegerAverage(IntegerSum):
+    """``avg`` of integers."""
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The average as a float64; null without values."""
+        count, high, low = (column.to_numpy() for column in columns)
+        return _quotient(high * 4294967296.0 + low, count)
+
+
+class RealSum(_Numbers):
+    """``sum`` of floats: counts of values, of NaN, of each infinity, and the finite sum as two doubles."""
+
+    types = (pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.float64())
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """Counts and sum of a batch."""
+        weights = change.valid_weights
+        values = pc.fill_null(change.values, 0.0).to_numpy().astype(np.float64)
+        kinds = (np.isnan(values), values == np.inf, values == -np.inf)
+        counts = [change.groups.sum(each) for each in (weights, *(weights * kind for kind in kinds))]
+        products = _products(np.where(np.isfinite(values), values, 0.0), weights)
+        return _columns(*counts, *_sum_pairs(*products, change.groups))
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """Add up."""
+        *counts, high, low = (column.to_numpy() for column in columns)
+        return _columns(*(groups.sum(count) for count in counts), *_sum_pairs(high, low, groups))
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The sum as a float64; null without values."""
+        sums, count = _real_sums(columns)
+        return pa.array(sums, mask=count == 0)
+
+
+class RealAverage(RealSum):
+    """``avg`` of floats."""
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The average as a float64; null without values."""
+        return _quotient(*_real_sums(columns))
+
+
+def _columns(*arrays: NDArray[Any]) -> list[Any]:
+    return [pa.array(array) for array in arrays]
+
+
+def _carried(high: Integers, low: Integers) -> tuple[Integers, Integers]:
+    return high + (low >> np.int64(32)), low & _LOW
+
+
+def _exact(values: NDArray[Any], weights: Integers, groups: Groups) -> tuple[Integers, Integers]:
+    """The sums of products that 64 bits could overflow on, which only huge weights make."""
+    sums = groups.sum(values.astype(object) * weights.astype(object))
+    return (sums >> 32).astype(np.int64), (sums & int(_LOW)).astype(np.int64)
+
+
+def _quotient(sums: Reals, count: Integers) -> Any:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return pa.array(sums / count, mask=count == 0)
+
+
+def _real_sums(columns: Sequence[Any]) -> tuple[Reals, Integers]:
+    count, nans, plus, minus, high, low = (column.to_numpy() for column in columns)
+    sums = high + low
+    sums[plus > 0] = np.inf
+    sums[minus > 0] = -np.inf
+    sums[(nans > 0) | ((plus > 0) & (minus > 0))] = np.nan
+    return sums, count
+
+
+def _products(values: Reals, weights: Integers) -> tuple[Reals, Reals]:
+    """``values * weights`` as two doubles each, exact (Dekker's product)."""
+    factors = weights.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        high = values * factors
+        if np.abs(weights).max(initial=0) <= 1:
+            return high, np.zeros_like(high)
+        a, b = _halves(values), _halves(factors)
+        low = ((a[0] * b[0] - high) + a[0] * b[1] + a[1] * b[0]) + a[1] * b[1]
+        return high, np.where(np.isfinite(low), low, 0.0)
+
+
+def _halves(values: Reals) -> tuple[Reals, Reals]:
+    scaled = values * _SPLITTER
+    upper = scaled - (scaled - values)
+    return upper, values - upper
+
+
+def _sum_pairs(high: Reals, low: Reals, groups: Groups) -> tuple[Reals, Reals]:
+    """The sums of two-double numbers per group, by adding neighbours until one is left."""
+    high, low, starts = high[groups.order], low[groups.order], groups.starts
+    while len(starts) < len(high):
+        sizes = np.diff(starts, append=len(high))
+        position = np.arange(len(high)) - np.repeat(starts, sizes)
+        kept = np.flatnonzero(position % 2 == 0)
+        paired = np.flatnonzero(position[kept] + 1 < np.repeat(sizes, sizes)[kept])
+        left = kept[paired]
+        sums = _add_pairs(high[left], low[left], high[left + 1], low[left + 1])
+        high, low = high[kept], low[kept]
+        high[paired], low[paired] = sums
+        halved = (sizes + 1) // 2
+        starts = np.cumsum(halved) - halved
+    return high, low
+
+
+def _add_pairs(a: Reals, a_low: Reals, b: Reals, b_low: Reals) -> tuple[Reals, Reals]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = a + b
+        part = total - a
+        rest = ((a - (total - part)) + (b - part)) + (a_low + b_low)
+        rest = np.where(np.isfinite(rest), rest, 0.0)
+        high = total + rest
+        low = rest - (high - total)
+    return high, np.where(np.isfinite(low), low, 0.0)

@@ -1,0 +1,113 @@
+"""Row hashes: 64 bits from the values of columns, the same in every process and on every machine.
+
+Equal rows have equal hashes, where equal is what grouping and joining mean by it: null equals null, NaN
+equals NaN, and -0.0 equals 0.0. Unequal rows may collide, so users compare the values of rows whose
+hashes are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+_SEED = np.uint64(0x2545F4914F6CDD1D)
+_BASE = 0x100000001B3  # FNV's prime: odd, so that multiplying by it loses nothing
+_BLOCK = 1 << 16  # bytes of text hashed at once: bounds the temporary arrays, and the table of powers
+
+
+def hash_rows(columns: Sequence[Any], rows: int) -> NDArray[np.uint64]:
+    """One hash per row over ``columns``, Arrow arrays of ``rows`` values each."""
+    result = np.full(rows, _SEED, dtype=np.uint64)
+    for column in columns:
+        result = _mix(result * np.uint64(3) + _hash_column(column))
+    return result
+
+
+def _hash_column(column: Any) -> NDArray[np.uint64]:
+    hashes = _mix(_bits(column))
+    if column.null_count:
+        hashes[pc.is_null(column).to_numpy(zero_copy_only=False)] = _NULL
+    return hashes
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64, a bijection whose every input bit reaches every output bit."""
+    values = values ^ (values >> np.uint64(30))
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def _bits(column: Any) -> NDArray[np.uint64]:
+    """64 bits per value, equal for equal values; what null slots hold does not matter."""
+    type_ = column.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return _text_bits(column)
+    if pa.types.is_boolean(type_):
+        return np.asarray(pc.cast(column, pa.uint8()).fill_null(0).to_numpy(), dtype=np.uint64)
+    if pa.types.is_floating(type_):
+        return _float_bits(column)
+    integers = column.view(f"int{type_.bit_width}").fill_null(0)
+    return np.asarray(integers.to_numpy(), dtype=np.int64).view(np.uint64)
+
+
+def _float_bits(column: Any) -> NDArray[np.uint64]:
+    values = np.asarray(column.fill_null(0).to_numpy(), dtype=np.float64) + 0.0  # turns -0.0 into 0.0
+    return np.where(np.isnan(values), np.nan, values).view(np.uint64)
+
+
+def _text_bits(column: Any) -> NDArray[np.uint64]:
+    """A polynomial over the bytes of each value; the lengths tell apart what only differs in zeros."""
+    if not len(column):
+        return np.empty(0, dtype=np.uint64)
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[column.offset :][: len(column) + 1].astype(
+        np.int64
+    )
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    hashes = np.empty(len(column), dtype=np.uint64)
+    row = 0
+    while row < len(column):
+        stop = int(np.searchsorted(offsets, offsets[row] + _BLOCK, side="right")) - 1
+        if stop == row:  # one value longer than a block; these are few for the bytes they have
+            value = data[offsets[row] : offsets[row + 1]]
+            hashes[row] = int.from_bytes(hashlib.blake2b(value.tobytes(), digest_size=8).digest(), "little")
+            row += 1
+            continue
+        hashes[row:stop] = _polynomials(data, offsets[row : stop + 1])
+        row = stop
+    return hashes + np.diff(offsets).astype(np.uint64)
+
+
+def _polynomials(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """``sum(byte[i] * base ** i)`` of each value, as differences of one running sum over the block.
+
+    A value's terms in the running sum have exponents counted from the block's start; multiplying by what is
+    missing to ``base ** _BLOCK`` makes them count from the value's own start.
+    """
+    starts = offsets[:-1] - offsets[0]
+    ends = offsets[1:] - offsets[0]
+    terms = (data[offsets[0] : offsets[-1]].astype(np.uint64) + np.uint64(1)) * _POWERS[: ends[-1]]
+    running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    return np.asarray((running[ends] - running[starts]) * _POWERS[_BLOCK - starts])
+
+
+def _powers() -> NDArray[np.uint64]:
+    factors: NDArray[np.uint64] = np.full(_BLOCK + 1, _BASE, dtype=np.uint64)
+    factors[0] = 1
+    return np.asarray(np.multiply.accumulate(factors))
+
+
+_POWERS = _powers()

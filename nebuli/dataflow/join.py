@@ -1,0 +1,101 @@
+"""The inner equi-join: a change of one input meets all that the others have had so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
+from nebuli.dataflow.types import arrow_schema
+from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from topology.schema import Schema
+
+
+class Join:
+    """Joins two or more inputs on columns of the same names; a null key matches nothing.
+
+    Every input is kept, so that order of arrival does not matter.
+    """
+
+    def __init__(self, on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> None:
+        self._on = tuple(on)
+        self._schema = weighted(arrow_schema(output))
+        self._names = _renamed(on, inputs, output)
+        self._states = [KeyedState(on, _without_zeros) for _ in inputs]
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the rows that the change makes or takes back, in batches of bounded size."""
+        delta = Run.of(_with_keys(batch.rename_columns(self._names[port]), self._on), self._on)
+        others = [state for index, state in enumerate(self._states) if index != port]
+        yield from _portions(self._joined(delta, others), self._schema.names)
+        self._states[port].insert(delta)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Nothing is owed."""
+        return iter(())
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory that the inputs take."""
+        return sum(state.nbytes for state in self._states)
+
+    def _joined(self, rows: Run, others: Sequence[KeyedState]) -> Iterator[pa.RecordBatch]:
+        if not others:
+            yield rows.rows
+            return
+        for match in others[0].lookup(rows):
+            if len(match.probe):
+                yield from self._joined(self._paired(rows, match), others[1:])
+
+    def _paired(self, rows: Run, match: Match) -> Run:
+        mine = rows.rows.take(pa.array(match.probe))
+        theirs = match.found.take(pa.array(match.rows))
+        names = [name for name in theirs.schema.names if name not in self._on and name != WEIGHT]
+        weights = weights_of(mine) * weights_of(theirs)
+        columns = [*mine.columns[:-1], *theirs.select(names).columns, pa.array(weights)]
+        return Run(
+            pa.record_batch(columns, [*mine.schema.names[:-1], *names, WEIGHT]), rows.hashes[match.probe]
+        )
+
+
+def _renamed(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[list[str]]:
+    """The output's names of each input's columns; there the keys come first, then input by input."""
+    others = iter([column.name for column in output[len(on) :]])
+    return [
+        [*(column.name if column.name in on else next(others) for column in schema), WEIGHT]
+        for schema in inputs
+    ]
+
+
+def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
+    """The rows that can match: those without a null in their key."""
+    for key in on:
+        if batch.column(key).null_count:
+            batch = batch.filter(pc.is_valid(batch.column(key)))
+    return batch
+
+
+def _portions(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The same rows with ``names`` in order, small batches put together up to the bound."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if rows + batch.num_rows > MAX_BATCH_ROWS:
+            yield pa.concat_batches(waiting).select(names)
+            waiting, rows = [], 0
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield pa.concat_batches(waiting).select(names)
+
+
+def _without_zeros(run: Run, complete: bool) -> Run:
+    """Puts equal rows together, if there are retractions; else it would be work for nothing."""
+    return run if (weights_of(run.rows) > 0).all() else consolidated(run, complete)

@@ -1,0 +1,289 @@
+"""What each function of the typed tree computes, by pyarrow's kernels, with DuckDB's semantics.
+
+A kernel takes Arrow arrays, of which some may be scalars, and gives an array. Integer arithmetic is
+checked. NaN equals itself and is greater than every other float, as in DuckDB, which Arrow's comparisons
+do not say.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nebuli.dataflow.types import arrow_type
+from placement.typed_tree import Call, Literal, Node
+from topology.schema import DataType as T
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Kernel = Callable[..., Any]
+
+_FLOATS = (T.FLOAT32, T.FLOAT64)
+_SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_NAIVE = pa.timestamp("us")
+_UTC = arrow_type(T.TIMESTAMP)
+
+
+def kernel(call: Call) -> Kernel:
+    """The kernel that computes ``call``, made for the types of its arguments and for its constants."""
+    if call.function in _MADE:
+        return _MADE[call.function](call)
+    real = call.arguments[0].type in _FLOATS
+    return _REAL[call.function] if real and call.function in _REAL else _KERNELS[call.function]
+
+
+def may_fail(node: Node) -> bool:
+    """Whether rows exist for which evaluating ``node`` is an error."""
+    return isinstance(node, Call) and (_fails(node) or any(map(may_fail, node.arguments)))
+
+
+def _fails(call: Call) -> bool:
+    if call.function == "cast":
+        return call.type != T.FLOAT64 or call.arguments[0].type == T.STRING
+    return call.function in _CHECKED and call.type not in _FLOATS
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return pc.or_(pc.equal(a, b), pc.and_(pc.is_nan(a), pc.is_nan(b)))
+
+
+def _less(a: Any, b: Any) -> Any:
+    return pc.or_(pc.less(a, b), pc.and_(pc.is_nan(b), pc.invert(pc.is_nan(a))))
+
+
+def _not_distinct(equal: Kernel, a: Any, b: Any) -> Any:
+    return pc.or_(pc.fill_null(equal(a, b), False), pc.and_(pc.is_null(a), pc.is_null(b)))
+
+
+def _beyond(call: Call) -> Kernel:
+    """``greatest`` and ``least``: null only if all are."""
+    real = call.type in _FLOATS
+    less = _less if real else pc.less
+
+    def keep_less(a: Any, b: Any) -> Any:
+        return pc.if_else(pc.coalesce(less(a, b), pc.is_null(b)), a, b)
+
+    def keep_greater(a: Any, b: Any) -> Any:
+        return pc.if_else(pc.coalesce(less(b, a), pc.is_null(b)), a, b)
+
+    chosen = keep_greater if call.function == "greatest" else keep_less
+    return lambda *values: reduce(chosen, values)
+
+
+def _in(call: Call) -> Kernel:
+    equal = _equal if call.arguments[0].type in _FLOATS else pc.equal
+    listed = call.arguments[1:]
+    if equal is _equal or not all(isinstance(each, Literal) for each in listed):
+        return lambda value, *others: reduce(pc.or_kleene, [equal(value, other) for other in others])
+    known = [each.value for each in listed if isinstance(each, Literal) and each.value is not None]
+    set_ = pa.array(known, arrow_type(_type(call.arguments[0])))
+    if_absent = pa.scalar(False if len(known) == len(listed) else None, pa.bool_())
+
+    def is_in(value: Any, *_: Any) -> Any:
+        found = pc.if_else(pc.is_in(value, value_set=set_), True, if_absent)
+        return pc.if_else(pc.is_valid(value), found, pa.scalar(None, pa.bool_()))
+
+    return is_in
+
+
+def _integer_modulo(a: Any, b: Any) -> Any:
+    return pc.subtract_checked(a, pc.multiply_checked(pc.divide_checked(a, b), b))
+
+
+def _real_modulo(a: Any, b: Any) -> Any:
+    missing = pc.or_(pc.is_null(a), pc.is_null(b))
+    with np.errstate(invalid="ignore"):
+        values = np.fmod(_numbers(a), _numbers(b))
+    return pc.if_else(missing, pa.scalar(None, a.type), pa.array(values, a.type))
+
+
+def _numbers(values: Any) -> Any:
+    filled = pc.fill_null(values, 0.0)
+    return filled.as_py() if isinstance(filled, pa.Scalar) else filled.to_numpy()
+
+
+def _negate(call: Call) -> Kernel:
+    if call.type in _FLOATS:
+        return pc.negate  # type: ignore[no-any-return] # pyarrow is untyped
+    zero = pa.scalar(0, arrow_type(call.type))
+    return lambda value: pc.subtract_checked(zero, value)
+
+
+def _round(call: Call) -> Kernel:
+    """Half away from zero, by scaling, which is what DuckDB does."""
+    digits = _constant(call, 1)
+    scale = pa.scalar(10.0 ** abs(digits))
+    up, down = (pc.multiply, pc.divide) if digits >= 0 else (pc.divide, pc.multiply)
+    type_ = arrow_type(call.type)
+
+    def rounded(value: Any, _: Any) -> Any:
+        scaled = up(value.cast(pa.float64()), scale)
+        result = down(pc.round(scaled, ndigits=0, round_mode="half_towards_infinity"), scale)
+        return pc.if_else(pc.is_finite(result), result.cast(type_), value)
+
+    return rounded
+
+
+def _cast(call: Call) -> Kernel:
+    source, target = _type(call.arguments[0]), call.type
+    to = arrow_type(target)
+    if target == T.BOOL:
+        return lambda value: pc.not_equal(value, pa.scalar(0, value.type))
+    if source in _FLOATS and target not in _FLOATS:
+        return lambda value: pc.cast(pc.round(value, round_mode="half_to_even"), to)
+    if target in _FLOATS and source != T.STRING:
+        return partial(_to_real, to=to)
+    if target == T.TIMESTAMP:
+        return lambda value: pc.cast(_trimmed(value), _NAIVE).cast(_UTC)
+    if source == T.TIMESTAMP:
+        return lambda value: value.cast(_NAIVE).cast(to)
+    return lambda value: pc.cast(_trimmed(value), to)
+
+
+def _trimmed(value: Any) -> Any:
+    return pc.utf8_trim_whitespace(value) if pa.types.is_string(value.type) else value
+
+
+def _to_real(value: Any, to: pa.DataType) -> Any:
+    result = pc.cast(value, to, safe=False)  # from a bool or an integer it rounds to the nearest
+    if pa.types.is_floating(value.type):
+        lost = pc.and_(pc.is_inf(result), pc.is_finite(value))
+        if pc.any(lost).as_py():
+            raise pa.ArrowInvalid(f"Float value {value.filter(lost)[0]} is out of range for {to}")
+    return result
+
+
+def _extract(field: Callable[[Any], Any], value: Any) -> Any:
+    return pc.cast(field(value.cast(_NAIVE)), pa.int64())
+
+
+def _truncate(call: Call) -> Kernel:
+    unit = _constant(call, 1)
+    return lambda value, _: pc.floor_temporal(value.cast(_NAIVE), unit=unit).cast(_UTC)
+
+
+def _shift(value: Any, microseconds: Any) -> Any:
+    return pc.add_checked(value, microseconds.cast(pa.duration("us")))
+
+
+def _add_days(move: Kernel, day: Any, days: Any) -> Any:
+    return move(day.cast(pa.int32()), days).cast(pa.date32())
+
+
+def _days_between(start: Any, end: Any) -> Any:
+    days = pa.int32()
+    return pc.subtract(end.cast(days).cast(pa.int64()), start.cast(days).cast(pa.int64()))
+
+
+def _like(call: Call) -> Kernel:
+    """SQL's LIKE, which has no escape character, where Arrow's has the backslash."""
+    pattern = _constant(call, 1).replace("\\", "\\\\")
+    if call.function == "like":
+        return lambda value, _: pc.match_like(value, pattern)
+    lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
+    return lambda value, _: pc.match_like(pc.utf8_lower(value), lowered)
+
+
+def _text_search(search: Kernel, pattern: str, value: Any, _: Any) -> Any:
+    return search(value, pattern=pattern)
+
+
+def _substring(call: Call) -> Kernel:
+    start = _constant(call, 1) - 1
+    stop = start + _constant(call, 2)
+    return lambda value, *_: pc.utf8_slice_codeunits(value, start=start, stop=stop)
+
+
+def _constant(call: Call, position: int) -> Any:
+    argument = call.arguments[position]
+    assert isinstance(argument, Literal), "the translation gives a constant here"
+    return argument.value
+
+
+def _type(node: Node) -> T:
+    assert node.type is not None, "the translation types every node"
+    return node.type
+
+
+_CHECKED = frozenset(
+    {"add", "subtract", "multiply", "integer_divide", "modulo", "negate", "abs"}
+    | {"add_days", "subtract_days", "add_microseconds"}
+)
+_REAL: dict[str, Kernel] = {
+    "add": pc.add,
+    "subtract": pc.subtract,
+    "multiply": pc.multiply,
+    "modulo": _real_modulo,
+    "abs": pc.abs,
+    "equal": _equal,
+    "not_equal": lambda a, b: pc.invert(_equal(a, b)),
+    "less": _less,
+    "less_equal": lambda a, b: pc.invert(_less(b, a)),
+    "greater": lambda a, b: _less(b, a),
+    "greater_equal": lambda a, b: pc.invert(_less(a, b)),
+    "not_distinct": partial(_not_distinct, _equal),
+    "distinct": lambda a, b: pc.invert(_not_distinct(_equal, a, b)),
+}
+_KERNELS: dict[str, Kernel] = {
+    "add": pc.add_checked,
+    "subtract": pc.subtract_checked,
+    "multiply": pc.multiply_checked,
+    "integer_divide": pc.divide_checked,
+    "divide": pc.divide,
+    "modulo": _integer_modulo,
+    "abs": pc.abs_checked,
+    "equal": pc.equal,
+    "not_equal": pc.not_equal,
+    "less": pc.less,
+    "less_equal": pc.less_equal,
+    "greater": pc.greater,
+    "greater_equal": pc.greater_equal,
+    "not_distinct": partial(_not_distinct, pc.equal),
+    "distinct": lambda a, b: pc.invert(_not_distinct(pc.equal, a, b)),
+    "not": pc.invert,
+    "is_null": pc.is_null,
+    "floor": pc.floor,
+    "ceil": pc.ceil,
+    "sqrt": pc.sqrt,
+    "ln": pc.ln,
+    "exp": pc.exp,
+    "power": pc.power,
+    "upper": pc.utf8_upper,
+    "lower": pc.utf8_lower,
+    "length": lambda value: pc.cast(pc.utf8_length(value), pa.int64()),
+    "trim": lambda value: pc.utf8_trim(value, characters=_SPACES),
+    "concat": lambda *values: pc.binary_join_element_wise(*values, "", null_handling="skip"),
+    "join_texts": lambda *values: pc.binary_join_element_wise(*values, ""),
+    "add_microseconds": _shift,
+    "add_days": partial(_add_days, pc.add_checked),
+    "subtract_days": partial(_add_days, pc.subtract_checked),
+    "days_between": _days_between,
+    "extract_year": partial(_extract, pc.year),
+    "extract_quarter": partial(_extract, pc.quarter),
+    "extract_month": partial(_extract, pc.month),
+    "extract_day": partial(_extract, pc.day),
+    "extract_hour": partial(_extract, pc.hour),
+    "extract_minute": partial(_extract, pc.minute),
+    "extract_second": partial(_extract, pc.second),
+    "extract_dow": partial(_extract, lambda value: pc.day_of_week(value, week_start=7)),
+    "extract_doy": partial(_extract, pc.day_of_year),
+}
+_MADE: dict[str, Callable[[Call], Kernel]] = {
+    "negate": _negate,
+    "greatest": _beyond,
+    "least": _beyond,
+    "in": _in,
+    "round": _round,
+    "cast": _cast,
+    "truncate": _truncate,
+    "like": _like,
+    "ilike": _like,
+    "starts_with": lambda call: partial(_text_search, pc.starts_with, _constant(call, 1)),
+    "contains": lambda call: partial(_text_search, pc.match_substring, _constant(call, 1)),
+    "substring": _substring,
+}

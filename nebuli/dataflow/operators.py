@@ -1,0 +1,75 @@
+"""The stateless operators, and what all operators have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from nebuli.dataflow.evaluation import compile_expression
+from nebuli.dataflow.types import arrow_schema
+from nebuli.dataflow.zset import weighted
+from placement.expressions import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from topology.schema import Schema
+
+
+class Operator(Protocol):
+    """A running operator: takes Z-sets on numbered ports and gives the change that they make to its result.
+
+    ``push`` and ``finish`` give batches lazily, so that all that a join makes of one batch is never in
+    memory at once; they are exhausted before the operator is called again.
+    """
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a change of input ``port``."""
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """All inputs have ended: give what is still owed."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory that its state holds."""
+
+
+class _Stateless:
+    state_bytes = 0
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+class PassThrough(_Stateless):
+    """Sources, sinks, and unions of equal schemas: what comes in goes out."""
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the batch on."""
+        yield batch
+
+
+class Filter(_Stateless):
+    """Keeps the rows for which the predicate is true, not false or null."""
+
+    def __init__(self, predicate: str, schema: Schema) -> None:
+        self._predicate = compile_expression(parse(predicate, schema), arrow_schema(schema))
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the rows that remain."""
+        yield batch.filter(self._predicate(batch))
+
+
+class Project(_Stateless):
+    """Computes columns; weights stay."""
+
+    def __init__(self, columns: Mapping[str, str], schema: Schema, output: Schema) -> None:
+        expressions = [parse(sql, schema) for sql in columns.values()]
+        self._columns = [compile_expression(each, arrow_schema(schema)) for each in expressions]
+        self._schema = weighted(arrow_schema(output))
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the computed columns."""
+        columns = [evaluate(batch) for evaluate in self._columns]
+        yield pa.record_batch([*columns, batch.column(batch.num_columns - 1)], schema=self._schema)

@@ -1,0 +1,103 @@
+"""Comparing and grouping rows, by hash first and by value always."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+MAX_BATCH_ROWS = 65536
+"""No operator gives out batches longer than this, except as long as they came in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows in groups: ``order`` lists rows group by group, ``starts`` where each group begins in it."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """One row of each group."""
+        return self.order[self.starts]
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The number of each row's group, by row."""
+        ids = np.empty(len(self.order), dtype=np.int64)
+        ids[self.order] = np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=len(self.order)))
+        return ids
+
+    def sum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The sum of ``values`` (by row) in each group."""
+        return np.add.reduceat(values[self.order], self.starts) if len(self.starts) else values[:0]
+
+
+def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:
+    """Group equal rows, ordered by ``hashes`` (the first leads); equal rows have equal hashes."""
+    order = _sorted_by(hashes)
+    fresh = _changes([each[order] for each in hashes])
+    again = np.flatnonzero(~fresh)
+    if len(again) and not equal_rows(columns, columns, order[again - 1], order[again]).all():
+        codes = [_codes(column) for column in columns]
+        order = _sorted_by((*hashes, *codes))
+        fresh = _changes([each[order] for each in (*hashes, *codes)])
+    return Groups(order, np.flatnonzero(fresh))
+
+
+def group_numbers(numbers: NDArray[np.int64]) -> Groups:
+    """Group rows by a number each, in the order of the numbers; within a group rows keep their order."""
+    order = np.argsort(numbers, kind="stable")
+    return Groups(order, np.flatnonzero(_changes([numbers[order]])))
+
+
+def equal_rows(
+    a: Sequence[Any], b: Sequence[Any], a_rows: NDArray[np.int64], b_rows: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether row ``a_rows[i]`` of ``a`` equals row ``b_rows[i]`` of ``b``: null is null, NaN is NaN."""
+    equal = np.ones(len(a_rows), dtype=np.bool_)
+    a_indices, b_indices = pa.array(a_rows), pa.array(b_rows)
+    for left, right in zip(a, b, strict=True):
+        equal &= equal_values(left.take(a_indices), right.take(b_indices))
+    return equal
+
+
+def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
+    """Whether each value of ``a`` equals that of ``b``: null is null, NaN is NaN."""
+    equal = pc.equal(a, b)
+    if pa.types.is_floating(a.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+    if a.null_count or b.null_count:
+        equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(a), pc.is_null(b)))
+    return np.asarray(equal.to_numpy(zero_copy_only=False))
+
+
+def _sorted_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """A stable order; with one key it is a merge sort, linear on runs that are sorted already."""
+    return np.argsort(keys[0], kind="stable") if len(keys) == 1 else np.lexsort(keys[::-1])
+
+
+def _changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Where a sorted row differs from the row before it in any key; the first always does."""
+    fresh = np.zeros(len(keys[0]), dtype=np.bool_)
+    fresh[:1] = True
+    for key in keys:
+        fresh[1:] |= key[1:] != key[:-1]
+    return fresh
+
+
+def _codes(column: Any) -> NDArray[np.int64]:
+    """A number per value, equal for equal values only; this settles collisions, which hashes cannot."""
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0)).cast(column.type)
+    codes = column.dictionary_encode().indices
+    return np.asarray(codes.fill_null(-1).to_numpy(), dtype=np.int64)

@@ -1,0 +1,139 @@
+"""The state of joins and aggregates: rows found by key.
+
+State is kept as a few sorted runs, like a log-structured merge tree: a delta becomes a run, and runs are
+merged as they grow, so that each row is moved a logarithmic number of times. A lookup is a binary search
+in each run. Work per delta is thus proportional to the delta and to the logarithm of the state, where a
+rebuilt hash table costs the whole state every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow import hashing
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows, group_rows
+from nebuli.dataflow.zset import WEIGHT, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+_MAX_RUN_BYTES = 1 << 30  # an Arrow string column addresses 2 GiB; runs beyond this are not merged
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows sorted by the hash of their key."""
+
+    rows: pa.RecordBatch
+    hashes: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, keys: Sequence[str]) -> Run:
+        """Hash and sort ``rows``."""
+        hashes = hashing.hash_rows([rows.column(key) for key in keys], rows.num_rows)
+        return cls.sorted(rows, hashes)
+
+    @classmethod
+    def sorted(cls, rows: pa.RecordBatch, hashes: NDArray[np.uint64]) -> Run:
+        """Sort ``rows`` by their hashes; rows of one hash keep their order."""
+        order = np.argsort(hashes, kind="stable")
+        return cls(rows.take(pa.array(order)), hashes[order])
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return int(self.rows.nbytes + self.hashes.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Pairs of equal keys: ``probe[i]`` is a row of the run looked up, ``rows[i]`` one of ``found``."""
+
+    probe: NDArray[np.int64]
+    found: pa.RecordBatch
+    rows: NDArray[np.int64]
+
+
+Compact = Callable[[Run, bool], Run]
+"""Puts rows of a run together that say one thing together, keeping it sorted; older rows stand before newer.
+
+The second argument says whether the run holds all that the state has, so that nothing older can lie beneath.
+"""
+
+
+class KeyedState:
+    """Rows by key.
+
+    ``keys`` are columns of every run inserted and looked up; null equals null in them. ``compact`` is
+    called on what a merge makes.
+    """
+
+    def __init__(self, keys: Sequence[str], compact: Compact) -> None:
+        self._keys = tuple(keys)
+        self._compact = compact
+        self._runs: list[Run] = []
+
+    def insert(self, delta: Run) -> None:
+        """Add rows; the run's memory becomes the state's."""
+        if not len(delta.hashes):
+            return
+        self._runs.append(delta)
+        while len(self._runs) > 1 and _worth_merging(*self._runs[-2:]):
+            self._runs[-2:] = self._merged(*self._runs[-2:])
+
+    def lookup(self, probe: Run) -> Iterator[Match]:
+        """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""
+        for run in list(self._runs):
+            for probe_rows, rows in _candidates(probe.hashes, run.hashes):
+                mine = [probe.rows.column(key) for key in self._keys]
+                theirs = [run.rows.column(key) for key in self._keys]
+                same = equal_rows(mine, theirs, probe_rows, rows)
+                yield Match(probe_rows[same], run.rows, rows[same])
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it holds."""
+        return sum(run.nbytes for run in self._runs)
+
+    def _merged(self, older: Run, newer: Run) -> list[Run]:
+        rows = pa.concat_batches([older.rows, newer.rows])
+        both = Run.sorted(rows, np.concatenate([older.hashes, newer.hashes]))
+        merged = self._compact(both, len(self._runs) == 2)
+        return [merged] if len(merged.hashes) else []
+
+
+def consolidated(run: Run, complete: bool) -> Run:
+    """For runs that are Z-sets: equal rows put together, and those of weight zero dropped."""
+    columns = run.rows.columns[:-1]
+    groups = group_rows(columns, run.hashes, hashing.hash_rows(columns, run.rows.num_rows))
+    sums = groups.sum(weights_of(run.rows))
+    present = np.flatnonzero(sums)
+    kept = groups.firsts[present]
+    weights = pa.array(sums[present])
+    rows = run.rows.take(pa.array(kept))
+    return Run(rows.set_column(len(columns), WEIGHT, weights), run.hashes[kept])
+
+
+def _worth_merging(older: Run, newer: Run) -> bool:
+    return len(older.hashes) <= 2 * len(newer.hashes) and older.nbytes + newer.nbytes <= _MAX_RUN_BYTES
+
+
+def _candidates(
+    probe: NDArray[np.uint64], run: NDArray[np.uint64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs of positions with equal hashes, cut before they are made: a key may match millions of rows."""
+    first = np.searchsorted(run, probe, side="left")
+    counts = np.searchsorted(run, probe, side="right") - first
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    for start in range(0, total, MAX_BATCH_ROWS):
+        pairs = np.arange(start, min(start + MAX_BATCH_ROWS, total))
+        probe_rows = np.searchsorted(ends, pairs, side="right")
+        yield probe_rows, first[probe_rows] + pairs - (ends - counts)[probe_rows]

@@ -1,0 +1,90 @@
+"""Z-sets: rows with integer weights, as Arrow batches whose last column is the weight.
+
+A weight says how many times a row is there; a change is a Z-set too, in which a negative weight takes a
+row back. The same row may stand in a batch more than once: its weight is the sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow import hashing
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.rows import group_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+WEIGHT = "_weight"
+_WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
+
+
+def weighted(schema: pa.Schema) -> pa.Schema:
+    """The schema of Z-sets whose rows have ``schema``."""
+    if schema.get_field_index(WEIGHT) != -1:
+        raise DataflowError(f"a column cannot be named {WEIGHT}: that is the weight's name")
+    return schema.append(_WEIGHT_FIELD)
+
+
+def insertions(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The Z-set that has every row of ``batch`` once."""
+    return with_weights(batch, np.ones(batch.num_rows, dtype=np.int64))
+
+
+def with_weights(batch: pa.RecordBatch, weights: NDArray[np.int64]) -> pa.RecordBatch:
+    """The Z-set of the rows of ``batch``, which has no weights yet, with these."""
+    return pa.record_batch([*batch.columns, pa.array(weights)], schema=weighted(batch.schema))
+
+
+def weights_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """The weights of a Z-set."""
+    return np.asarray(batch.column(batch.num_columns - 1).to_numpy())
+
+
+def without_weight(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of a Z-set, each as often as it stands in the batch."""
+    return batch.select(batch.schema.names[:-1])
+
+
+def negate(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The change that takes ``batch`` back."""
+    return batch.set_column(batch.num_columns - 1, _WEIGHT_FIELD, pa.array(-weights_of(batch)))
+
+
+def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The same Z-set with every distinct row once and no weight zero; at least one batch is needed.
+
+    Null equals null, NaN equals NaN, and -0.0 equals 0.0.
+    """
+    batch = _one(batches)
+    columns = batch.columns[:-1]
+    groups = group_rows(columns, hashing.hash_rows(columns, batch.num_rows))
+    weights = groups.sum(weights_of(batch))
+    present = np.flatnonzero(weights)
+    rows = without_weight(batch).take(pa.array(groups.firsts[present])) if columns else None
+    return (
+        with_weights(rows, weights[present])
+        if rows
+        else pa.record_batch([pa.array(weights[present])], [WEIGHT])
+    )
+
+
+def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows themselves, each repeated by its weight; raises ``DataflowError`` for a negative weight."""
+    weights = weights_of(batch)
+    if (weights < 0).any():
+        row = int(np.argmin(weights))
+        values = without_weight(batch).slice(row, 1).to_pylist()[0]
+        raise DataflowError(f"the row {values} was taken back {-weights[row]} times more than it was given")
+    return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
+
+
+def _one(batches: Any) -> pa.RecordBatch:
+    if isinstance(batches, pa.RecordBatch):
+        return batches
+    return pa.concat_batches(batches.to_batches() if isinstance(batches, pa.Table) else batches)
