@@ -1,0 +1,53 @@
+"""The command line.
+
+Standard output is data, standard error is talk. Commands are modules that are imported when they are used, so that
+``nebuli --help`` imports click only.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from nebuli.cli.exits import exit_code
+
+_COMMANDS = {
+    "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
+    "run": ("nebuli.cli.run", "Run a query over a topology, with a worker process per node on this machine."),
+    "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),
+    "worker": ("nebuli.cli.worker", "Run one node of a topology."),
+}
+"""By name: the module, which holds the command under the same name, and what the help says."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="netchannel")
+def nebuli() -> None:
+    """Run queries across machines, without a broker.
+
+    A topology (YAML) says which nodes there are and what is attached to them, a query (JSON) says what to compute.
+
+    Exit codes: 0 done, 1 the query failed, 2 bad input or not placeable, 3 a worker is unreachable, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(exit_code(lambda: nebuli.main(prog_name="nebuli", standalone_mode=False)))

@@ -1,0 +1,59 @@
+"""How a command ends: the exit codes, and which error has which."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ExitCode(IntEnum):
+    """What a process that calls ``nebuli`` learns."""
+
+    DONE = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run a command; the code that the process should exit with.
+
+    What is wrong with the user's input goes to standard error, one line for each mistake. Any other error is ours,
+    and keeps its traceback.
+    """
+    try:
+        # Without click's standalone mode, an exit that was asked for (--help) is a returned code.
+        code = command()
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.BAD_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has seen enough; what is left in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except Exception as error:
+        if not _is_bad_input(error):
+            raise
+        click.echo(str(error), err=True)
+        return ExitCode.BAD_INPUT
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _is_bad_input(error: Exception) -> bool:
+    # Imported here: whoever raised one of these has paid for the import, and --help has not.
+    from placement.errors import PlacementError
+    from topology.errors import TopologyError
+
+    return isinstance(error, PlacementError | TopologyError)
