@@ -5,7 +5,7 @@ Nothing is lost, doubled or reordered.
 
 from __future__ import annotations
 
-from .core.link import Timing
+from .core.timing import Timing
 from .errors import (
     BufferFull,
     ChannelBroken,

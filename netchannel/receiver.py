@@ -6,8 +6,9 @@ import secrets
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .codec import ArrowDecoder, CodecName, make_decoder
-from .core.link import Timing, log
+from .core.link import log
 from .core.receiver import ReceiverCore
+from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .sender import node_name, wall_us
 from .transports.runner import LinkProtocol, Listener, Runner, listen

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .address import parse_address
 from .codec import CodecName, make_encoder
-from .core.link import Timing, log
+from .core.link import log
 from .core.sender import SenderCore
 from .core.states import SenderState
+from .core.timing import Timing
 from .errors import BufferFull, NetChannelError
 from .transports.runner import Runner
 from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, check_channel_id

@@ -78,6 +78,7 @@ class OutboundChannel:
         self.head = 0
         self.acknowledged = 0
         self.received = 0
+        self.sent = 0  # everything below was handed to a connection at some time
         self.placed = (
             not replayable
         )  # whether the numbers are known: a replayable stream goes on where it was
@@ -244,7 +245,7 @@ class OutboundChannel:
         """The receiver took the token and wants number ``expected`` next."""
         if not self.placed:
             self.placed = True
-            self.head = self.acknowledged = self.received = expected
+            self.head = self.sent = self.acknowledged = self.received = expected
         if not self.acknowledged <= expected <= self.head:
             self.give_up(
                 f"the receiver wants number {expected} of stream {self.stream!r}, kept are "
@@ -290,6 +291,7 @@ class OutboundChannel:
             buffers += record.buffers
             size += record.size
             self._in_flight.append(record)
+            self.sent = max(self.sent, record.end)
         if self.ending is not None and not self._unsent and not link.end_sent:
             buffers.append(self.ending)
             link.end_sent = True
@@ -303,13 +305,6 @@ class OutboundChannel:
             buffers = pack(bodies, first, self._pending_since)
         self._unsent.append(Record(first, self.head, self._pending_size, buffers, self._pending_context))
         self._pending, self._pending_size = [], 0
-
-    @property
-    def sent(self) -> int:
-        """Everything below was handed to a connection at some time."""
-        if self._unsent:
-            return self._unsent[0].first
-        return self.head - len(self._pending)
 
     def on_receipt(self, upto: int) -> None:
         """The receiver has everything below ``upto``. Raises ProtocolError if it cannot."""

@@ -10,7 +10,7 @@ from netchannel.errors import ChannelInUse, HandshakeError
 from .control import FOR_CONTROL, ControlLink
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
-from .link import Core, Timing, log
+from .link import Core, log
 from .states import ReceiverState
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .link import Link
     from .messages import Message
+    from .timing import Timing
 
 TOKEN_SIZE = 16
 TOMBSTONE_S = 3600.0

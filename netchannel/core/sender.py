@@ -8,7 +8,7 @@ from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, Pro
 
 from .control import FOR_CONTROL, ControlLink, greeting
 from .data_sender import SenderData
-from .link import Core, Timing, log
+from .link import Core, log
 from .outbound import OutboundChannel
 from .states import SenderEvent, SenderState
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .messages import Message
     from .timers import Timer
+    from .timing import Timing
 
 PERMANENT = frozenset({"codec", "schema"})
 """Codes of refusals that asking again cannot change."""

@@ -1,0 +1,276 @@
+"""Cores in a world of their own: virtual time, wires that carry bytes, nothing of the machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from netchannel.codec import make_decoder, make_encoder
+from netchannel.core.inbound import InboundChannel, Item
+from netchannel.core.link import Closing, Core, Link
+from netchannel.core.outbound import OutboundChannel
+from netchannel.core.receiver import ReceiverCore
+from netchannel.core.sender import SenderCore
+from netchannel.core.timing import Timing
+from netchannel.values import BufferPolicy, FaultPolicy, Position
+
+
+class End:
+    """One end of a wire."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.inbox = bytearray()
+        self.peer: End
+        self.over = False
+        self.hung_up = False  # the peer closed behind what is in the inbox
+        link.adapter = self
+
+
+class World:
+    """Senders and receivers by address; `run` moves bytes and time until a condition holds.
+
+    Everything is drawn from ``seed``. ``chunk`` bounds the bytes that a read gets.
+    """
+
+    def __init__(self, seed: int = 0, *, chunk: int = 1 << 16, timing: Timing | None = None) -> None:
+        self.random = random.Random(seed)
+        self.chunk = chunk
+        self.timing = timing or Timing()
+        self.now = 1000.0
+        self.cores: list[Core] = []
+        self.listening: dict[str, ReceiverCore] = {}
+        self.ends: list[End] = []
+        self.stalled: set[Core] = set()
+
+    # -- nodes
+
+    def sender(self, name: str = "sender") -> SenderCore:
+        core = SenderCore(name, self.timing, self.wall, self.random.randbytes)
+        self.cores.append(core)
+        return core
+
+    def receiver(self, address: str = "r:1", *, message_limit: int = 1 << 30) -> ReceiverCore:
+        core = ReceiverCore(
+            f"receiver {address}", self.timing, self.wall, self.random.randbytes, message_limit=message_limit
+        )
+        self.cores.append(core)
+        self.listening[address] = core
+        return core
+
+    def crash(self, core: Core) -> None:
+        """The process is gone: its connections are reset, its state is lost."""
+        self.cores.remove(core)
+        self.listening = {address: other for address, other in self.listening.items() if other is not core}
+        for end in [end for end in self.ends if end.link.core is core]:
+            self.cut(end)
+
+    def wall(self) -> int:
+        return int(self.now * 1e6)
+
+    def open(self, core: SenderCore, channel_id: str = "c", to: str = "r:1", **settings: Any) -> Producer:
+        return Producer(self, core, channel_id, to, **settings)
+
+    def inbox(self, core: ReceiverCore, channel_id: str = "c", **settings: Any) -> Consumer:
+        return Consumer(self, core, channel_id, **settings)
+
+    # -- wires
+
+    def cut(self, end: End, reason: str = "reset") -> None:
+        """Both ends lose the connection, with everything that is on the way."""
+        for one in (end, end.peer):
+            if not one.over:
+                one.over = True
+                self.ends.remove(one)
+                one.link.lost(reason, self.now)
+
+    def wires(self, *, control: bool) -> list[End]:
+        """The senders' ends of all wires of one kind."""
+        return [
+            end for end in self.ends if isinstance(end.link.core, SenderCore) and end.link.control is control
+        ]
+
+    def step(self) -> bool:
+        """Let every core and every wire do what it can now; whether anything happened."""
+        busy = False
+        for core in [core for core in self.cores if core not in self.stalled]:
+            core.timers.run(self.now)
+            dials, core.dials = core.dials, []
+            for link in dials:
+                self._dial(link)
+            dirty, core.dirty = core.dirty, {}
+            for link in dirty:
+                if link.adapter is not None and not link.adapter.over:
+                    self._apply(link.adapter)
+            busy = busy or bool(dials or dirty)
+        for end in list(self.ends):
+            if not end.over and end.link.core not in self.stalled:
+                busy = self._read(end) or busy
+        return busy
+
+    def _dial(self, link: Link) -> None:
+        core = self.listening.get(link.remote)
+        if core is None:
+            link.lost("connection refused", self.now)
+            return
+        here, there = End(link), End(core.accept(f"{link.core.name}:{len(self.ends)}"))
+        here.peer, there.peer = there, here
+        self.ends += [here, there]
+        for end in (there, here):
+            end.link.connected(self.now)
+            self._apply(end)
+
+    def _apply(self, end: End) -> None:
+        link = end.link
+        if link.closing is Closing.ABORT:
+            self.cut(end)
+            return
+        while not end.over and (buffers := link.output()):
+            for buffer in buffers:
+                end.peer.inbox += buffer
+        if link.closing is Closing.FLUSH and not end.over:
+            end.over = True
+            self.ends.remove(end)
+            end.peer.hung_up = True
+            link.lost("closed by this side", self.now)
+
+    def _read(self, end: End) -> bool:
+        link = end.link
+        if end.inbox and link.reading:
+            size = min(len(end.inbox), self.random.randint(1, self.chunk))
+            buffer = link.get_buffer(size)
+            size = min(size, len(buffer))
+            buffer[:size] = end.inbox[:size]
+            del end.inbox[:size]
+            link.received(size, self.now)
+            if link.replacement is not None:
+                end.link = link.replacement
+            self._apply(end)
+            return True
+        if end.hung_up and not end.inbox:
+            end.over = True
+            self.ends.remove(end)
+            link.lost("the other side hung up", self.now)
+            return True
+        return False
+
+    # -- time
+
+    def settle(self) -> None:
+        """Until nothing more happens without time passing."""
+        for _ in range(1_000_000):
+            if not self.step():
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def run(self, until: Callable[[], bool], *, limit_s: float = 120.0) -> None:
+        """Until ``until``; time jumps from deadline to deadline. Fails after ``limit_s`` virtual seconds."""
+        end = self.now + limit_s
+        while True:
+            self.settle()
+            if until():
+                return
+            self._pass(end)
+            assert self.now < end, f"not within {limit_s} virtual seconds"
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass."""
+        end = self.now + seconds
+        self.settle()
+        while self.now < end:
+            self._pass(end)
+            self.settle()
+
+    def _pass(self, end: float) -> None:
+        due = [
+            when
+            for core in self.cores
+            if core not in self.stalled and (when := core.timers.next()) is not None
+        ]
+        self.now = max(self.now, min([*due, end]))
+
+
+class Producer:
+    """The application's side of a sender's channel."""
+
+    def __init__(
+        self,
+        world: World,
+        core: SenderCore,
+        channel_id: str,
+        to: str,
+        *,
+        stream: str = "s",
+        codec: Any = "bytes",
+        schema: Any = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        replayable: bool = False,
+    ) -> None:
+        self.world = world
+        self.encoder = make_encoder(codec, schema)
+        self.channel: OutboundChannel = core.register(
+            channel_id,
+            to,
+            stream=stream,
+            codec=codec,
+            schema=self.encoder.schema if codec == "arrow" else None,
+            buffer=buffer or BufferPolicy(),
+            fault=fault or FaultPolicy(),
+            replayable=replayable,
+            now=world.now,
+        )
+
+    def send(self, value: Any, note: bytes = b"") -> None:
+        body = self.encoder.encode(value, note)
+        self.channel.admit(body)
+        if self.channel.schema is None and self.encoder.schema:
+            self.channel.schema = self.encoder.schema
+        self.channel.append(body, self.encoder.context)
+
+
+class Consumer:
+    """The application's side of a receiver's channel; reads what is there when asked."""
+
+    def __init__(
+        self,
+        world: World,
+        core: ReceiverCore,
+        channel_id: str,
+        *,
+        codec: Any = "bytes",
+        schema: Any = None,
+        explicit: bool = False,
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> None:
+        self.world = world
+        self.decoder = make_decoder(codec, schema)
+        self.channel: InboundChannel = core.register(
+            channel_id,
+            codec=codec,
+            decoder=self.decoder,
+            explicit=explicit,
+            resume_from=resume_from,
+            buffer=buffer or BufferPolicy(),
+            fault=fault or FaultPolicy(),
+            now=world.now,
+        )
+        self.items: list[Item] = []
+
+    @property
+    def values(self) -> list[bytes]:
+        return [bytes(item.body) for item in self.items]
+
+    def read(self, limit: int = 1 << 30) -> None:
+        """Take what is queued; stops at what ended the channel, which then stays to be raised by `take`."""
+        while limit and self.channel.queued:
+            item = self.channel.take()
+            assert item is not None
+            self.items.append(item)
+            limit -= 1
+
+    def ack(self, upto: int) -> None:
+        self.channel.ack(upto, self.world.now)
