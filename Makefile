@@ -23,6 +23,7 @@ setup: $(ALL_READY)  ## Install everything, Spark and the developers' tools incl
 demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/nebuli place examples/flights/topology.yaml examples/flights/query.json
+	@echo
 	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
 
 test: lint  ## Lint, check types and imports, and run all tests

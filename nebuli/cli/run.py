@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import click
+
+from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
     from placement import Fragment
     from topology import Topology
 
-QUERY_FAILED, BAD_INPUT, UNREACHABLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+_TERMINATED = 128 + signal.SIGTERM
 _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology", type=click.Path(path_type=Path))
-@click.argument("query", type=click.Path(path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Which of several equal paths an operator takes.")
-def run(topology: Path, query: Path, seed: int) -> None:
+@click.argument("topology")
+@click.argument("query")
+@click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+def run(topology: str, query: str, seed: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -38,12 +39,12 @@ def run(topology: Path, query: Path, seed: int) -> None:
     file; 3 a worker died or does not answer; 130 interrupted.
     """
     import placement
-    from topology import load_topology
+    from nebuli.cli.files import load
 
-    model = load_topology(topology)
-    plan = placement.place(placement.load_query(query), model, seed)
-    fragments = placement.with_deployment(placement.decompose(plan).fragments, uuid4().hex[:12])
-    sys.exit(_run_to_end(model, topology.resolve().parent, fragments))
+    model, plan = load(topology, query)
+    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    deployed = placement.with_deployment(fragments, uuid4().hex[:12])
+    return _run_to_end(model, Path(topology).resolve().parent, deployed)
 
 
 def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
@@ -57,21 +58,19 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
         asyncio.run(_run(topology, directory, fragments))
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except asyncio.CancelledError:
-        return TERMINATED
-    except (WorkerDied, WorkerUnreachable) as error:
-        code, why = UNREACHABLE, error
-    except WorkerNotStarted as error:
-        code, why = (BAD_INPUT if error.exit_code == BAD_INPUT else UNREACHABLE), error
-    except QueryFailed as error:
-        code, why = (BAD_INPUT if error.cause is Cause.INPUT else QUERY_FAILED), error
-    except WorkerRefused as error:
-        code, why = QUERY_FAILED, error
-    else:
-        return 0
-    click.echo(f"Error: {why}", err=True)
-    return code
+        return _TERMINATED
+    except (QueryFailed, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable) as error:
+        click.echo(f"Error: {error}", err=True)
+        match error:
+            case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
+                return ExitCode.BAD_INPUT
+            case QueryFailed() | WorkerRefused():
+                return ExitCode.FAILED
+            case _:
+                return ExitCode.UNREACHABLE
+    return ExitCode.DONE
 
 
 async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:

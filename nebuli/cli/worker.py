@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 
@@ -23,5 +21,4 @@ def worker(data: str, advertise: str | None, grpc: str, ends_with_stdin: bool) -
     try:
         run_worker(settings)
     except AddressUnusable as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2)
+        raise click.ClickException(str(error)) from error

@@ -40,13 +40,13 @@ class Sink(Protocol):
     """Takes Z-sets, and ends in one of two ways."""
 
     def open(self, schema: pa.Schema) -> None:
-        """Prepare to write rows of ``schema`` (without weights)."""
+        """Prepare to write Z-sets of ``schema``, whose last column is the weight."""
 
-    def write(self, zset: pa.RecordBatch) -> None:
-        """Take one change."""
+    def write(self, change: pa.RecordBatch) -> int:
+        """Take one change; how many rows went out."""
 
-    def finish(self) -> None:
-        """The clean end: what was written is published, or known to be received."""
+    def finish(self) -> int:
+        """The clean end: all is published, or known to be received. How many rows went out only now."""
 
     def abort(self, reason: str) -> None:
         """Any other end: nothing is published as if it were whole."""

@@ -177,7 +177,7 @@ async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> s
         text = line.decode(errors="replace").rstrip()
         if text.startswith(READY_PREFIX):
             return text.rpartition("grpc=")[2]
-        said.append(text)
+        said.append(text.removeprefix("Error: "))
     exit_code = await process.wait()
     raise WorkerNotStarted(node, "\n".join(said) or f"it ended with exit code {exit_code}", exit_code)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ChannelSink", "ChannelSource"]
 
 _QUEUED_BATCHES = 4
+_BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
+"""What a fragment is ahead of its reader, at most; more would only be memory."""
 
 
 class ChannelSource:
@@ -104,17 +106,19 @@ class ChannelSink:
 
     def open(self, schema: pa.Schema) -> None:
         """Register the channel; whether anybody listens there, is not waited for."""
-        self._wait(self._register(zset.weighted(schema)))
+        self._wait(self._register(schema))
 
-    def write(self, change: pa.RecordBatch) -> None:
+    def write(self, change: pa.RecordBatch) -> int:
         """Hand a batch to the channel, as soon as it has room."""
         assert self._channel is not None
         self._wait(self._channel.send(change))
+        return int(change.num_rows)
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """End the stream, and wait until the other side has all of it."""
         assert self._channel is not None
         self._wait(self._channel.close())
+        return 0
 
     def abort(self, reason: str) -> None:
         """Tell the other side why the stream ends here."""
@@ -145,7 +149,7 @@ class ChannelSink:
 
     async def _register(self, schema: pa.Schema) -> None:
         self._channel = self._sender.register_channel(
-            self._operator.channel, to=self._operator.address, schema=schema
+            self._operator.channel, to=self._operator.address, schema=schema, buffer=_BUFFER
         )
 
     @staticmethod

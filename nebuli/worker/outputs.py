@@ -84,6 +84,10 @@ class _File:
                 raise OutputError(f"{self._path} cannot be written: it is a directory")
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._place.open("wb")
+        except (FileExistsError, NotADirectoryError) as error:
+            raise OutputError(
+                f"{self._path} cannot be written: {self._path.parent} is no directory"
+            ) from error
         except OSError as error:
             raise unwritable(str(self._path), error) from error
         self._rows = self._rows_of(self._file, schema)

@@ -56,11 +56,11 @@ class Result:
 
         ``DataflowError`` if a row was taken back more often than it was given.
         """
+        if self._spill is None:
+            self._merge()
         if self._spill is not None:
             yield from map(zset.expand, self._spill.read())
-            return
-        self._merge()
-        if self._merged is not None:
+        elif self._merged is not None:
             order = [(name, "ascending") for name in self._merged.schema.names[:-1]]
             yield zset.expand(self._merged.take(pc.sort_indices(self._merged, sort_keys=order)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow import Circuit
+from nebuli.dataflow.errors import DataflowError
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputError, UpstreamFailed
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
@@ -48,6 +49,8 @@ class FragmentRunner:
     """
 
     def __init__(self, id_: str, fragment: Fragment) -> None:
+        if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
+            raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
         self._circuit = Circuit(fragment.operators)
@@ -114,7 +117,7 @@ class FragmentRunner:
             self._work(sink)
         except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
             state, cause = _BLAME.get(type(error), (FragmentState.FAILED, Cause.ITSELF))
-            if not isinstance(error, FragmentError | pa.ArrowException):
+            if not isinstance(error, FragmentError | DataflowError | pa.ArrowException):
                 _log.exception("fragment %s failed", self.fragment.id)
             self._end(state, cause, _sentence(error))
             sink.abort(f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}")
@@ -131,7 +134,7 @@ class FragmentRunner:
             self._wake.clear()  # before the sources are asked: what arrives meanwhile is not slept over
             if not self._turn(sink):
                 self._wake.wait()
-        sink.finish()
+        self._counts.rows_out += sink.finish()
 
     def _turn(self, sink: Sink) -> bool:
         """Ask each source once; whether any had something."""
@@ -154,8 +157,7 @@ class FragmentRunner:
 
     def _write(self, sink: Sink, changes: Iterable[pa.RecordBatch]) -> None:
         for change in changes:
-            sink.write(change)
-            self._counts.rows_out += change.num_rows
+            self._counts.rows_out += sink.write(change)
             self._counts.bytes_out += change.nbytes
 
     def _close_sources(self, reason: str) -> None:
@@ -169,6 +171,6 @@ class FragmentRunner:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, FragmentError):
+    if isinstance(error, FragmentError | DataflowError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from nebuli.dataflow import zset
 from nebuli.worker.errors import OutputError
 from nebuli.worker.result import Result
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from nebuli.worker.outputs import Output
 
 __all__ = ["AppendSink", "ChangesSink", "FinalSink"]
@@ -25,18 +25,22 @@ class FinalSink:
 
     def open(self, schema: pa.Schema) -> None:
         """Begin aside, so that a path that cannot be written is known before the work is done."""
-        self._output.open(schema)
+        self._output.open(_of_rows(schema))
 
-    def write(self, change: pa.RecordBatch) -> None:
+    def write(self, change: pa.RecordBatch) -> int:
         """Add a change to the result."""
         self._result.add(change)
+        return 0
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """Write all rows, then publish them."""
+        written = 0
         for rows in self._result.rows():
             self._output.write(rows)
+            written += rows.num_rows
         self._output.publish()
         self._result.close()
+        return written
 
     def abort(self, reason: str) -> None:
         """Publish nothing."""
@@ -54,16 +58,18 @@ class ChangesSink:
         self._output = output
 
     def open(self, schema: pa.Schema) -> None:
-        """Begin, with one column more."""
-        self._output.open(zset.weighted(schema))
+        """Begin."""
+        self._output.open(schema)
 
-    def write(self, change: pa.RecordBatch) -> None:
+    def write(self, change: pa.RecordBatch) -> int:
         """Write the rows and their weights."""
         self._output.write(change)
+        return int(change.num_rows)
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """Make what is written durable."""
         self._output.publish()
+        return 0
 
     def abort(self, reason: str) -> None:
         """Leave it as it is; that it is not whole, the fragment's state says."""
@@ -78,12 +84,18 @@ class AppendSink(ChangesSink):
 
     def open(self, schema: pa.Schema) -> None:
         """Begin."""
-        self._output.open(schema)
+        self._output.open(_of_rows(schema))
 
-    def write(self, change: pa.RecordBatch) -> None:
+    def write(self, change: pa.RecordBatch) -> int:
         """Write the rows."""
         if (zset.weights_of(change) < 0).any():
             raise OutputError(
                 "a row was taken back, which a sink in mode append cannot do: use final or changes"
             )
-        self._output.write(zset.expand(change))
+        rows = zset.expand(change)
+        self._output.write(rows)
+        return int(rows.num_rows)
+
+
+def _of_rows(zsets: pa.Schema) -> pa.Schema:
+    return pa.schema(list(zsets)[:-1])

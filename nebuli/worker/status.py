@@ -36,7 +36,10 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FragmentStatus:
-    """A fragment at one moment. Rows are changes (rows of Z-sets); bytes are theirs in memory."""
+    """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
+
+    Bytes are those of the Z-sets in and out, in memory.
+    """
 
     id: str
     """The id that the worker gave it."""

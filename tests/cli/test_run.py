@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.support.commands import Command, Ended, nebuli, watch_peak
+from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+
+class Case:
+    """A query from a CSV file at one node, by another, to a sink at the third."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.nodes = free_addresses(3)
+        self.grpc = free_addresses(3)
+        self.sink: dict[str, Any] = {"type": "CSV", "path": "out/result.csv"}
+        self.result = directory / "out" / "result.csv"
+        self.operators: list[dict[str, Any]] = [
+            {"id": "numbers", "type": "source", "logical": "numbers"},
+            {"id": "small", "type": "filter", "input": "numbers", "predicate": "n < 1000000000"},
+            {"id": "result", "type": "sink", "input": "small", "sink": "result"},
+        ]
+
+    def write_numbers(self, rows: int) -> None:
+        with (self.directory / "numbers.csv").open("w") as file:
+            file.write("n,name\n")
+            file.writelines(f"{number},some text of row {number}\n" for number in range(rows))
+
+    def arguments(self) -> tuple[str | Path, ...]:
+        """Write the files; the command."""
+        source, middle, sink = (
+            {"address": address, "grpc": grpc} for address, grpc in zip(self.nodes, self.grpc, strict=True)
+        )
+        source |= {"links": {"downstream": [self.nodes[1]]}, "capacity": 0}
+        source |= {"physical": [{"logical": "numbers", "type": "CSV", "path": "numbers.csv"}]}
+        middle |= {"links": {"downstream": [self.nodes[2]]}}
+        sink |= {"sinks": [{"name": "result", **self.sink}]}
+        columns = [{"name": "n", "type": "int64"}, {"name": "name", "type": "string"}]
+        topology = {"logical": [{"name": "numbers", "schema": columns}], "nodes": [source, middle, sink]}
+        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
+        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}))
+        return ("run", self.directory / "topology.yaml", self.directory / "query.json")
+
+    def start(self) -> Command:
+        return Command(*self.arguments(), directory=self.directory)
+
+    def run(self) -> Ended:
+        return nebuli(*self.arguments(), directory=self.directory)
+
+    def stall(self) -> Command:
+        """Start, with a result that nobody reads: it runs until it is stopped."""
+        self.write_numbers(200_000)
+        self.sink = {"type": "Print", "mode": "append"}
+        command = self.start()
+        command.wait_until_said(*(f"{node}  running" for node in self.nodes))
+        return command
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    wait_for(lambda: not any(process.is_running() for process in processes), f"{processes} gone", 5.0)
+
+
+def test_a_result_is_in_its_file_and_progress_on_stderr(case: Case) -> None:
+    case.write_numbers(1000)
+    ended = case.run()
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stdout == ""
+    lines = case.result.read_text().splitlines()
+    assert lines[0] == '"n","name"'
+    assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(1000))
+    for node in case.nodes:
+        assert f"{node}  finished  1,000 rows in, 1,000 out" in ended.stderr
+
+
+def test_print_is_all_of_stdout(case: Case) -> None:
+    case.write_numbers(2)
+    case.sink = {"type": "Print"}
+    ended = case.run()
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "n  name",
+        "-  ------------------",
+        "0  some text of row 0",
+        "1  some text of row 1",
+    ]
+
+
+def test_a_broken_row_fails_the_query_with_file_line_fragment_and_node(case: Case) -> None:
+    case.write_numbers(50_000)
+    with (case.directory / "numbers.csv").open("a") as file:
+        file.write("many,text\n")
+    ended = case.run()
+    assert ended.exit_code == 2
+    assert ended.error.endswith("numbers.csv, line 50002, column n: 'many' is no int64")
+    assert case.nodes[0] in ended.error
+    assert ended.error.startswith("fragment ")
+    assert not case.result.exists()
+    assert list(case.result.parent.glob(".*.partial")) == []
+
+
+def test_a_missing_file_is_named(case: Case) -> None:
+    ended = case.run()
+    assert ended.exit_code == 2
+    assert ended.error.endswith(f"numbers.csv: no such file in {case.directory}")
+    assert case.nodes[0] in ended.error
+
+
+def test_a_sink_that_cannot_be_written_fails_the_query(case: Case) -> None:
+    case.write_numbers(1000)
+    case.result.mkdir(parents=True)
+    ended = case.run()
+    assert ended.exit_code == 1
+    assert ended.error.endswith("out/result.csv cannot be written: it is a directory")
+    assert case.nodes[2] in ended.error
+
+
+@pytest.mark.parametrize("which", ["nodes", "grpc"])
+def test_a_port_in_use_is_named(case: Case, which: str) -> None:
+    case.write_numbers(10)
+    address = getattr(case, which)[1]
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        ended = case.run()
+    assert ended.exit_code == 2
+    assert case.nodes[1] in ended.error
+    assert f"{address}: the port is in use" in ended.error
+
+
+def test_a_killed_worker_is_named_and_the_others_are_gone(case: Case) -> None:
+    command = case.stall()
+    workers = command.workers()
+    assert len(workers) == 3
+    victim = next(worker for worker in workers if case.nodes[1] in worker.cmdline())
+    victim.kill()
+    ended = command.end()
+    assert ended.exit_code == 3
+    assert ended.error == f"worker {case.nodes[1]} died (killed by SIGKILL)"
+    assert_gone(workers)
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_query_leaves_no_process_within_five_seconds(
+    case: Case, number: signal.Signals, exit_code: int
+) -> None:
+    command = case.stall()
+    workers = command.workers()
+    assert len(workers) == 3
+    began = time.monotonic()
+    command.process.send_signal(number)
+    ended = command.end()
+    assert ended.exit_code == exit_code
+    assert not any(worker.is_running() for worker in workers)
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in ended.stderr
+
+
+def test_interrupted_while_workers_start(case: Case) -> None:
+    case.write_numbers(10)
+    command = case.start()
+    workers = wait_for(command.workers, "a worker")
+    os.kill(command.process.pid, signal.SIGINT)
+    ended = command.end()
+    assert ended.exit_code == 130
+    assert "Traceback" not in ended.stderr
+    assert_gone(workers)
+
+
+def test_workers_end_with_a_run_that_was_killed(case: Case) -> None:
+    command = case.stall()
+    workers = command.workers()
+    assert len(workers) == 3
+    command.process.kill()
+    command.end()
+    assert_gone(workers)
+
+
+@pytest.mark.parametrize("sink", [{"mode": "append"}, {"mode": "final"}])
+def test_the_memory_of_a_stateless_plan_does_not_grow_with_its_input(
+    case: Case, sink: dict[str, Any]
+) -> None:
+    case.sink |= sink
+    peaks = []
+    for rows in (400_000, 4_000_000):
+        case.write_numbers(rows)
+        command = case.start()
+        command.wait_until_said(*(f"{node}  running" for node in case.nodes))
+        peaks.append(watch_peak(command.workers()))
+        ended = command.end()
+        assert ended.exit_code == 0, ended.stderr
+        with case.result.open("rb") as file:
+            assert sum(1 for _ in file) == rows + 1
+    small, large = peaks
+    # Ten times the rows are 160 MiB more; buffers, which a short run does not fill, are 8 MiB each.
+    assert large - small < 64 << 20, f"{small >> 20} MiB for 400 000 rows, {large >> 20} MiB for 4 000 000"

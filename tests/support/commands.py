@@ -1,0 +1,85 @@
+"""The command line as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def error(self) -> str:
+        """The sentence that says what went wrong; there is one, and no traceback."""
+        assert "Traceback" not in self.stderr, self.stderr
+        errors = [line for line in self.stderr.splitlines() if line.startswith("Error: ")]
+        assert len(errors) == 1, self.stderr
+        return errors[0].removeprefix("Error: ")
+
+
+class Command:
+    """A ``nebuli`` command that runs."""
+
+    def __init__(self, *arguments: str | Path, directory: Path) -> None:
+        self._stderr = directory / "stderr.txt"
+        with self._stderr.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nebuli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
+            )
+
+    def wait_until_said(self, *texts: str) -> None:
+        """Wait until all of these are on its stderr."""
+        wait_for(
+            lambda: (
+                all(text in self._stderr.read_text() for text in texts) or self.process.poll() is not None
+            ),
+            f"{texts} in {self._stderr}",
+        )
+        assert self.process.poll() is None, self._stderr.read_text()
+
+    def workers(self) -> list[psutil.Process]:
+        """Its worker processes, in the order of its nodes."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return sorted(children, key=lambda child: str(child.cmdline()))
+
+    def end(self) -> Ended:
+        """Wait for the end, while its output is read."""
+        assert self.process.stdout is not None
+        stdout = self.process.stdout.read().decode()
+        self.process.stdout.close()
+        return Ended(self.process.wait(), stdout, self._stderr.read_text())
+
+
+def watch_peak(processes: list[psutil.Process], timeout_s: float = 60.0) -> int:
+    """The most memory, in bytes, that any of them had resident at once, watched until they are gone."""
+    peaks: dict[int, int] = {}
+
+    def all_gone() -> bool:
+        for process in processes:
+            with suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                if high := re.search(r"VmHWM:\s+(\d+) kB", status):
+                    peaks[process.pid] = int(high[1]) * 1024
+        return not any(process.is_running() for process in processes)
+
+    wait_for(all_gone, f"{processes} gone", timeout_s)
+    return max(peaks.values())
+
+
+def nebuli(*arguments: str | Path, directory: Path) -> Ended:
+    """Run a ``nebuli`` command from start to end."""
+    return Command(*arguments, directory=directory).end()

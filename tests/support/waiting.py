@@ -1,0 +1,30 @@
+"""Waiting for what will be true, with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_STEP_S = 0.01
+
+
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
+    """The first true value of ``condition``; an ``AssertionError`` says for what there was no time left."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(_STEP_S)
+    return value
+
+
+async def until(condition: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
+    """The same, on an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(_STEP_S)
+    return value

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nebuli.worker.csv_source import CsvSource
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import InputError
+from topology import Column, DataType
+
+COLUMNS = (
+    Column(name="origin", type=DataType.STRING),
+    Column(name="delay", type=DataType.INT64),
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(
+    text: str | bytes, columns: tuple[Column, ...] = COLUMNS, nulls: tuple[str, ...] = ("NA",)
+) -> pa.Table:
+    Path("in.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_path("in.csv", columns, nulls)
+
+
+def read_path(path: str, columns: tuple[Column, ...] = COLUMNS, nulls: tuple[str, ...] = ("NA",)) -> pa.Table:
+    source = CsvSource(path, columns, nulls)
+    batches = []
+    try:
+        source.open()
+        while isinstance(batch := source.poll(), pa.RecordBatch):
+            batches.append(batch)
+        assert batch is Signal.END
+    finally:
+        source.close("done")
+    return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def message(text: str | bytes, **options: tuple[Column, ...]) -> str:
+    with pytest.raises(InputError) as caught:
+        read(text, **options)
+    return str(caught.value)
+
+
+def test_rows_have_the_logical_types_and_weight_one() -> None:
+    table = read("delay,ignored,origin\n7,x,EWR\nNA,y,NA\n")
+    assert table.to_pydict() == {"origin": ["EWR", None], "delay": [7, None], "_weight": [1, 1]}
+    assert table.schema.types == [pa.string(), pa.int64(), pa.int64()]
+
+
+def test_only_the_listed_texts_are_null() -> None:
+    assert read("origin,delay\n,1\nNA,2\n", nulls=("",)).column("origin").to_pylist() == [None, "NA"]
+    assert read("origin,delay\n,1\nNA,2\n", nulls=("NA",)).column("origin").to_pylist() == ["", None]
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["2013-01-01T10:00:00Z", "2013-01-01 12:00:00+02:00", "2013-01-01 10:00:00", "2013-01-01T10:00:00.000"],
+)
+def test_timestamps_are_instants_in_utc_with_or_without_a_zone(written: str) -> None:
+    columns = (Column(name="at", type=DataType.TIMESTAMP),)
+    table = read(f"at\nNA\n{written}\n", columns)
+    assert table.column("at").type == pa.timestamp("us", tz="UTC")
+    assert table.column("at").to_pylist() == [None, datetime(2013, 1, 1, 10, tzinfo=UTC)]
+
+
+def test_the_only_file_of_a_zip_archive_is_read() -> None:
+    with zipfile.ZipFile("in.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/", "")
+        archive.writestr("data/in.csv", "origin,delay\nEWR,7\n")
+    assert read_path("in.zip").column("delay").to_pylist() == [7]
+
+
+def test_a_zip_archive_of_two_files_is_refused() -> None:
+    with zipfile.ZipFile("in.zip", "w") as archive:
+        archive.writestr("a.csv", "x")
+        archive.writestr("b.csv", "x")
+    with pytest.raises(InputError, match=r"^in.zip holds 2 files; one CSV file was expected$"):
+        read_path("in.zip")
+
+
+def test_a_damaged_zip_archive_is_one_sentence() -> None:
+    rows = "".join(f"EWR,{number}\n" for number in range(100_000))
+    with zipfile.ZipFile("in.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("in.csv", f"origin,delay\n{rows}")
+    damaged = bytearray(Path("in.zip").read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    Path("in.zip").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"^in.zip"):
+        read_path("in.zip")
+
+
+@pytest.mark.parametrize("text", ["origin,delay\n", "origin,delay", "\ufefforigin,delay\r\n\r\n"])
+def test_a_header_without_rows_is_an_empty_source(text: str) -> None:
+    assert read(text).num_rows == 0
+
+
+def test_values_of_many_blocks_come_once_and_in_order() -> None:
+    rows = "".join(f"EWR,{number}\n" for number in range(300_000))
+    assert read(f"origin,delay\n{rows}").column("delay").to_pylist() == list(range(300_000))
+
+
+def test_a_missing_file_is_named_with_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_path("absent.csv")
+    assert str(caught.value) == f"absent.csv: no such file in {tmp_path}"
+
+
+def test_an_empty_file_is_an_error_that_names_the_columns() -> None:
+    assert message("") == "in.csv is empty: a header was expected, with origin, delay"
+
+
+def test_a_missing_column_is_named_with_those_of_the_file() -> None:
+    assert message("origin,arr_delay\nEWR,1\n") == (
+        "in.csv, line 1: no column delay, which the logical source has; "
+        "the file's columns are origin, arr_delay"
+    )
+
+
+def test_a_column_that_is_there_twice_is_an_error() -> None:
+    assert message("origin,delay,delay\nEWR,1,2\n") == "in.csv, line 1: more than one column delay"
+
+
+def test_a_value_of_another_type_is_named_with_line_and_column() -> None:
+    assert message("origin,delay\nEWR,1\nJFK,soon\n") == "in.csv, line 3, column delay: 'soon' is no int64"
+
+
+def test_a_broken_value_deep_in_the_file_is_found_at_its_line() -> None:
+    rows = "".join(f"EWR,{number}\n" for number in range(300_000))
+    text = f"origin,delay\n{rows}LGA,9x\n{rows}"
+    assert message(text) == "in.csv, line 300002, column delay: '9x' is no int64"
+
+
+def test_lines_are_those_of_the_file_also_below_blank_lines_and_breaks_inside_quotes() -> None:
+    text = 'origin,delay\n"E\nW\nR",1\n\n\nJFK,soon\n'
+    assert message(text) == "in.csv, line 7, column delay: 'soon' is no int64"
+
+
+def test_a_row_with_too_few_or_too_many_values_is_shown() -> None:
+    assert message("origin,delay\nEWR,1\nJFK\n") == "in.csv, line 3: 1 value where the header names 2: JFK"
+    assert message("origin,delay\nEWR,1,2\n") == "in.csv, line 2: 3 values where the header names 2: EWR,1,2"
+
+
+def test_text_that_is_no_utf8_is_named_with_line_and_column() -> None:
+    said = message(b"origin,delay\nEWR,1\n\xff\xfe,2\n")
+    assert said.startswith("in.csv, line 3, column origin: ")
+    assert "UTF8" in said
+
+
+def test_a_time_without_a_zone_among_times_with_one_is_an_error() -> None:
+    columns = (Column(name="at", type=DataType.TIMESTAMP),)
+    said = message("at\n2013-01-01T10:00:00Z\n2013-01-01 11:00:00\n", columns=columns)
+    assert said == "in.csv, line 3, column at: '2013-01-01 11:00:00' is no timestamp"

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import InputError
+from nebuli.worker.parquet_source import ParquetSource
+from topology import Column, DataType
+
+COLUMNS = (
+    Column(name="origin", type=DataType.STRING),
+    Column(name="delay", type=DataType.INT64),
+    Column(name="at", type=DataType.TIMESTAMP),
+)
+AT = datetime(2013, 1, 1, 10, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def table(delay: pa.Array, origin: pa.Array, at: pa.Array) -> pa.Table:
+    return pa.table({"at": at, "ignored": delay, "delay": delay, "origin": origin})
+
+
+def plain(rows: int = 1) -> pa.Table:
+    return table(
+        pa.array(range(rows), pa.int64()),
+        pa.array(["EWR"] * rows),
+        pa.array([AT] * rows, pa.timestamp("us", tz="UTC")),
+    )
+
+
+def read(path: str = "in.parquet") -> pa.Table:
+    source = ParquetSource(path, COLUMNS)
+    batches = []
+    try:
+        source.open()
+        while isinstance(batch := source.poll(), pa.RecordBatch):
+            batches.append(batch)
+        assert batch is Signal.END
+    finally:
+        source.close("done")
+    return pa.Table.from_batches(batches)
+
+
+def test_rows_have_the_logical_types_and_weight_one() -> None:
+    pq.write_table(plain(), "in.parquet")
+    assert read().to_pylist() == [{"origin": "EWR", "delay": 0, "at": AT, "_weight": 1}]
+
+
+def test_row_groups_are_read_in_order() -> None:
+    pq.write_table(plain(50_000), "in.parquet", row_group_size=7_000)
+    assert read().column("delay").to_pylist() == list(range(50_000))
+
+
+def test_narrower_and_other_forms_of_the_same_are_taken() -> None:
+    pq.write_table(
+        table(
+            pa.array([7], pa.int16()),
+            pa.array(["EWR"], pa.large_string()).dictionary_encode(),
+            pa.array([datetime(2013, 1, 1, 10)], pa.timestamp("ms")),
+        ),
+        "in.parquet",
+    )
+    assert read().to_pylist() == [{"origin": "EWR", "delay": 7, "at": AT, "_weight": 1}]
+
+
+def test_another_type_is_an_error_that_names_both() -> None:
+    pq.write_table(table(pa.array(["7"]), pa.array(["EWR"]), pa.array([AT])), "in.parquet")
+    with pytest.raises(
+        InputError, match=r"^in.parquet: column delay is string, and int64 in the logical source$"
+    ):
+        read()
+
+
+def test_a_missing_column_is_named_with_those_of_the_file() -> None:
+    pq.write_table(pa.table({"origin": ["EWR"], "at": [AT]}), "in.parquet")
+    with pytest.raises(InputError, match=r"no column delay, .*; the file's columns are origin, at$"):
+        read()
+
+
+def test_a_file_of_another_format_and_a_missing_one_are_one_sentence(tmp_path: Path) -> None:
+    Path("in.parquet").write_text("origin,delay\n")
+    with pytest.raises(InputError, match=r"^in.parquet cannot be read: "):
+        read()
+    with pytest.raises(InputError) as caught:
+        read("absent.parquet")
+    assert str(caught.value) == f"absent.parquet: no such file in {tmp_path}"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from nebuli.dataflow.errors import DataflowError
+from nebuli.worker import result
+from nebuli.worker.errors import OutputError
+from nebuli.worker.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
+from nebuli.worker.sinks import AppendSink, ChangesSink, FinalSink
+
+SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64()), ("_weight", pa.int64())])
+
+
+def zset(*rows: tuple[str | None, int | None, int]) -> pa.RecordBatch:
+    names, numbers, weights = zip(*rows, strict=True)
+    arrays = [pa.array(names, pa.string()), pa.array(numbers, pa.int64()), pa.array(weights, pa.int64())]
+    return pa.record_batch(arrays, ["name", "n", "_weight"])
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "result.csv"
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_final_is_the_sum_of_all_changes_sorted(target: Path) -> None:
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("b", 1, 1), ("a", 2, 2)))
+    sink.write(zset(("b", 1, -1), ("b", 7, 1), (None, None, 1)))
+    sink.finish()
+    assert target.read_text().splitlines() == ['"name","n"', '"a",2', '"a",2', '"b",7', ","]
+
+
+def test_final_appears_at_the_clean_end_only(target: Path) -> None:
+    target.parent.mkdir()
+    target.write_text("yesterday's\n")
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, 1)))
+    assert target.read_text() == "yesterday's\n"
+    sink.abort("broken")
+    assert target.read_text() == "yesterday's\n"
+    assert names_in(target.parent) == ["result.csv"]
+
+
+def test_final_as_parquet_keeps_the_types(tmp_path: Path) -> None:
+    sink = FinalSink(WholeFile(str(tmp_path / "result.parquet"), parquet_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("b", 1, 1), ("a", 2, 1)))
+    sink.finish()
+    table = pq.read_table(tmp_path / "result.parquet")
+    assert table.schema.equals(pa.schema([("name", pa.string()), ("n", pa.int64())]))
+    assert table.to_pydict() == {"name": ["a", "b"], "n": [2, 1]}
+
+
+def test_final_without_rows_is_a_file_without_rows(tmp_path: Path) -> None:
+    sink = FinalSink(WholeFile(str(tmp_path / "result.parquet"), parquet_rows))
+    sink.open(SCHEMA)
+    sink.finish()
+    assert pq.read_table(tmp_path / "result.parquet").num_rows == 0
+
+
+def test_final_refuses_a_row_that_was_taken_back_and_never_given(target: Path) -> None:
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, -1)))
+    with pytest.raises(DataflowError, match="taken back"):
+        sink.finish()
+    sink.abort("broken")
+    assert names_in(target.parent) == []
+
+
+@pytest.fixture
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "_MERGE_BYTES", 1000)
+    monkeypatch.setattr(result, "_MEMORY_BYTES", 4000)
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("rows", [100, 110, 120, 1000])
+def test_a_large_final_that_only_grows_goes_through_a_file(target: Path, rows: int) -> None:
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    before = pa.total_allocated_bytes()
+    for number in range(rows):
+        sink.write(zset(("a", number, 1), ("b", number, 1)))
+    assert pa.total_allocated_bytes() - before < 20_000
+    sink.finish()
+    found = pc.read_csv(target)
+    assert sorted(found.column("n").to_pylist()) == sorted([*range(rows), *range(rows)])
+    assert names_in(target.parent) == ["result.csv"]
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_large_final_can_still_take_rows_back(target: Path) -> None:
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    for number in range(1000):
+        sink.write(zset(("a", number, 1)))
+    for number in range(995):
+        sink.write(zset(("a", number, -1)))
+    sink.finish()
+    assert pc.read_csv(target).column("n").to_pylist() == [995, 996, 997, 998, 999]
+
+
+def test_changes_are_readable_as_they_come_with_their_weights(target: Path) -> None:
+    sink = ChangesSink(GrowingFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, 1)))
+    sink.write(zset(("a", 1, -1)))
+    assert target.read_text().splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
+    sink.finish()
+    assert target.read_text().splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
+
+
+def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
+    sink = AppendSink(GrowingFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, 2)))
+    with pytest.raises(OutputError, match="taken back"):
+        sink.write(zset(("a", 1, -1)))
+    sink.abort("broken")
+    assert target.read_text().splitlines() == ['"name","n"', '"a",1', '"a",1']
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as caught:
+        FinalSink(WholeFile(str(tmp_path), csv_rows)).open(SCHEMA)
+    assert str(caught.value) == f"{tmp_path} cannot be written: it is a directory"
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError) as caught:
+        FinalSink(WholeFile(str(tmp_path / "file" / "x.csv"), csv_rows)).open(SCHEMA)
+    assert str(caught.value) == f"{tmp_path}/file/x.csv cannot be written: {tmp_path}/file is no directory"
+
+
+def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
+    schema = pa.schema(
+        [
+            ("place", pa.string()),
+            ("n", pa.int64()),
+            ("mean", pa.float64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("open", pa.bool_()),
+            ("_weight", pa.int64()),
+        ]
+    )
+    sink = FinalSink(Terminal())
+    sink.open(schema)
+    at = datetime(2013, 1, 1, 10, tzinfo=UTC)
+    rows = {
+        "place": ["EWR", "new\nline"],
+        "n": [40_437, None],
+        "mean": [12.4183, 1e-9],
+        "at": [at, None],
+        "open": [True, False],
+        "_weight": [1, 1],
+    }
+    sink.write(pa.record_batch(rows, schema))
+    sink.finish()
+    assert capsys.readouterr().out.splitlines() == [
+        "place          n    mean  at                    open",
+        "---------  -----  ------  --------------------  -----",
+        "EWR        40437  12.418  2013-01-01 10:00:00Z  true",
+        "new\\nline   null   1e-09  null                  false",
+    ]
+
+
+def test_print_without_rows_has_a_header(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = FinalSink(Terminal())
+    sink.open(SCHEMA)
+    sink.finish()
+    assert capsys.readouterr().out.splitlines() == ["name  n", "----  -"]
