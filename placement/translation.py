@@ -53,6 +53,7 @@ _TEXT_FUNCTIONS: dict[type, tuple[str, T]] = {
     exp.Upper: ("upper", T.STRING),
     exp.Lower: ("lower", T.STRING),
     exp.Length: ("length", T.INT64),
+    exp.Trim: ("trim", T.STRING),
 }
 _PATTERNS: dict[type, str] = {exp.StartsWith: "starts_with", exp.Contains: "contains"}
 _FUNCTION_NAMES = (

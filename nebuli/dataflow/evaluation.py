@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.kernels import kernel, may_fail
+from nebuli.dataflow.kernels import kernel, may_fail, type_of
 from nebuli.dataflow.types import arrow_type
 from placement.typed_tree import Call, ColumnRef, Literal, Node
 
@@ -31,8 +31,11 @@ def compile_expression(expression: Expression, schema: pa.Schema) -> Evaluator:
     division of integers by zero.
     """
     evaluate = _compile(expression.tree, schema)
+    nothing = pa.nulls(0, arrow_type(expression.type))
 
     def values(batch: pa.RecordBatch) -> Any:
+        if not batch.num_rows:
+            return nothing  # where not even a constant may fail
         try:
             return _as_array(evaluate(batch), batch.num_rows)
         except DataflowError as error:
@@ -46,9 +49,8 @@ def _compile(node: Node, schema: pa.Schema) -> Evaluator:
         case ColumnRef(name):
             index = schema.get_field_index(name)
             return lambda batch: batch.column(index)
-        case Literal(value, type_):
-            assert type_ is not None, "the translation types every constant"
-            scalar = pa.scalar(value, arrow_type(type_))
+        case Literal(value):
+            scalar = pa.scalar(value, arrow_type(type_of(node)))
             return lambda _: scalar
         case Call(function) if function in _SPECIAL:
             return _SPECIAL[function](node, [_Part(each, schema) for each in node.arguments])
@@ -76,6 +78,7 @@ class _Part:
     def __init__(self, node: Node, schema: pa.Schema) -> None:
         self._evaluate = _compile(node, schema)
         self._guarded = may_fail(node)
+        self._type = arrow_type(type_of(node))
 
     def all(self, batch: pa.RecordBatch) -> Any:
         return _as_array(self._evaluate(batch), batch.num_rows)
@@ -87,8 +90,8 @@ class _Part:
         rows = batch.filter(mask)
         if rows.num_rows == batch.num_rows:
             return self.all(batch)
-        values = self.all(rows)
-        return pc.replace_with_mask(pa.nulls(batch.num_rows, values.type), mask, values)
+        nothing = pa.nulls(batch.num_rows, self._type)
+        return pc.replace_with_mask(nothing, mask, self.all(rows)) if rows.num_rows else nothing
 
 
 def _and(_: Call, parts: list[_Part]) -> Evaluator:

@@ -7,6 +7,7 @@ do not say.
 
 from __future__ import annotations
 
+import re
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,12 @@ def kernel(call: Call) -> Kernel:
 def may_fail(node: Node) -> bool:
     """Whether rows exist for which evaluating ``node`` is an error."""
     return isinstance(node, Call) and (_fails(node) or any(map(may_fail, node.arguments)))
+
+
+def type_of(node: Node) -> T:
+    """The type of a node, which translation has given every one."""
+    assert node.type is not None, "only in half-typed trees NULL has no type"
+    return node.type
 
 
 def _fails(call: Call) -> bool:
@@ -81,7 +88,7 @@ def _in(call: Call) -> Kernel:
     if equal is _equal or not all(isinstance(each, Literal) for each in listed):
         return lambda value, *others: reduce(pc.or_kleene, [equal(value, other) for other in others])
     known = [each.value for each in listed if isinstance(each, Literal) and each.value is not None]
-    set_ = pa.array(known, arrow_type(_type(call.arguments[0])))
+    set_ = pa.array(known, arrow_type(type_of(call.arguments[0])))
     if_absent = pa.scalar(False if len(known) == len(listed) else None, pa.bool_())
 
     def is_in(value: Any, *_: Any) -> Any:
@@ -130,7 +137,7 @@ def _round(call: Call) -> Kernel:
 
 
 def _cast(call: Call) -> Kernel:
-    source, target = _type(call.arguments[0]), call.type
+    source, target = type_of(call.arguments[0]), call.type
     to = arrow_type(target)
     if target == T.BOOL:
         return lambda value: pc.not_equal(value, pa.scalar(0, value.type))
@@ -181,12 +188,18 @@ def _days_between(start: Any, end: Any) -> Any:
 
 
 def _like(call: Call) -> Kernel:
-    """SQL's LIKE, which has no escape character, where Arrow's has the backslash."""
-    pattern = _constant(call, 1).replace("\\", "\\\\")
-    if call.function == "like":
-        return lambda value, _: pc.match_like(value, pattern)
-    lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
-    return lambda value, _: pc.match_like(pc.utf8_lower(value), lowered)
+    """SQL's LIKE without an escape character, which Arrow's has: so the pattern becomes a regular expression."""
+    pattern = _constant(call, 1)
+    if call.function == "ilike":
+        lowered = _like_expression(pc.utf8_lower(pa.scalar(pattern)).as_py())
+        return lambda value, _: pc.match_substring_regex(pc.utf8_lower(value), lowered)
+    expression = _like_expression(pattern)
+    return lambda value, _: pc.match_substring_regex(value, expression)
+
+
+def _like_expression(pattern: str) -> str:
+    parts = ({"%": ".*", "_": "."}.get(character) or re.escape(character) for character in pattern)
+    return rf"(?s)\A{''.join(parts)}\z"
 
 
 def _text_search(search: Kernel, pattern: str, value: Any, _: Any) -> Any:
@@ -203,11 +216,6 @@ def _constant(call: Call, position: int) -> Any:
     argument = call.arguments[position]
     assert isinstance(argument, Literal), "the translation gives a constant here"
     return argument.value
-
-
-def _type(node: Node) -> T:
-    assert node.type is not None, "the translation types every node"
-    return node.type
 
 
 _CHECKED = frozenset(
@@ -257,7 +265,7 @@ _KERNELS: dict[str, Kernel] = {
     "lower": pc.utf8_lower,
     "length": lambda value: pc.cast(pc.utf8_length(value), pa.int64()),
     "trim": lambda value: pc.utf8_trim(value, characters=_SPACES),
-    "concat": lambda *values: pc.binary_join_element_wise(*values, "", null_handling="skip"),
+    "concat": lambda *values: pc.binary_join_element_wise(*(pc.fill_null(each, "") for each in values), ""),
     "join_texts": lambda *values: pc.binary_join_element_wise(*values, ""),
     "add_microseconds": _shift,
     "add_days": partial(_add_days, pc.add_checked),

@@ -53,7 +53,7 @@ def without_weight(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def negate(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The change that takes ``batch`` back."""
-    return batch.set_column(batch.num_columns - 1, _WEIGHT_FIELD, pa.array(-weights_of(batch)))
+    return _reweighted(batch, -weights_of(batch))
 
 
 def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -66,12 +66,8 @@ def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -
     groups = group_rows(columns, hashing.hash_rows(columns, batch.num_rows))
     weights = groups.sum(weights_of(batch))
     present = np.flatnonzero(weights)
-    rows = without_weight(batch).take(pa.array(groups.firsts[present])) if columns else None
-    return (
-        with_weights(rows, weights[present])
-        if rows
-        else pa.record_batch([pa.array(weights[present])], [WEIGHT])
-    )
+    kept = batch.take(pa.array(groups.firsts[present]))
+    return _reweighted(kept, weights[present])
 
 
 def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -82,6 +78,10 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
         raise DataflowError(f"the row {values} was taken back {-weights[row]} times more than it was given")
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
+
+
+def _reweighted(batch: pa.RecordBatch, weights: NDArray[np.int64]) -> pa.RecordBatch:
+    return batch.set_column(batch.num_columns - 1, _WEIGHT_FIELD, pa.array(weights))
 
 
 def _one(batches: Any) -> pa.RecordBatch:

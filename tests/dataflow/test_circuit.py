@@ -1,0 +1,225 @@
+"""Circuits: whatever the order of changes, what came out adds up to DuckDB's answer over what went in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nebuli.dataflow import Circuit, DataflowError, hashing, zset
+from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from placement.plan import AggregateOperator, FilterOperator, JoinOperator, NetworkSource, ProjectOperator
+from tests.dataflow import oracle
+from tests.dataflow.plans import COLUMNS, ROWS, ZSETS, Plan, Row, change, plans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Changes = list[tuple[str, list[tuple[Row, int]]]]
+
+
+def _all_alike(_: Sequence[Any], rows: int) -> NDArray[np.uint64]:
+    return np.zeros(rows, dtype=np.uint64)
+
+
+@st.composite
+def _changes(draw: st.DrawFn, sources: Sequence[str]) -> Changes:
+    """Batches of the sources, interleaved; a row is taken back only while it is there."""
+    present: dict[str, Counter[Row]] = {source: Counter() for source in sources}
+    changes: Changes = []
+    for _ in range(draw(st.integers(0, 6))):
+        source = draw(st.sampled_from(sources))
+        batch = [(row, draw(st.integers(1, 2))) for row in draw(st.lists(ROWS, max_size=4))]
+        there = sorted((row for row, count in present[source].items() if count), key=repr)
+        if there:
+            batch += [
+                (row, -present[source][row]) for row in draw(st.lists(st.sampled_from(there), unique_by=repr))
+            ]
+        for row, weight in batch:
+            present[source][row] += weight
+        changes.append((source, draw(st.permutations(batch))))
+    return changes
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), plans(), st.sampled_from([hashing.hash_rows, _all_alike]))
+def test_random_plans_agree_with_duckdb(data: st.DataObject, plan: Plan, hash_rows: Any) -> None:
+    changes = data.draw(_changes(plan.sources))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "hash_rows", hash_rows)
+        result = _result(plan.circuit(), changes)
+    tables = {
+        source: _rows([change([]), *(change(rows) for at, rows in changes if at == source)])
+        for source in plan.sources
+    }
+    assert oracle.multiset(_tuples(result)) == oracle.multiset(oracle.query(plan.query, tables)[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([hashing.hash_rows, _all_alike]))
+def test_min_and_max_are_right_after_every_change(data: st.DataObject, hash_rows: Any) -> None:
+    plan, out = Plan(), []
+    source = _source(plan, "s")
+    aggregates = {"low": "min(x)", "high": "max(x)", "first": "min(g)", "last": "max(g)"}
+    plan.operators.append(AggregateOperator(id="a", input=source, by=("k",), aggregates=aggregates))
+    query = "SELECT k, min(x), max(x), min(g), max(g) FROM s GROUP BY k"
+    changes = data.draw(_changes([source]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "hash_rows", hash_rows)
+        circuit = plan.circuit()
+        for index, (_, rows) in enumerate(changes):
+            out += circuit.push(source, change(rows))
+            table = _rows([change([]), *(change(each) for _, each in changes[: index + 1])])
+            expected = oracle.multiset(oracle.query(query, {"s": table})[1])
+            assert oracle.multiset(_tuples(_rows([_nothing(circuit), *out]))) == expected
+
+
+def test_without_by_there_is_one_row_even_of_nothing() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    aggregates = {"n": "count(*)", "total": "sum(k)", "mean": "avg(x)", "low": "min(g)"}
+    plan.operators.append(AggregateOperator(id="a", input=source, aggregates=aggregates))
+    assert _tuples(_result(plan.circuit(), [])) == [(0, None, None, None)]
+    row: Row = (1, "a", 0.5, 2)
+    assert _tuples(_result(plan.circuit(), [(source, [(row, 2)]), (source, [(row, -2)])])) == [
+        (0, None, None, None)
+    ]
+
+
+def test_sums_come_back_from_beyond_the_range_and_from_what_is_no_number() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    plan.operators.append(AggregateOperator(id="a", input=source, aggregates={"i": "sum(k)", "f": "sum(x)"}))
+    huge: Row = (2**63 - 1, None, 1e300, None)
+    odd: Row = (5, None, float("nan"), None)
+    kept: Row = (1, None, 0.1, None)
+    batch = [(kept, 1), (huge, 1), (odd, 3), (huge, -1), (odd, -3), (kept, 2)]
+    assert _tuples(_result(plan.circuit(), [(source, batch)])) == [(3, 0.1 + 0.1 + 0.1)]
+    with pytest.raises(
+        DataflowError, match=r"operator a: the sum 18446744073709551614 .* int64, in 'sum\(k\)'"
+    ):
+        plan.circuit().push(source, change([(huge, 2)]))
+
+
+def test_float_sums_do_not_drift() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    plan.operators.append(AggregateOperator(id="a", input=source, aggregates={"f": "sum(x)"}))
+    values = np.random.default_rng(7).standard_normal(50_000) * 10.0 ** np.arange(-10, 15).repeat(2000)
+    circuit, out = plan.circuit(), []
+    for weight in (1, -1):
+        for part in np.array_split(values, 7 + weight):
+            out += circuit.push(source, _of_floats(part, weight))
+    assert _tuples(_rows([*out, *circuit.push(source, change([((1, "a", 0.25, 1), 1)]))])) == [(0.25,)]
+
+
+def test_a_join_keeps_its_batches_within_bounds() -> None:
+    plan = Plan()
+    left, right = _source(plan, "l"), _source(plan, "r")
+    plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k",)))
+    circuit, rows = plan.circuit(), 700
+    one = _of_floats(np.arange(float(rows)), 1)
+    assert circuit.push(left, one) == []
+    out = circuit.push(right, one)
+    assert sum(batch.num_rows for batch in out) == rows * rows
+    assert max(batch.num_rows for batch in out) <= MAX_BATCH_ROWS
+    assert circuit.statistics()["j"].rows_out == rows * rows
+
+
+def test_state_shrinks_when_rows_are_taken_back() -> None:
+    plan = Plan()
+    left, right = _source(plan, "l"), _source(plan, "r")
+    plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k", "x")))
+    columns = {"k": "k", "g": '"l.g"', "x": "x", "n": '"r.n"'}
+    plan.operators.append(ProjectOperator(id="p", input="j", columns=columns))
+    plan.operators.append(AggregateOperator(id="a", input="p", by=("x",), aggregates={"high": "max(n)"}))
+    circuit = plan.circuit()
+    for start in range(0, 40_000, 1000):
+        rows = np.arange(start, start + 1000.0)
+        for source in (left, right):
+            circuit.push(source, _of_floats(rows, 1))
+            if start >= 2000:
+                circuit.push(source, _of_floats(rows - 2000, -1))
+    held = sum(each.state_bytes for each in circuit.statistics().values())
+    assert held < 2_000_000, "the state is that of 2 000 rows, not of 40 000"
+
+
+def test_a_stateless_plan_holds_nothing() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    plan.operators.append(FilterOperator(id="f", input=source, predicate="x > 10"))
+    plan.operators.append(ProjectOperator(id="p", input="f", columns={"y": "x * 2", "g": "upper(g)"}))
+    circuit, batch = plan.circuit(), _of_floats(np.arange(10_000.0), 1)
+    circuit.push(source, batch)
+    before = pa.total_allocated_bytes()
+    for _ in range(20):
+        circuit.push(source, batch)
+    assert pa.total_allocated_bytes() == before
+    assert all(each.state_bytes == 0 for each in circuit.statistics().values())
+
+
+def test_errors_name_the_operator_and_the_expression() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    plan.operators.append(ProjectOperator(id="p", input=source, columns={"y": "k // n"}))
+    with pytest.raises(
+        DataflowError, match=r"operator p: divide by zero in k // n, in the expression 'k // n'"
+    ):
+        plan.circuit().push(source, change([((1, "a", 1.0, 0), 1)]))
+
+
+def test_a_source_that_ended_or_does_not_exist_is_refused() -> None:
+    plan = Plan()
+    source = _source(plan, "s")
+    circuit = plan.circuit()
+    with pytest.raises(DataflowError, match="nobody is none of the sources s"):
+        circuit.end("nobody")
+    with pytest.raises(DataflowError, match="expected"):
+        circuit.push(source, change([]).select(["k", "_weight"]))
+    circuit.end(source)
+    with pytest.raises(DataflowError, match="s has ended"):
+        circuit.push(source, change([]))
+
+
+def _source(plan: Plan, id_: str) -> str:
+    columns = [column.model_dump() for column in COLUMNS]
+    settings_ = {"id": id_, "channel": id_, "address": "nowhere", "schema": columns}
+    plan.operators.append(NetworkSource.model_validate(settings_))
+    return id_
+
+
+def _of_floats(values: NDArray[np.float64], weight: int) -> pa.RecordBatch:
+    count = len(values)
+    columns = [np.ones(count, dtype=np.int64), pa.nulls(count, pa.string()), values, np.arange(count)]
+    weights = np.full(count, weight, dtype=np.int64)
+    return pa.record_batch([pa.array(each) for each in [*columns, weights]], schema=ZSETS)
+
+
+def _result(circuit: Circuit, changes: Changes) -> pa.RecordBatch:
+    """The rows that remain of all that came out."""
+    out = [_nothing(circuit)]
+    for source, rows in changes:
+        out += circuit.push(source, change(rows))
+    for source in circuit.sources:
+        out += circuit.end(source)
+    assert circuit.ended
+    return _rows(out)
+
+
+def _nothing(circuit: Circuit) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(0, field.type) for field in circuit.schema], schema=circuit.schema)
+
+
+def _rows(changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return zset.expand(zset.consolidate(changes))
+
+
+def _tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
