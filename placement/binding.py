@@ -15,7 +15,7 @@ from placement.plan import (
     SourceOperator,
     UnionOperator,
 )
-from placement.schemas import Fault, InnerOperator, output_schema
+from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
 from topology.consistency import listed
 from topology.mistakes import in_file_order
@@ -95,24 +95,33 @@ class _Binder:
                 self._add(operator)
 
     def _bind_source(self, operator: SourceOperator) -> None:
-        source = self._logical.get(operator.logical)
+        name = operator.logical
+        source = self._logical.get(name)
+        attached = self._physical.get(name, [])
         if source is None:
-            known = listed(self._logical)
-            message = f"unknown logical source {operator.logical!r}; expected {known}"
-            return self._fault(operator, ("logical",), message, UnknownSource)
-        attached = self._physical[source.name]
-        if not attached:
-            message = f"no node has a physical source of {source.name!r}; expected one at least"
-            return self._fault(operator, ("logical",), message, UnknownSource)
-        if len(attached) == 1:
-            return self._add_source(operator.id, source, *attached[0])
+            message = f"unknown logical source {name!r}; expected {listed(self._logical)}"
+            self._fault(operator, ("logical",), message, UnknownSource)
+        elif any(column.name == RESERVED for column in source.columns):
+            message = f"{name!r} has a column {RESERVED!r}, which is one that every stream has"
+            self._fault(operator, ("logical",), message)
+        elif not attached:
+            message = f"no node has a physical source of {name!r}; expected one at least"
+            self._fault(operator, ("logical",), message, UnknownSource)
+        elif len(attached) == 1:
+            self._add_source(operator.id, source, *attached[0])
+        else:
+            self._bind_parts(operator, source, attached)
+
+    def _bind_parts(
+        self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
+    ) -> None:
         parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
-        if taken := sorted(self._ids.keys() & set(parts)):
-            message = f"its part {taken[0]!r} has the id of another operator"
-            return self._fault(operator, ("id",), message)
+        if taken := [part for part in parts if part in self._ids]:
+            self._fault(operator, ("id",), f"its part {taken[0]!r} has the id of another operator")
+            return
         for part, (node, physical) in zip(parts, attached, strict=True):
             self._add_source(part, source, node, physical)
-        return self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
+        self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
 
     def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
         self._operators[identity] = BoundSource(
@@ -124,7 +133,8 @@ class _Binder:
     def _bind_sink(self, operator: SinkOperator) -> None:
         if operator.sink not in self._sinks:
             message = f"unknown sink {operator.sink!r}; expected {listed(self._sinks)}"
-            return self._fault(operator, ("sink",), message, UnknownSink)
+            self._fault(operator, ("sink",), message, UnknownSink)
+            return
         node, sink = self._sinks[operator.sink]
         aggregates = [str(key) for key, each in self._ids.items() if isinstance(each, AggregateOperator)]
         if sink.mode == "append" and aggregates:
@@ -133,7 +143,7 @@ class _Binder:
             )
             self._fault(operator, ("sink",), f"{message}; expected mode final or changes", RetractingPlan)
         self._pins[operator.id] = node
-        return self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+        self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
 
     def _add(self, operator: InnerOperator) -> None:
         self._operators[operator.id] = operator

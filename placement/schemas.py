@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Fault = tuple["Location", str]
 """The field of an operator that is wrong, and why."""
+RESERVED = "_weight"
+"""The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
 InnerOperator = (
     FilterOperator | ProjectOperator | UnionOperator | JoinOperator | AggregateOperator | BoundSink
 )
@@ -87,7 +89,7 @@ def _projected(operator: ProjectOperator, schema: Schema, faults: list[Fault]) -
             columns.append(Column(name=name, type=parse(sql, schema).type))
         except QueryError as error:
             faults.append((("columns", name), f"column {name!r}: {error}"))
-    return tuple(columns)
+    return _unique(columns, ("columns",), faults)
 
 
 def _aggregated(operator: AggregateOperator, schema: Schema, faults: list[Fault]) -> Schema:
@@ -149,7 +151,10 @@ def _column(
 
 
 def _unique(columns: Iterable[Column], field: Location, faults: list[Fault]) -> Schema:
+    """The schema of these columns, each with a name of its own."""
     schema = tuple(columns)
     counts = Counter(column.name for column in schema)
     faults += [(field, f"two output columns are named {name!r}") for name, n in counts.items() if n > 1]
+    if RESERVED in counts:
+        faults.append((field, f"column {RESERVED!r} is one that every stream has; expected another name"))
     return schema

@@ -101,10 +101,12 @@ def _bad_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
 
 def _cycles_and_loose_ends(by_id: Mapping[str, Outline]) -> Iterator[tuple[Location, str]]:
     """Operators whose output comes back to them, or goes nowhere."""
-    reads = [(child, outline.id) for outline in by_id.values() for _, child in outline.inputs]
-    reader = dict(reads)
+    reader: dict[str, str] = {}
+    for outline in by_id.values():
+        for _, child in outline.inputs:
+            reader.setdefault(child, outline.id)
     # An operator that nothing reads is likely the one that an unknown input means: one mistake, not two.
-    misnamed = any(child not in by_id for child, _ in reads)
+    misnamed = any(child not in by_id for child in reader)
     done: set[str] = set()
     for start in by_id:
         trail: dict[str, None] = {}

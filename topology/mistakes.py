@@ -86,5 +86,6 @@ def read_text(path: Path) -> str | Mistake:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        spot = Spot.at(data[: error.start].decode("utf-8-sig"), len(data))
+        before = data[: error.start].decode("utf-8-sig")
+        spot = Spot.at(before, len(before))
         return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", str(path), spot.line, spot.column)

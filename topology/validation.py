@@ -45,6 +45,8 @@ def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: M
     missing: list[tuple[Location, Mistake]] = []
     for details in error.errors(include_url=False):
         path, models = _resolve(model, details["loc"])
+        if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
+            continue  # of enough items, not enough are valid: each of the others is reported itself
         match details["type"]:
             case "extra_forbidden":
                 known = sorted({key for each in models for key in _keys(each)})

@@ -46,7 +46,8 @@ def exit_code(command: Callable[[], object]) -> int:
     except Exception as error:
         if not _is_bad_input(error):
             raise
-        click.echo(str(error), err=True)
+        has_places = hasattr(error, "mistakes")
+        click.echo(str(error) if has_places else f"Error: {error}", err=True)
         return ExitCode.BAD_INPUT
     return code if isinstance(code, int) else ExitCode.DONE
 

@@ -1,0 +1,198 @@
+"""``nebuli place`` and ``nebuli validate``, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import JOIN, topology
+from topology import Topology
+
+pytestmark = pytest.mark.processes
+
+THREE_NODES = topology({"1": "3", "2": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3")
+BRIDGED = topology({"1": "4", "2": "3", "4": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3")
+
+
+def nebuli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nebuli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def processor_seconds(*arguments: str, cwd: Path) -> float:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nebuli", *arguments], cwd=cwd, stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write(tmp_path, THREE_NODES)
+    return tmp_path
+
+
+def write(directory: Path, nodes: Topology) -> None:
+    (directory / "t.yaml").write_text(nodes.to_yaml())
+    (directory / "q.json").write_text(JOIN.model_dump_json())
+
+
+def test_json_has_the_placement_the_fragments_and_the_channels(directory: Path):
+    """The documented shape, for the source document's join; its source files do not exist."""
+    ended = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=directory)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    data = json.loads(ended.stdout)
+    assert list(data) == ["placement", "fragments", "channels"]
+    assert data["placement"] == {
+        "source1": "1:1",
+        "filter1": "1:1",
+        "source2": "2:1",
+        "filter2": "2:1",
+        "join": "3:1",
+        "sink": "3:1",
+    }
+    assert [sorted(fragment) for fragment in data["fragments"]] == [["id", "node", "operators"]] * 3
+    network = {
+        (operator["type"], operator["channel"], operator["address"], fragment["node"])
+        for fragment in data["fragments"]
+        for operator in fragment["operators"]
+        if operator["type"].startswith("network_")
+    }
+    assert network == {
+        ("network_sink", "q/filter1>join", "3:1", "1:1"),
+        ("network_sink", "q/filter2>join", "3:1", "2:1"),
+        ("network_source", "q/filter1>join", "3:1", "3:1"),
+        ("network_source", "q/filter2>join", "3:1", "3:1"),
+    }
+    assert data["channels"] == [
+        {"id": "q/filter1>join", "operator": "filter1", "from": "1:1", "to": "3:1"},
+        {"id": "q/filter2>join", "operator": "filter2", "from": "2:1", "to": "3:1"},
+    ]
+
+
+def test_text_is_a_table_with_the_reason_for_each_node(directory: Path):
+    lines = nebuli("place", "t.yaml", "q.json", cwd=directory).stdout.splitlines()
+    assert lines[0].split() == ["operator", "type", "node", "why"]
+    assert lines[2] == "source1   source  1:1   pinned: one.csv is attached here"
+    assert "join      join    3:1   lowest common ancestor of filter1 and filter2" in lines
+
+
+def test_mermaid_draws_operators_inside_their_nodes_and_channels_between_them(tmp_path: Path):
+    write(tmp_path, BRIDGED)
+    lines = nebuli("place", "t.yaml", "q.json", "--format", "mermaid", cwd=tmp_path).stdout.splitlines()
+    assert lines[:5] == [
+        "flowchart BT",
+        '  subgraph node0["1:1"]',
+        '    op0["source1<br/>source"]',
+        '    op1["filter1<br/>filter"]',
+        "  end",
+    ]
+    assert '    bridge1(["bridge"])' in lines
+    assert '  op1 ==>|"q/filter1#62;join#35;0"| bridge1' in lines
+    assert '  bridge1 ==>|"q/filter1#62;join#35;1"| op4' in lines
+    assert "  op0 --> op1" in lines
+
+
+def test_the_seed_decides_and_the_same_seed_prints_the_same(tmp_path: Path):
+    """PL-UN-2, PL-DEC-3"""
+    write(
+        tmp_path,
+        topology({"1": "a b", "2": "3", "a": "3", "b": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3"),
+    )
+    said = [
+        nebuli("place", "t.yaml", "q.json", "--seed", str(seed), cwd=tmp_path).stdout
+        for seed in (0, 1, 2, 3, 0)
+    ]
+    assert said[0] == said[-1]
+    assert len(set(said)) == 2
+
+
+def test_validate_says_on_standard_error_that_files_are_valid(directory: Path):
+    for arguments, said in (
+        (("t.yaml",), "t.yaml is valid\n"),
+        (("t.yaml", "q.json"), "t.yaml and q.json are valid\n"),
+    ):
+        ended = nebuli("validate", *arguments, cwd=directory)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", said)
+
+
+@pytest.mark.parametrize("command", ["place", "validate"])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("t.yaml", "type: float64", "type: @double", "expected one of bool, int8"),
+        ("t.yaml", "nodes:", "nodes: [@", "not valid YAML: "),
+        ("q.json", '"k > 0"', '@"kk > 0"', "filter filter1: unknown column"),
+        ("q.json", '"type":"join"', '"type":@"joyn"', "unknown type 'joyn'; expected one of source, filter"),
+        ("q.json", '{"operators', "{@operators", "not valid JSON: "),
+    ],
+)
+def test_a_bad_file_is_one_line_with_the_place_and_exit_code_2(
+    directory: Path, command: str, file: str, old: str, new: str, said: str
+):
+    """PL-TOP-2: and no traceback. The @ stands before the place that is expected."""
+    text = (directory / file).read_text()
+    assert old in text
+    text = text.replace(old, new, 1)
+    before = text.partition("@")[0].split("\n")
+    (directory / file).write_text(text.replace("@", ""))
+    ended = nebuli(command, "t.yaml", "q.json", cwd=directory)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    place = f"{file}:{len(before)}:{len(before[-1]) + 1}: " if "YAML" not in said else f"{file}:"
+    assert line.startswith(place), line
+    assert said in line
+
+
+def test_mistakes_in_both_files_are_reported_together(directory: Path):
+    (directory / "t.yaml").write_text("nodes: []")
+    (directory / "q.json").write_text("{}")
+    ended = nebuli("validate", "t.yaml", "q.json", cwd=directory)
+    assert ended.returncode == 2
+    assert [line.split(":")[0] for line in ended.stderr.splitlines()] == ["t.yaml", "q.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("place", "no.yaml", "q.json"), "no.yaml: cannot read the file: No such file or directory"),
+        (("place", "t.yaml", "no.json"), "no.json: cannot read the file: No such file or directory"),
+        (("place", ".", "q.json"), ".: cannot read the file: Is a directory"),
+        (("place", "t.yaml"), "Error: Missing argument 'QUERY'."),
+        (("place", "t.yaml", "q.json", "--format", "xml"), "Error: Invalid value for '--format'"),
+        (("plaice",), "Error: No such command 'plaice'"),
+    ],
+)
+def test_missing_files_and_wrong_arguments_are_one_clear_line(
+    directory: Path, arguments: tuple[str, ...], said: str
+):
+    ended = nebuli(*arguments, cwd=directory)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith(said)
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_query_that_cannot_be_placed_is_exit_code_2(tmp_path: Path):
+    """PL-ERR-1"""
+    write(tmp_path, topology({"1": "", "2": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3"))
+    ended = nebuli("place", "t.yaml", "q.json", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == ("Error: join join: no node is downstream of source1 at 1:1, source2 at 2:1\n")
+
+
+def test_help_and_placing_on_100_nodes_stay_within_their_processor_time(tmp_path: Path):
+    """0.3 s and 1 s: heavy packages are imported where they are used only."""
+    links = {f"n{index}": f"n{index + 1}" for index in range(97)}
+    write(
+        tmp_path, topology({"1": "n0", "2": "n0", **links, "n97": ""}, {"one": "1", "two": "2"}, sink="n97")
+    )
+    assert processor_seconds("--help", cwd=tmp_path) < 0.3
+    assert processor_seconds("place", "t.yaml", "q.json", cwd=tmp_path) < 1.0

@@ -1,0 +1,194 @@
+"""The schema check: what every operator gives out, and what is said where columns and types do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from placement import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource, check, parse_query
+from placement.plan import BoundSink, BoundSource, UnionOperator
+from tests.support.documents import op, query, topology
+from topology import Topology, parse_topology
+
+TOPOLOGY = parse_topology("""
+logical:
+  - name: flights
+    schema:
+      - {name: origin, type: string}
+      - {name: hour, type: timestamp}
+      - {name: delay, type: int64}
+      - {name: temp, type: float64}
+  - name: weather
+    schema: [{name: origin, type: string}, {name: hour, type: timestamp}, {name: temp, type: float64}]
+  - name: nowhere
+    schema: [{name: origin, type: string}]
+nodes:
+  - address: a:1
+    links: {downstream: [b:1]}
+    physical: [{logical: flights, type: CSV, path: f.csv}, {logical: weather, type: Parquet, path: w.parquet}]
+  - address: b:1
+    sinks: [{name: out, type: Print}, {name: log, type: CSV, path: log.csv, mode: append}]
+""")
+F, W = op("source", "f", logical="flights"), op("source", "w", logical="weather")
+JOIN = op("join", "j", inputs=["f", "w"], on=["origin", "hour"])
+
+
+def chain(*operators: dict[str, Any], sink: str = "out") -> Any:
+    """These operators, and a sink above the last."""
+    return query(*operators, op("sink", "s", input=operators[-1]["id"], sink=sink))
+
+
+def schema(key: str, *operators: dict[str, Any]) -> str:
+    columns = check(chain(*operators), TOPOLOGY).schemas[key]
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+def test_every_operator_has_an_output_schema():
+    project = op(
+        "project", "p", input="j", columns={"o": "origin", "late": "delay > 15", "t": "w.temp + 1.0"}
+    )
+    aggregate = op(
+        "aggregate", "a", input="p", by=["o"], aggregates={"n": "count(*)", "m": "avg(t)", "x": "max(t)"}
+    )
+    assert schema("j", F, W, JOIN) == (
+        "origin string, hour timestamp, delay int64, f.temp float64, w.temp float64"
+    )
+    assert schema("p", F, W, JOIN, project) == "o string, late bool, t float64"
+    assert schema("a", F, W, JOIN, project, aggregate) == "o string, n int64, m float64, x float64"
+    assert schema("s", F, W, JOIN, project, aggregate) == "o string, n int64, m float64, x float64"
+
+
+def test_sources_and_the_sink_are_bound_to_what_the_topology_says():
+    """PL-PIN-1"""
+    plan = check(chain(F, op("filter", "g", input="f", predicate="delay > 1")), TOPOLOGY)
+    source, sink = plan.operators["f"], plan.operators["s"]
+    assert isinstance(source, BoundSource)
+    assert isinstance(sink, BoundSink)
+    assert (source.physical.path, sink.target.type) == ("f.csv", "Print")
+    assert plan.pins == {"f": "a:1", "s": "b:1"}
+    assert list(plan.operators) == ["f", "g", "s"]
+
+
+def test_a_logical_source_of_several_parts_becomes_a_union_with_its_id():
+    nodes = topology({"A": "B", "B": ""}, {"s#1": "A", "s#2": "B"}, sink="B")
+    plan = check(query(op("source", "s", logical="s"), op("sink", "out", input="s", sink="out")), nodes)
+    assert plan.operators["s"] == UnionOperator(id="s", inputs=("s/0", "s/1"))
+    assert plan.pins == {"s/0": "A:1", "s/1": "B:1", "out": "B:1"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [
+        (op("filter", "x", input="j", predicate="dely > 1"), ["filter x", "dely", "delay"]),
+        (op("filter", "x", input="j", predicate="delay + 1"), ["filter x", "int64; expected bool"]),
+        (op("filter", "x", input="j", predicate="origin > 1"), ["filter x", "string", "int"]),
+        (op("filter", "x", input="j", predicate="temp > 1"), ["filter x", "f.temp", "w.temp"]),
+        (op("filter", "x", input="j", predicate="delay >"), ["filter x"]),
+        (
+            op("project", "x", input="j", columns={"a": "nope", "b": "delay"}),
+            ["project x: column 'a'", "nope"],
+        ),
+        (op("project", "x", input="j", columns={"_weight": "delay"}), ["project x: column '_weight'"]),
+        (
+            op("aggregate", "x", input="j", by=["nope"], aggregates={"n": "count(*)"}),
+            ["unknown column 'nope'"],
+        ),
+        (
+            op("aggregate", "x", input="j", by=["temp"], aggregates={"n": "count(*)"}),
+            ["column 'temp' is ambiguous; expected f.temp or w.temp"],
+        ),
+        (
+            op("aggregate", "x", input="j", by=["origin"], aggregates={"origin": "count(*)"}),
+            ["aggregate x: two output columns are named 'origin'"],
+        ),
+        (
+            op("aggregate", "x", input="j", aggregates={"n": "sum(origin)"}),
+            ["aggregate x: column 'n'", "string"],
+        ),
+    ],
+)
+def test_a_column_or_type_that_does_not_fit_is_named_with_its_operator(
+    operator: dict[str, Any], said: list[str]
+):
+    with pytest.raises(InvalidQuery) as caught:
+        check(chain(F, W, JOIN, operator), TOPOLOGY)
+    assert len(caught.value.mistakes) == 1
+    assert all(text in str(caught.value) for text in said), str(caught.value)
+
+
+def test_join_keys_exist_on_both_sides_with_one_type():
+    for on, said in (
+        (["delay"], "join j: unknown column 'delay' in input w; expected one of origin, hour, temp"),
+        (["origin", "origin"], "join j: key 'origin' is given twice"),
+    ):
+        with pytest.raises(InvalidQuery, match=said):
+            check(chain(F, W, {**JOIN, "on": on}), TOPOLOGY)
+    cast = op("project", "p", input="w", columns={"origin": "origin", "hour": "1"})
+    with pytest.raises(
+        InvalidQuery, match=r"join j: key 'hour' has different types: timestamp in f, int.* in p"
+    ):
+        check(chain(F, W, cast, {**JOIN, "inputs": ["f", "p"]}), TOPOLOGY)
+
+
+def test_a_union_takes_equal_schemas_only():
+    union = op("union", "u", inputs=["f", "w"])
+    with pytest.raises(
+        InvalidQuery, match="union u: inputs differ: f has delay int64, but it is temp float64 in w"
+    ):
+        check(chain(F, W, union), TOPOLOGY)
+
+
+@pytest.mark.parametrize(
+    ("operators", "sink", "error", "said"),
+    [
+        (
+            [op("source", "f", logical="fligths")],
+            "out",
+            UnknownSource,
+            "source f: unknown logical source 'fligths'",
+        ),
+        (
+            [op("source", "f", logical="nowhere")],
+            "out",
+            UnknownSource,
+            "source f: no node has a physical source",
+        ),
+        ([F], "table", UnknownSink, "sink s: unknown sink 'table'; expected one of out, log"),
+        (
+            [F, op("aggregate", "a", input="f", by=["origin"], aggregates={"n": "count(*)"})],
+            "log",
+            RetractingPlan,
+            "sink s: 'log' at b:1 appends, and aggregate a takes back rows",
+        ),
+    ],
+)
+def test_what_the_topology_does_not_have_is_an_error_of_its_own(operators, sink, error, said):
+    """PL-ERR-1"""
+    with pytest.raises(error) as caught:
+        check(chain(*operators, sink=sink), TOPOLOGY)
+    assert said in str(caught.value)
+
+
+def test_all_mistakes_are_reported_with_their_places_and_none_follows_from_another():
+    text = """{"operators": [
+  {"id": "f", "type": "source", "logical": "flights"},
+  {"id": "p", "type": "project", "input": "f",
+   "columns": {"a": "delay + origin", "b": "upper(delay)"}},
+  {"id": "g", "type": "filter", "input": "p", "predicate": "zzz"},
+  {"id": "s", "type": "sink", "input": "g", "sink": "nosuch"}]}"""
+    with pytest.raises(InvalidQuery) as caught:
+        check(parse_query(text, file="q.json"), TOPOLOGY)
+    places = [(mistake.line, mistake.column) for mistake in caught.value.mistakes]
+    assert places == [(4, 21), (4, 44), (6, 53)]
+
+
+def test_a_part_of_a_source_that_has_the_id_of_another_operator_is_refused():
+    nodes: Topology = topology({"A": ""}, {"s#1": "A", "s#2": "A"}, sink="A")
+    plan = query(
+        op("source", "s", logical="s"),
+        op("filter", "s/1", input="s", predicate="k > 0"),
+        op("sink", "out", input="s/1", sink="out"),
+    )
+    with pytest.raises(InvalidQuery, match="source s: its part 's/1' has the id of another operator"):
+        check(plan, nodes)

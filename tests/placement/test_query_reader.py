@@ -1,0 +1,138 @@
+"""Query files: what they hold, and what is said of their mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placement import InvalidQuery, MultipleSinks, Query, load_query, parse_query
+from placement.plan import AggregateOperator, FilterOperator, JoinOperator, SinkOperator, SourceOperator
+
+BLUEPRINT = """\
+{"operators": [
+  {"id": "f",  "type": "source",  "logical": "flights"},
+  {"id": "w",  "type": "source",  "logical": "weather"},
+  {"id": "f1", "type": "filter",  "input": "f", "predicate": "dep_delay > 15"},
+  {"id": "j",  "type": "join",    "inputs": ["f1", "w"], "on": ["origin", "time_hour"]},
+  {"id": "a",  "type": "aggregate", "input": "j", "by": ["origin"], "aggregates": {"n": "count(*)"}},
+  {"id": "s",  "type": "sink",    "input": "a", "sink": "delays"}]}
+"""
+
+
+def mistakes(text: str, kind: type[InvalidQuery] = InvalidQuery) -> list[str]:
+    with pytest.raises(kind) as caught:
+        parse_query(text, file="q.json")
+    return str(caught.value).splitlines()
+
+
+def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
+    file = tmp_path / "late flights.json"
+    file.write_text(BLUEPRINT)
+    query = load_query(file)
+    assert query.name == "late-flights"
+    assert query.operators == (
+        SourceOperator(id="f", logical="flights"),
+        SourceOperator(id="w", logical="weather"),
+        FilterOperator(id="f1", input="f", predicate="dep_delay > 15"),
+        JoinOperator(id="j", inputs=("f1", "w"), on=("origin", "time_hour")),
+        AggregateOperator(id="a", input="j", by=("origin",), aggregates={"n": "count(*)"}),
+        SinkOperator(id="s", input="a", sink="delays"),
+    )
+    assert query == Query(operators=query.operators)
+    assert Query.model_validate_json(query.model_dump_json()) == query
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"input": "f",',
+            '"input": @"g",',
+            "filter f1: unknown input 'g'; expected one of f, w, f1, j, a, s",
+        ),
+        ('["f1", "w"]', '["f1", @"f"]', "join j: 'f' is read by filter f1 already; a query is a tree"),
+        ('["f1", "w"]', '["f1", @"f1"]', "join j: 'f1' is read by join j already; a query is a tree"),
+        ('{"id": "j"', '@{"id": "j"', "operators form a cycle: j -> a -> f1 -> j; a query is a tree"),
+        ('["f1", "w"]', '["f1", @"s"]', "join j: reads sink s; a sink has no output"),
+        ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; each may be given once"),
+        ('"id": "w"', '"id": @"w>x"', "operator id 'w>x' has a '>'; channel names need it"),
+        ('"type": "filter"', '"type": @"fliter"', "unknown type 'fliter'; expected one of source, filter"),
+        (
+            '"logical": "w',
+            '@"logcal": "w',
+            "unknown key 'logcal' (did you mean 'logical'?); expected id, logical",
+        ),
+        ('"by": ["origin"]', '"by": @"origin"', "expected a list as by, got 'origin'"),
+        ('{"id": "f1"', '@{"id": "f1"', "missing key 'predicate'"),
+        (
+            '{"operators": [',
+            '{"operators": @[',
+            "the query has no sink; expected exactly one operator of type sink",
+        ),
+        ('"time_hour"]', '"time_hour",@]', "not valid JSON"),
+        ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; each may be given once"),
+    ],
+)
+def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
+    """The @ stands before the place that is expected."""
+    text = BLUEPRINT.replace(old, new)
+    assert text.count("@") == 1
+    before = text.partition("@")[0].split("\n")
+    text = text.replace("@", "")
+    if "cycle" in said:
+        text = text.replace('"input": "f"', '"input": "a"')
+    if "predicate" in said:
+        text = text.replace(', "predicate": "dep_delay > 15"', "")
+    if "no sink" in said:
+        text = text.replace(
+            '"type": "sink",    "input": "a", "sink": "delays"', '"type": "source", "logical": "a"'
+        )
+    place = f"q.json:{len(before)}:{len(before[-1]) + 1}: "
+    assert any(line.startswith(place + said) for line in mistakes(text)), mistakes(text)
+
+
+def test_all_mistakes_are_reported_at_once_and_a_misnamed_input_is_one():
+    text = (
+        BLUEPRINT.replace('"input": "j"', '"input": "jj"')
+        .replace('"by"', '"buy"')
+        .replace('"w",  ', '"f",  ')
+    )
+    messages = [line.split(": ", 1)[1] for line in mistakes(text)]
+    assert [message.partition(";")[0] for message in messages] == [
+        "duplicate operator id 'f'",
+        "join j: unknown input 'w'",
+        "aggregate a: unknown input 'jj'",
+        "unknown key 'buy' (did you mean 'by'?)",
+    ]
+
+
+def test_more_than_one_sink_is_an_error_of_its_own():
+    """PL-ERR-1: the document's requirement 1; the message names both."""
+    text = BLUEPRINT.replace("]}\n", ',\n  {"id": "s2", "type": "sink", "input": "w", "sink": "x"}]}\n')
+    assert "sink s2: a second sink beside sink s; expected exactly one" in "\n".join(
+        mistakes(text, MultipleSinks)
+    )
+    with pytest.raises(MultipleSinks):
+        Query(
+            operators=(
+                SourceOperator(id="a", logical="a"),
+                SinkOperator(id="b", input="a", sink="b"),
+                SinkOperator(id="c", input="a", sink="c"),
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "null", "{}", '{"operators": []}', '{"operators": [3]}', "[" * 100_000]
+)
+def test_a_file_that_is_no_query_at_all_is_refused(text: str):
+    assert mistakes(text)
+
+
+def test_places_are_found_behind_escapes_tabs_and_nested_values():
+    text = r"""{"operators":	[{"id":"a\"}{","type":"source",
+	"logical":"l\u00e9"},{"id":"s","type":"sink","input":@"b","sink":"x"}]}"""
+    column = len(text.splitlines()[1].partition("@")[0]) + 1
+    said = mistakes(text.replace("@", ""))
+    assert said == [f"q.json:2:{column}: sink s: unknown input 'b'; expected one of a\"}}{{, s"]

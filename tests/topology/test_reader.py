@@ -1,0 +1,164 @@
+"""Topology files: what they hold, and what is said of their mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+
+from tests.support.cases import CAPACITIES, topologies
+from topology import (
+    Column,
+    CsvSource,
+    DataType,
+    ParquetSink,
+    Topology,
+    TopologyError,
+    load_topology,
+    parse_topology,
+)
+
+BLUEPRINT = """\
+logical:
+  - name: flights
+    schema: [{name: flight_id, type: int64}, {name: origin, type: string}, {name: time_hour, type: timestamp}]
+nodes:
+  - address: 127.0.0.1:9001
+    listen: 0.0.0.0:9001
+    grpc: 127.0.0.1:8001
+    capacity: 2
+    links: {downstream: [127.0.0.1:9003]}
+    physical:
+      - {logical: flights, type: CSV, path: flights.csv, nulls: ["NA"]}
+  - address: 127.0.0.1:9003
+    grpc: 127.0.0.1:8003
+    sinks: [{name: delays, type: Parquet, path: out/delays}]
+"""
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(TopologyError) as caught:
+        parse_topology(text, "t.yaml")
+    return str(caught.value).splitlines()
+
+
+def test_the_example_loads_and_prints_back_to_an_equal_file():
+    """PL-TOP-1: logical sources, and nodes with address, links, sinks, physical sources, capacity."""
+    topology = parse_topology(BLUEPRINT)
+
+    first, second = topology.nodes
+    assert topology.logical[0].columns[2] == Column(name="time_hour", type=DataType.TIMESTAMP)
+    assert (first.address, first.listen, first.grpc, first.capacity) == (
+        "127.0.0.1:9001",
+        "0.0.0.0:9001",
+        "127.0.0.1:8001",
+        2,
+    )
+    assert first.links.downstream == ("127.0.0.1:9003",)
+    assert first.physical == (CsvSource(logical="flights", type="CSV", path="flights.csv", nulls=("NA",)),)
+    assert second.capacity is None
+    assert second.sinks == (ParquetSink(name="delays", type="Parquet", path="out/delays", mode="final"),)
+    assert yaml.safe_load(topology.to_yaml()) == yaml.safe_load(BLUEPRINT)
+    assert parse_topology(topology.to_yaml()) == topology
+
+
+@given(topologies(CAPACITIES, sources=3))
+def test_any_topology_prints_back_to_an_equal_file(topology: Topology):
+    """PL-TOP-1"""
+    assert parse_topology(topology.to_yaml()) == topology
+
+
+def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
+    """PL-TOP-2: each with file, line, column and what was expected."""
+    file = tmp_path / "t.yaml"
+    text = BLUEPRINT.replace("capacity: 2", "capasity: 2")
+    text = text.replace("[127.0.0.1:9003]", "[127.0.0.1:9004]").replace(
+        "grpc: 127.0.0.1:8003", "grpc: 127.0.0.1:80030"
+    )
+    file.write_text(text)
+
+    with pytest.raises(TopologyError) as caught:
+        load_topology(file)
+
+    addresses = "one of 127.0.0.1:9001, 127.0.0.1:9003"
+    known = "address, capacity, grpc, links, listen, physical, sinks"
+    assert str(caught.value).splitlines() == [
+        f"{file}:8:5: unknown key 'capasity' (did you mean 'capacity'?); expected {known}",
+        f"{file}:9:26: link to '127.0.0.1:9004', which is no node's address; expected {addresses}",
+        f"{file}:13:11: expected a port from 1 to 65535 in '127.0.0.1:80030', got '80030'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("127.0.0.1:9003\n", "127.0.0.1:9001\n", "12:14: duplicate address '127.0.0.1:9001'"),
+        ("grpc: 127.0.0.1:8003", "grpc: 127.0.0.1:8001", "13:11: duplicate grpc address '127.0.0.1:8001'"),
+        (
+            "downstream: [127.0.0.1:9003]",
+            "downstream: [127.0.0.1:9001]",
+            "9:26: node 127.0.0.1:9001 links to itself",
+        ),
+        (
+            "    sinks:",
+            "    links: {downstream: [127.0.0.1:9001]}\n    sinks:",
+            "14:26: links form a cycle: 127.0.0.1:9001 -> 127.0.0.1:9003 -> 127.0.0.1:9001",
+        ),
+        ("[127.0.0.1:9003]", "[127.0.0.1:9003, 127.0.0.1:9003]", "9:42: duplicate link"),
+        ("{logical: flights", "{logical: fights", "11:19: unknown logical source 'fights'; expected flights"),
+        ("type: int64", "type: integer", "3:38: expected one of bool, int8, int16, int32, int64, uint8"),
+        ("type: CSV", "type: TCP", "11:34: unknown type 'TCP'; expected one of CSV, Parquet"),
+        ("name: origin", "name: flight_id", "3:53: duplicate column 'flight_id'"),
+        (
+            "address: 127.0.0.1:9003",
+            "adress: 127.0.0.1:9003",
+            "12:5: unknown key 'adress' (did you mean 'address'?)",
+        ),
+        ("capacity: 2", "capacity: two", "8:15: expected a whole number as capacity, got 'two'"),
+        ("capacity: 2", "capacity: -1", "8:15: expected at least 0 as capacity, got -1"),
+        ("path: flights.csv, ", "", "11:9: missing key 'path'"),
+        ("path: flights.csv", "path: 7", "11:45: expected a text as path, got 7; put it in quotes"),
+        (
+            "links: {downstream: [127.0.0.1:9003]}",
+            "links: [127.0.0.1:9003]",
+            "9:12: expected a mapping as links, got a list",
+        ),
+        ("    capacity: 2", "    capacity: 2\n    capacity: 3", "9:5: duplicate key 'capacity'"),
+        (
+            "capacity: 2",
+            "capacity: !!python/object:os.system {}",
+            "8:15: expected a whole number as capacity",
+        ),
+        ("links: {downstream: [127.0.0.1:9003]}", "links: {downstream: [127.0.0.1:9003}", "not valid YAML"),
+        ("logical:\n", "logical:\n\t- x\n", "2:1: not valid YAML"),
+    ],
+)
+def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
+    """PL-TOP-2: unknown keys, duplicates, references to nothing, cycles, bad values, and what is not YAML."""
+    assert old in BLUEPRINT
+    assert any(said in line and line.startswith("t.yaml:") for line in mistakes(BLUEPRINT.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "[]", "3", "nodes: []", "nodes: &a [*a]", "a: " + "[" * 3000]
+)
+def test_a_file_that_is_no_topology_at_all_is_refused(text: str):
+    assert mistakes(text)
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path):
+    missing, binary = tmp_path / "missing.yaml", tmp_path / "latin.yaml"
+    binary.write_bytes(b"nodes:\n  - address: caf\xe9:1\n")
+    for file, said in (
+        (missing, "cannot read the file: No such file"),
+        (binary, "2:17: not UTF-8: byte 0xe9"),
+    ):
+        with pytest.raises(TopologyError, match=said):
+            load_topology(file)
+
+
+def test_a_topology_made_in_code_is_checked_as_well():
+    with pytest.raises(TopologyError, match="links to itself"):
+        Topology.model_validate({"nodes": [{"address": "a:1", "links": {"downstream": ["a:1"]}}]})
