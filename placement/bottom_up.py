@@ -4,16 +4,20 @@ The rule
     Sources and the sink are pinned, and use no capacity; every other operator uses one slot of its node.
     Operators are placed from the sources to the sink, each after its inputs.
 
-    - A unary operator starts at the node of its input, an n-ary one at the lowest common ancestor of its
-    inputs: of the nodes that all of them reach, and that reach the sink's, the one with the fewest hops in
-    total. - Where the start has a free slot, the operator stays. Otherwise it moves to the next node with a
-    free slot on a random path toward the next downstream operator that is placed. A chain of unary operators
-    keeps to one path, and only a path with room for all of the chain that is left is taken: one of those
-    shortest paths that have, else one of all paths that have. - The next downstream operator may be n-ary and
-    not placed yet. Its meeting point then stands for it: the lowest common ancestor of the meeting points and
-    pinned sources below it. So branches walk toward each other, and none beyond the node where it should meet
-    its sibling; unless there is no room before, in which case the walk aims at the meeting point after that
-    one, and at last at the sink.
+    - A unary operator starts at the node of its input, an n-ary one at the lowest common ancestor of its inputs:
+      of the nodes that all of them reach, and that reach the sink's, the one with the fewest hops in total.
+    - Where the start has a free slot, the operator stays. Otherwise it moves to the next node with a free slot
+      on a random path toward the next downstream operator that is placed. A chain of unary operators keeps to
+      one path, and only a path with room for all of the chain that is left is taken: one of those shortest
+      paths that have, else one of all paths that have.
+    - The next downstream operator may be n-ary and not placed yet. Its meeting point then stands for it: the
+      lowest common ancestor of the meeting points and pinned sources below it. So branches walk toward each
+      other, and none beyond the node where it should meet its sibling; unless there is no room before, in which
+      case the walk aims at the meeting point after that one, and at last at the sink.
+    - Where neither the lowest common ancestor nor the way on from it has room, the next lowest is tried.
+    - Where an operator finds no room because a chain before it took the slots, all is drawn again a few times,
+      from all paths that have room, not the shortest only. What all draws fail for is ``NoCapacity``; on rare
+      occasions there would be a placement that none of them finds.
 
 Why it does not run into a dead end
     Every node that is used reaches the sink's node: sources are checked first, and each walk ends at a node
@@ -170,14 +174,16 @@ class _Placer:
             walk = draw(start, target, self._room, len(chain) - self._room(start))
             if walk is not None:
                 return walk
-        on_the_way = self._paths.between(starts[0], targets[-1])
+        raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets[-1]))
+
+    def _no_capacity(self, operator: FragmentOperator, chain: list[str], start: str, target: str) -> str:
+        on_the_way = self._paths.between(start, target)
+        what = "a free slot" if len(chain) == 1 else f"a free slot for each of {', '.join(chain)}"
         shown = ", ".join(f"{node} ({self._slots(node)} used)" for node in on_the_way[:8])
         more = f" and {len(on_the_way) - 8} more" if len(on_the_way) > 8 else ""
-        what = f"has a free slot for each of {', '.join(chain)}" if len(chain) > 1 else "has a free slot"
-        raise NoCapacity(
-            f"{operator.type} {operator.id}: no path from {starts[0]} to {targets[-1]} {what};"
-            f" on the way are {shown}{more}"
-        )
+        if len(on_the_way) == 1:
+            return f"{operator.type} {operator.id}: {shown} is the only node left, and does not have {what}"
+        return f"{operator.type} {operator.id}: no path from {start} to {target} has {what}; nodes: {shown}{more}"
 
     def _chain_from(self, key: str) -> list[str]:
         """The operator and the unary ones above it, up to the next n-ary one or the sink."""

@@ -137,13 +137,13 @@ def test_a_logical_source_of_several_parts_becomes_their_union():
             {"1": "3", "2": "3", "3": ""},
             {"1": 1, "2": 1, "3": 0},
             NoCapacity,
-            "join join: no path from 3:1 to 3:1 has a free slot; on the way are 3:1 (0 of 0 used)",
+            "join join: 3:1 (0 of 0 used) is the only node left, and does not have a free slot",
         ),
         (
             {"1": "3", "2": "3", "3": ""},
             {"1": 0, "3": 0},
             NoCapacity,
-            "filter filter1: no path from 1:1 to 3:1 has a free slot; on the way are 1:1 (0 of 0 used), 3:1",
+            "filter filter1: no path from 1:1 to 3:1 has a free slot; nodes: 1:1 (0 of 0 used), 3:1",
         ),
     ],
 )
