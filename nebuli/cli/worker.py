@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Check an address; port 0, which takes a free one, is none that a topology could name."""
+    from topology.address import check_address
+
+    if value is not None and not value.endswith(":0"):
+        try:
+            check_address(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+    return value
+
+
+_option = partial(click.option, metavar="HOST:PORT", callback=_address)
+
+
 @click.command()
-@click.option("--data", required=True, metavar="HOST:PORT", help="Where to take data from other workers.")
-@click.option("--advertise", metavar="HOST:PORT", help="Where others reach --data, where that differs.")
-@click.option("--grpc", required=True, metavar="HOST:PORT", help="Where to take queries.")
+@_option("--data", required=True, help="Where to take data from other workers.")
+@_option("--advertise", help="Where others reach --data, where that differs.")
+@_option("--grpc", required=True, help="Where to take queries.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(data: str, advertise: str | None, grpc: str, ends_with_stdin: bool) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.

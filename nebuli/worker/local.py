@@ -50,16 +50,14 @@ class WorkerDied(Exception):
 class LocalWorker:
     """One worker process that is ready, and a client to it."""
 
-    def __init__(self, node: str, process: Process, client: WorkerClient, relay: asyncio.Task[None]) -> None:
+    def __init__(self, node: str, process: Process, client: WorkerClient) -> None:
         self.node = node
         self.client = client
         self._process = process
-        self._relay = relay
 
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
+    def kill(self) -> None:
+        """End the process at once, as an accident would."""
+        self._process.kill()
 
     async def died(self) -> WorkerDied:
         """Wait for the process to end, and say how it did."""
@@ -77,6 +75,7 @@ class LocalWorkers:
         self._nodes = tuple(nodes)
         self._directory = directory
         self._processes: list[Process] = []
+        self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
 
@@ -141,26 +140,27 @@ class LocalWorkers:
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
         client = await self._clients.enter_async_context(WorkerClient(grpc))
-        relay = asyncio.create_task(_relay(node.address, process.stderr), name=f"stderr of {node.address}")
-        self._workers[node.address] = LocalWorker(node.address, process, client, relay)
+        self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
+        self._workers[node.address] = LocalWorker(node.address, process, client)
 
     async def _stop(self) -> None:
         await self._clients.aclose()
         for process in self._processes:
             with suppress(ProcessLookupError):
                 process.terminate()
-        ends = asyncio.gather(*(process.wait() for process in self._processes))
         try:
             async with asyncio.timeout(_STOP_S):
-                await ends
+                await self._ended()
         except TimeoutError:
-            await self._kill()
+            for process in self._processes:
+                if process.returncode is None:
+                    process.kill()
+            await self._ended()
 
-    async def _kill(self) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
+    async def _ended(self) -> None:
+        """Wait for all processes, and until what they said last is passed on."""
         await asyncio.gather(*(process.wait() for process in self._processes))
+        await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
 def _command(node: Node) -> list[str]:

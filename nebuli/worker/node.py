@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from typing import TYPE_CHECKING
 
 from nebuli.worker.runner import FragmentRunner
+from nebuli.worker.status import FragmentState
 
 if TYPE_CHECKING:
     from nebuli.worker.provider import Provider
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BusyFragment", "FragmentStarted", "Node", "UnknownFragment"]
 
-_log = logging.getLogger(__name__)
+_LAST_WORDS_S = 1.0
 
 
 class UnknownFragment(Exception):
@@ -48,7 +48,7 @@ class Node:
     def start(self, id_: str) -> None:
         """Start a fragment, once."""
         runner = self._runner(id_)
-        if runner.status.state != "registered":
+        if runner.status.state is not FragmentState.REGISTERED:
             raise FragmentStarted(f"fragment {runner.fragment.id} is {runner.status.state} already")
         runner.start(self._provider)
 
@@ -56,12 +56,14 @@ class Node:
         """Ask a fragment to end; harmless when it has."""
         self._runner(id_).stop()
 
-    def unregister(self, id_: str) -> None:
+    async def unregister(self, id_: str) -> None:
         """Forget a fragment that does not run."""
         runner = self._runner(id_)
-        if runner.status.state == "running" or not runner.join(0):
+        if runner.status.state is FragmentState.RUNNING:
             raise BusyFragment(f"fragment {runner.fragment.id} is running: stop it first")
-        del self._runners[id_]
+        if not await asyncio.to_thread(runner.join, _LAST_WORDS_S):
+            raise BusyFragment(f"fragment {runner.fragment.id} is telling its reader of its end: try again")
+        self._runners.pop(id_, None)
 
     def statuses(self) -> list[FragmentStatus]:
         """All fragments, in the order in which they came."""

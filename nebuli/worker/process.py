@@ -24,6 +24,8 @@ from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
 _STOP_S = 3.0
+_EXIT_S = 4.0
+"""After this the process ends, whoever has not heard of it."""
 
 
 class AddressUnusable(Exception):
@@ -66,6 +68,7 @@ async def _serve(settings: WorkerSettings) -> bool:
         sys.stderr.write(f"{READY_PREFIX}data={receiver.address} grpc={service.address}\n")
         sys.stderr.flush()
         await stop.wait()
+        asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
         return await node.shutdown(_STOP_S)
 
 

@@ -65,7 +65,7 @@ class Service(WorkerServicer):
     async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
         """Forget a fragment."""
         async with _refusals(context, request.id):
-            self._node.unregister(request.id)
+            await self._node.unregister(request.id)
             return wire.UnregisterReply()
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -21,10 +21,10 @@ def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 20
     return value
 
 
-async def until(condition: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
-    """The same, on an event loop."""
+async def until_async(condition: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = 20.0) -> T:
+    """The same of a coroutine, on its event loop."""
     deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
+    while not (value := await condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         await asyncio.sleep(_STEP_S)
     return value
