@@ -157,13 +157,10 @@ def _unsupported(node: Expr) -> ExpressionError:
     for kinds, message in _REFUSALS:
         if isinstance(node, kinds):
             return ExpressionError(message.format(_sql(node)))
-    if isinstance(node, exp.Func) and not isinstance(node, (exp.Binary, exp.Cast)):
-        return ExpressionError(f"unknown function {_function_name(node)}; supported are {_FUNCTION_NAMES}")
+    name = _sql(node).partition("(")[0].lower()
+    if isinstance(node, exp.Func) and name.isidentifier():
+        return ExpressionError(f"unknown function {name}; supported are {_FUNCTION_NAMES}")
     return ExpressionError(f"{type(node).__name__} is not supported: {_sql(node)}")
-
-
-def _function_name(node: Expr) -> str:
-    return _sql(node).partition("(")[0].lower()
 
 
 def _sql(node: Expr) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,32 +10,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.ordering import order_codes
 from nebuli.dataflow.rows import equal_values, group_rows
-from nebuli.dataflow.state import KeyedState, Run, consolidated
+from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from nebuli.dataflow.accumulators import Change
     from nebuli.dataflow.rows import Groups
+    from nebuli.dataflow.state import Found
 
-_VALUE = "_value"
+    Owned = tuple[NDArray[np.int64], Any]
+    """Values, and the number of each one's group."""
+
+_VALUE, _CODE = "_value", "_code"
+_FIRST_LOOK = 16  # values sought per group and run at first; four times as many each time none is there
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class Extreme:
     """``min`` and ``max``: the extreme as it is now in a column, and all values with their weights beside it.
 
-    A value that is given only has to be compared with the extreme of its group. The group's other values are
-    looked at when the extreme itself is taken back. NaN is the greatest of all, as in DuckDB.
+    A value that is given only has to be compared with the extreme of its group. Where the extreme itself is taken
+    back and nothing better is given, the group's values are sought from there on, best first. NaN is the greatest
+    of all, as in DuckDB.
     """
 
     def __init__(self, type_: pa.DataType, keys: Sequence[str], order: str) -> None:
         self.types = (type_,)
         self._order = order
-        self._values = KeyedState(keys, consolidated)
+        self._values = KeyedState(keys, ordered(_CODE))
 
     @property
     def state_bytes(self) -> int:
@@ -43,21 +52,18 @@ class Extreme:
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The extremes after the batch."""
-        groups, values, weights = _distinct(change.groups.ids, change.values, change.valid_weights)
-        self._values.insert(_run(change.keys, groups, values, weights))
-        extremes = old[0]
-        lost = np.zeros(len(extremes), dtype=np.bool_)
-        taken = weights < 0
-        if taken.any():
-            lost[groups[taken & equal_values(values, extremes.take(pa.array(groups)))]] = True
-        kept = extremes.is_valid().to_numpy(zero_copy_only=False) & ~lost
-        candidates = [
-            (np.flatnonzero(kept), extremes.filter(pa.array(kept))),
-            _given(groups, values, weights),
-        ]
-        if lost.any():
-            candidates.append(self._present(change.keys, np.flatnonzero(lost)))
-        return [self._best(candidates, len(extremes))]
+        delta = self._values_of(change.groups.ids, change.values, change.valid_weights)
+        self._values.insert(_run(change.keys, delta))
+        kept = np.flatnonzero(old[0].is_valid().to_numpy(zero_copy_only=False))
+        best = self._best([(kept, old[0].drop_null()), delta.given], len(old[0]))
+        taken = delta.rows(delta.weights < 0)
+        lost = taken.rows(equal_values(taken.values, best.take(pa.array(taken.owners))))
+        if not len(lost.owners):
+            return [best]
+        others = self._best(self._following(change.keys, lost), len(best))
+        is_lost = np.zeros(len(best), dtype=np.bool_)
+        is_lost[lost.owners] = True
+        return [pc.if_else(pa.array(is_lost), others, best)]
 
     def empty(self, rows: int) -> list[Any]:
         """No extreme."""
@@ -72,53 +78,86 @@ class Extreme:
         """The extreme; null without values."""
         return columns[0]
 
-    def _present(self, keys: Run, groups: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:
-        """The values that the given groups have now, each with its group."""
-        probe = Run(keys.rows.take(pa.array(groups)), keys.hashes[groups])
-        owners, values, weights = [groups[:0]], [pa.array([], self.types[0])], [groups[:0]]
-        for match in self._values.lookup(probe):
+    def _following(self, keys: Run, lost: _Values) -> Iterator[Owned]:
+        """The best values that the groups of ``lost`` have, which are none better than it had."""
+        groups, start, limit = lost.owners, lost.codes, _FIRST_LOOK
+        yield groups[:0], lost.values[:0]
+        while len(groups):
+            probe = Run(keys.rows.take(pa.array(groups)), keys.hashes[groups])
+            found = self._values.seek(probe, _CODE, start, limit)
+            owners, values = self._complete(found).given
+            yield groups[owners], values
+            open_ = found.more.copy()
+            open_[owners] = False
+            groups, start, limit = groups[open_], found.bounds[open_], limit * 4
+
+    def _complete(self, found: Found) -> _Values:
+        """The values found, without those whose weight may be in more rows than were seen."""
+        owners, values, weights = [_NONE], [pa.nulls(0, self.types[0])], [_NONE]
+        for match in found.matches:
             rows = match.found.take(pa.array(match.rows))
-            owners.append(groups[match.probe])
+            owners.append(match.probe)
             values.append(rows.column(_VALUE))
             weights.append(weights_of(rows))
-        return _given(*_distinct(np.concatenate(owners), pa.concat_arrays(values), np.concatenate(weights)))
+        seen = self._values_of(np.concatenate(owners), pa.concat_arrays(values), np.concatenate(weights))
+        return seen.rows((seen.codes < found.bounds[seen.owners]) | ~found.more[seen.owners])
 
-    def _best(self, candidates: Sequence[tuple[NDArray[np.int64], Any]], groups: int) -> Any:
-        owners = np.concatenate([each for each, _ in candidates])
-        values = pa.concat_arrays([each for _, each in candidates])
+    def _values_of(self, owners: NDArray[np.int64], values: Any, weights: NDArray[np.int64]) -> _Values:
+        """Each value of each owner once, by owner and code; without nulls and without weights of zero."""
+        some = np.flatnonzero(weights)
+        owners, values, weights = owners[some], values.take(pa.array(some)), weights[some]
+        codes = order_codes(values) if self._order == "ascending" else ~order_codes(values)
+        columns = [pa.array(owners), values]
+        grouped = group_rows(
+            columns, owners.astype(np.uint64), codes, hashing.hash_rows([values], len(owners))
+        )
+        sums = grouped.sum(weights)
+        distinct = _Values(owners, values, codes, weights).at(grouped.firsts)
+        return replace(distinct, weights=sums).rows(sums != 0)
+
+    def _best(self, candidates: Iterable[Owned], groups: int) -> Any:
+        """The best value of each group among all candidates; null without any."""
+        parts = list(candidates)
+        owners = np.concatenate([each for each, _ in parts])
+        values = pa.concat_arrays([each for _, each in parts])
         best = np.full(groups, -1, dtype=np.int64)
-        first = _in_order(values, self._order)[::-1]  # of several writes to a place the last stays
-        best[owners[first]] = first
+        worst_first = _sorted(values, self._order)[::-1]  # of several writes to a place the last stays
+        best[owners[worst_first]] = worst_first
         return values.take(pa.array(best, mask=best < 0))
 
 
-def _in_order(values: Any, order: str) -> NDArray[np.int64]:
-    """The positions of ``values`` from the best on; Arrow sorts NaN last both ways."""
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values with their owners (numbers of groups), order codes and weights."""
+
+    owners: NDArray[np.int64]
+    values: Any
+    codes: NDArray[np.uint64]
+    weights: NDArray[np.int64]
+
+    def at(self, rows: NDArray[np.int64]) -> _Values:
+        return _Values(
+            self.owners[rows], self.values.take(pa.array(rows)), self.codes[rows], self.weights[rows]
+        )
+
+    def rows(self, which: NDArray[np.bool_]) -> _Values:
+        return self.at(np.flatnonzero(which))
+
+    @property
+    def given(self) -> Owned:
+        some = self.rows(self.weights > 0)
+        return some.owners, some.values
+
+
+def _sorted(values: Any, order: str) -> NDArray[np.int64]:
+    """The positions of ``values`` in order; Arrow sorts NaN last both ways, so it only gets to ascend."""
     ascending = np.asarray(pc.array_sort_indices(values, order="ascending").to_numpy(), dtype=np.int64)
     return ascending if order == "ascending" else ascending[::-1]
 
 
-def _distinct(
-    owners: NDArray[np.int64], values: Any, weights: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Any, NDArray[np.int64]]:
-    """Each value of each owner once, by owner, with its weight; without nulls and without weights of zero."""
-    some = np.flatnonzero(weights)
-    owners, values, weights = owners[some], values.take(pa.array(some)), weights[some]
-    columns = [pa.array(owners), values]
-    grouped = group_rows(columns, owners.astype(np.uint64), hashing.hash_rows(columns, len(owners)))
-    sums = grouped.sum(weights)
-    present = np.flatnonzero(sums)
-    kept = grouped.firsts[present]
-    return owners[kept], values.take(pa.array(kept)), sums[present]
-
-
-def _given(
-    owners: NDArray[np.int64], values: Any, weights: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Any]:
-    return owners[weights > 0], values.filter(pa.array(weights > 0))
-
-
-def _run(keys: Run, groups: NDArray[np.int64], values: Any, weights: NDArray[np.int64]) -> Run:
-    columns = [column.take(pa.array(groups)) for column in keys.rows.columns]
-    names = [*keys.rows.schema.names, _VALUE, WEIGHT]
-    return Run(pa.record_batch([*columns, values, pa.array(weights)], names), keys.hashes[groups])
+def _run(keys: Run, values: _Values) -> Run:
+    owners = pa.array(values.owners)
+    names = [*keys.rows.schema.names, _VALUE, _CODE, WEIGHT]
+    columns = [values.values, pa.array(values.codes), pa.array(values.weights)]
+    rows = pa.record_batch([*(key.take(owners) for key in keys.rows.columns), *columns], names)
+    return Run(rows, keys.hashes[values.owners])

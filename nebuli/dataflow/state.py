@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Positions = NDArray[np.int64]
+
+_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_RUN_BYTES = 1 << 30  # an Arrow string column addresses 2 GiB; runs beyond this are not merged
 
 
@@ -61,6 +64,15 @@ class Match:
     rows: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What ``seek`` found: all rows of a key before its bound, and, if there are no more, all from there on."""
+
+    matches: list[Match]
+    bounds: NDArray[np.uint64]
+    more: NDArray[np.bool_]
+
+
 Compact = Callable[[Run, bool], Run]
 """Puts rows of a run together that say one thing together, keeping it sorted; older rows stand before newer.
 
@@ -91,16 +103,40 @@ class KeyedState:
     def lookup(self, probe: Run) -> Iterator[Match]:
         """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""
         for run in list(self._runs):
-            for probe_rows, rows in _candidates(probe.hashes, run.hashes):
-                mine = [probe.rows.column(key) for key in self._keys]
-                theirs = [run.rows.column(key) for key in self._keys]
-                same = equal_rows(mine, theirs, probe_rows, rows)
-                yield Match(probe_rows[same], run.rows, rows[same])
+            first = np.searchsorted(run.hashes, probe.hashes, side="left")
+            last = np.searchsorted(run.hashes, probe.hashes, side="right")
+            for probe_rows, rows in _pairs(first, last - first):
+                yield self._verified(probe, run, probe_rows, rows)
+
+    def seek(self, probe: Run, order: str, start: NDArray[np.uint64], limit: int) -> Found:
+        """The first rows with each key of ``probe`` from ``start`` on, up to ``limit`` of each run.
+
+        For states whose runs have the rows of a key by the column ``order``.
+        """
+        found = Found([], np.full(len(start), _LAST), np.zeros(len(start), dtype=np.bool_))
+        for run in self._runs:
+            orders = run.rows.column(order).to_numpy()
+            first = np.searchsorted(run.hashes, probe.hashes, side="left")
+            last = np.searchsorted(run.hashes, probe.hashes, side="right")
+            first = _search_each(orders, first, last, start)
+            cut = np.flatnonzero(last - first > limit)
+            found.more[cut] = True
+            found.bounds[cut] = np.minimum(found.bounds[cut], orders[first[cut] + limit - 1])
+            pairs = _pairs(first, np.minimum(last - first, limit))
+            found.matches.extend(self._verified(probe, run, *each) for each in pairs)
+        return found
 
     @property
     def nbytes(self) -> int:
         """The memory that it holds."""
         return sum(run.nbytes for run in self._runs)
+
+    def _verified(self, probe: Run, run: Run, probe_rows: Positions, rows: Positions) -> Match:
+        """Of pairs with equal hashes those with equal keys."""
+        mine = [probe.rows.column(key) for key in self._keys]
+        theirs = [run.rows.column(key) for key in self._keys]
+        same = equal_rows(mine, theirs, probe_rows, rows)
+        return Match(probe_rows[same], run.rows, rows[same])
 
     def _merged(self, older: Run, newer: Run) -> list[Run]:
         rows = pa.concat_batches([older.rows, newer.rows])
@@ -111,8 +147,17 @@ class KeyedState:
 
 def consolidated(run: Run, complete: bool) -> Run:
     """For runs that are Z-sets: equal rows put together, and those of weight zero dropped."""
+    return _consolidated(run, run.hashes)
+
+
+def ordered(order: str) -> Compact:
+    """As ``consolidated``, with the rows of a key by the column ``order``."""
+    return lambda run, _: _consolidated(run, run.hashes, run.rows.column(order).to_numpy())
+
+
+def _consolidated(run: Run, *order: NDArray[np.uint64]) -> Run:
     columns = run.rows.columns[:-1]
-    groups = group_rows(columns, run.hashes, hashing.hash_rows(columns, run.rows.num_rows))
+    groups = group_rows(columns, *order, hashing.hash_rows(columns, run.rows.num_rows))
     sums = groups.sum(weights_of(run.rows))
     present = np.flatnonzero(sums)
     kept = groups.firsts[present]
@@ -125,15 +170,25 @@ def _worth_merging(older: Run, newer: Run) -> bool:
     return len(older.hashes) <= 2 * len(newer.hashes) and older.nbytes + newer.nbytes <= _MAX_RUN_BYTES
 
 
-def _candidates(
-    probe: NDArray[np.uint64], run: NDArray[np.uint64]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Pairs of positions with equal hashes, cut before they are made: a key may match millions of rows."""
-    first = np.searchsorted(run, probe, side="left")
-    counts = np.searchsorted(run, probe, side="right") - first
+def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:
+    """``counts[i]`` positions from ``first[i]`` on, each beside its ``i``.
+
+    They are cut before they are made: a key may match millions of rows.
+    """
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, MAX_BATCH_ROWS):
         pairs = np.arange(start, min(start + MAX_BATCH_ROWS, total))
         probe_rows = np.searchsorted(ends, pairs, side="right")
         yield probe_rows, first[probe_rows] + pairs - (ends - counts)[probe_rows]
+
+
+def _search_each(
+    values: NDArray[np.uint64], first: Positions, last: Positions, wanted: NDArray[np.uint64]
+) -> Positions:
+    """For each ``i`` the first position in ``first[i] : last[i]`` whose value is not below ``wanted[i]``."""
+    while (first < last).any():
+        middle = (first + last) // 2
+        below = (first < last) & (values[np.minimum(middle, len(values) - 1)] < wanted)
+        first, last = np.where(below, middle + 1, first), np.where(below, last, np.maximum(middle, first))
+    return first

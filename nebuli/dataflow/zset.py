@@ -31,6 +31,11 @@ def weighted(schema: pa.Schema) -> pa.Schema:
     return schema.append(_WEIGHT_FIELD)
 
 
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of ``schema`` without rows."""
+    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def insertions(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The Z-set that has every row of ``batch`` once."""
     return with_weights(batch, np.ones(batch.num_rows, dtype=np.int64))
@@ -87,4 +92,6 @@ def _reweighted(batch: pa.RecordBatch, weights: NDArray[np.int64]) -> pa.RecordB
 def _one(batches: Any) -> pa.RecordBatch:
     if isinstance(batches, pa.RecordBatch):
         return batches
-    return pa.concat_batches(batches.to_batches() if isinstance(batches, pa.Table) else batches)
+    if isinstance(batches, pa.Table):
+        return pa.concat_batches([empty(batches.schema), *batches.to_batches()])
+    return pa.concat_batches(batches)

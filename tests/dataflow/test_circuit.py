@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, hashing, zset
+from nebuli.dataflow import Circuit, DataflowError, extremes, hashing, zset
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from placement.plan import AggregateOperator, FilterOperator, JoinOperator, NetworkSource, ProjectOperator
 from tests.dataflow import oracle
@@ -73,12 +73,13 @@ def test_min_and_max_are_right_after_every_change(data: st.DataObject, hash_rows
     changes = data.draw(_changes([source]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
+        patch.setattr(extremes, "_FIRST_LOOK", 1)
         circuit = plan.circuit()
         for index, (_, rows) in enumerate(changes):
             out += circuit.push(source, change(rows))
             table = _rows([change([]), *(change(each) for _, each in changes[: index + 1])])
             expected = oracle.multiset(oracle.query(query, {"s": table})[1])
-            assert oracle.multiset(_tuples(_rows([_nothing(circuit), *out]))) == expected
+            assert oracle.multiset(_tuples(_rows([zset.empty(circuit.schema), *out]))) == expected
 
 
 def test_without_by_there_is_one_row_even_of_nothing() -> None:
@@ -204,17 +205,13 @@ def _of_floats(values: NDArray[np.float64], weight: int) -> pa.RecordBatch:
 
 def _result(circuit: Circuit, changes: Changes) -> pa.RecordBatch:
     """The rows that remain of all that came out."""
-    out = [_nothing(circuit)]
+    out = [zset.empty(circuit.schema)]
     for source, rows in changes:
         out += circuit.push(source, change(rows))
     for source in circuit.sources:
         out += circuit.end(source)
     assert circuit.ended
     return _rows(out)
-
-
-def _nothing(circuit: Circuit) -> pa.RecordBatch:
-    return pa.record_batch([pa.nulls(0, field.type) for field in circuit.schema], schema=circuit.schema)
 
 
 def _rows(changes: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,0 +1,104 @@
+"""Keyed state against a dictionary, and the shape that makes it fast."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nebuli.dataflow import hashing, state
+from nebuli.dataflow.state import KeyedState, Run, consolidated
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Entry = tuple[int | None, str, int]
+ENTRIES = st.tuples(st.none() | st.integers(0, 4), st.sampled_from("abc"), st.integers(-2, 2))
+
+
+def _modulo_two(columns: Sequence[Any], rows: int) -> NDArray[np.uint64]:
+    return (
+        columns[0].fill_null(0).to_numpy().astype(np.uint64) % np.uint64(2)
+        if columns
+        else np.zeros(rows, np.uint64)
+    )
+
+
+def _run(entries: Sequence[Entry]) -> Run:
+    key, value, weight = ([entry[index] for entry in entries] for index in range(3))
+    columns = [pa.array(key, pa.int64()), pa.array(value, pa.string()), pa.array(weight, pa.int64())]
+    return Run.of(pa.record_batch(columns, ["key", "value", "_weight"]), ["key"])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(ENTRIES, max_size=5), max_size=12), st.sampled_from([hashing.hash_rows, _modulo_two])
+)
+def test_finds_what_was_inserted(deltas: list[list[Entry]], hash_rows: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashing, "hash_rows", hash_rows)
+        keyed, expected = KeyedState(["key"], consolidated), Counter[tuple[int | None, str]]()
+        for delta in deltas:
+            keyed.insert(_run(delta))
+            for key, value, weight in delta:
+                expected[key, value] += weight
+        probe = _run([(key, "", 0) for key in (None, 0, 1, 2, 3, 4, 5)])
+        found = Counter[tuple[int | None, str]]()
+        keys = probe.rows.column("key").to_pylist()
+        for match in keyed.lookup(probe):
+            for position, row in zip(
+                match.probe.tolist(), match.found.take(pa.array(match.rows)).to_pylist(), strict=True
+            ):
+                assert row["key"] == keys[position]
+                found[row["key"], row["value"]] += row["_weight"]
+    assert {each: weight for each, weight in found.items() if weight} == {
+        each: weight for each, weight in expected.items() if weight
+    }
+
+
+def test_a_row_is_moved_a_logarithmic_number_of_times() -> None:
+    moved = 0
+
+    def counted(run: Run, complete: bool) -> Run:
+        nonlocal moved
+        moved += run.rows.num_rows
+        return run
+
+    keyed, deltas, size = KeyedState(["key"], counted), 256, 16
+    for index in range(deltas):
+        keyed.insert(_run([(index * size + each, "a", 1) for each in range(size)]))
+    assert moved <= deltas * size * np.log2(deltas)
+
+
+def test_a_key_with_many_rows_is_looked_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_BATCH_ROWS", 100)
+    keyed = KeyedState(["key"], consolidated)
+    keyed.insert(_run([(1, "a", 1)] * 1000))
+    portions = [len(match.probe) for match in keyed.lookup(_run([(1, "", 0), (1, "", 0), (2, "", 0)]))]
+    assert sum(portions) == 2000
+    assert max(portions) <= 100
+
+
+def test_runs_are_not_merged_beyond_what_arrow_can_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_MAX_RUN_BYTES", 2000)
+    keyed = KeyedState(["key"], lambda run, _: run)
+    for index in range(200):
+        keyed.insert(_run([(index, "a" * 20, 1)]))
+    assert sum(len(match.probe) for match in keyed.lookup(_run([(key, "", 0) for key in range(200)]))) == 200
+    assert max(run.nbytes for run in keyed._runs) <= 2000
+
+
+def test_what_is_taken_back_frees_its_memory() -> None:
+    keyed = KeyedState(["key"], consolidated)
+    for index in range(100):
+        rows = [(index * 100 + each, "value", 1) for each in range(100)]
+        keyed.insert(_run(rows))
+        keyed.insert(_run([(key, value, -weight) for key, value, weight in rows]))
+    assert keyed.nbytes < 20_000

@@ -1,0 +1,64 @@
+"""Z-sets: what adding up, taking back and repeating rows mean for odd values."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from nebuli.dataflow import DataflowError, zset
+
+NAN = float("nan")
+
+
+def _batch(rows: list[tuple[float | None, str | None, int]]) -> pa.RecordBatch:
+    f, s, weights = (list(column) for column in zip(*rows, strict=True))
+    return pa.record_batch(
+        [pa.array(f, pa.float64()), pa.array(s, pa.string()), pa.array(weights, pa.int64())],
+        ["f", "s", "_weight"],
+    )
+
+
+def _counted(batch: pa.RecordBatch) -> set[tuple[str, str | None, int]]:
+    return {(str(f), s, weight) for f, s, weight in zip(*batch.to_pydict().values(), strict=True)}
+
+
+def test_consolidate_sums_equal_rows_and_drops_zeros() -> None:
+    rows = [(NAN, "a", 1), (None, "a", 2), (-0.0, None, 1), (0.0, None, 1), (-NAN, "a", 1), (1.0, "b", 1)]
+    merged = zset.consolidate([_batch([*rows, (1.0, "b", -1)]), _batch([(None, "a", 1)])])
+    assert {(f.removeprefix("-"), s, n) for f, s, n in _counted(merged)} == {
+        ("nan", "a", 2),
+        ("None", "a", 3),
+        ("0.0", None, 2),
+    }
+
+
+def test_a_change_and_its_negation_are_nothing() -> None:
+    batch = _batch([(1.0, "a", 3), (NAN, None, -2)])
+    assert zset.consolidate([batch, zset.negate(batch)]).num_rows == 0
+
+
+def test_consolidate_takes_a_table_of_no_rows() -> None:
+    empty = _batch([(1.0, "a", 1)]).slice(0, 0)
+    merged = zset.consolidate(pa.Table.from_batches([empty]))
+    assert merged.num_rows == 0
+    assert merged.schema.names == ["f", "s", "_weight"]
+
+
+def test_insertions_expand_to_themselves() -> None:
+    rows = pa.record_batch([pa.array([1, None, 1])], ["k"])
+    assert zset.expand(zset.insertions(rows)) == rows
+
+
+def test_expand_repeats_rows_by_their_weight() -> None:
+    expanded = zset.expand(_batch([(1.0, "a", 2), (2.0, "b", 0), (3.0, None, 1)]))
+    assert expanded.to_pydict() == {"f": [1.0, 1.0, 3.0], "s": ["a", "a", None]}
+
+
+def test_a_row_taken_back_more_often_than_given_cannot_be_expanded() -> None:
+    with pytest.raises(DataflowError, match=r"\{'f': 2.0, 's': 'b'\} was taken back 3 times more"):
+        zset.expand(_batch([(1.0, "a", 2), (2.0, "b", -3)]))
+
+
+def test_no_column_may_be_named_like_the_weight() -> None:
+    with pytest.raises(DataflowError, match="_weight"):
+        zset.weighted(pa.schema([pa.field("_weight", pa.int64())]))
