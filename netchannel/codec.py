@@ -209,7 +209,7 @@ class ArrowDecoder:
             return
         try:
             theirs = pa.ipc.read_schema(pa.py_buffer(schema))
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
             raise ProtocolError(f"a schema of {len(schema)} bytes cannot be read: {error}") from error
         expected = self.schema if self.schema is not None else self._declared
         if expected is not None and not expected.equals(theirs):
@@ -228,8 +228,8 @@ class ArrowDecoder:
             if self._dictionaries:
                 return _read_with_context(body, context)
             batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
-            batch.validate()
-        except (pa.ArrowInvalid, OSError) as error:
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
             raise ProtocolError(
                 f"a body of {len(body)} bytes is no batch of the channel's schema: {error}"
             ) from error
@@ -265,7 +265,7 @@ def _read_with_context(body: memoryview, context: memoryview | None) -> pa.Recor
         raise ProtocolError("a batch with dictionaries came before them")
     reader = pa.ipc.open_stream(pa.PythonFile(_Joined(context, body), "r"))
     batch = reader.read_next_batch()
-    batch.validate()
+    batch.validate(full=True)
     return batch
 
 

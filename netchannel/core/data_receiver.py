@@ -70,6 +70,7 @@ class ReceiverData(Link):
         self._receiver = core
         self._parser = FrameParser(core.slab, core.message_limit)
         self._channel: InboundChannel | None = None
+        self._leaving = False  # the channel is over; what still comes is passed over
         self._acknowledge = False
         self._blob = bytearray()
 
@@ -83,7 +84,7 @@ class ReceiverData(Link):
         if self._channel is not None and self._channel.session is not None:
             self._channel.session.heard(now)
         for frame in self._parser.received(n):
-            if self.closing is not Closing.OPEN:
+            if self.closing is not Closing.OPEN or self._leaving:
                 return
             if self._channel is None:
                 self._attach(frame, now)
@@ -159,6 +160,7 @@ class ReceiverData(Link):
 
     def leave(self, farewell: Buffer | None, now: float) -> None:
         """The channel is over: say so, and wait a little until the sender has heard it and hangs up."""
+        self._leaving = True
         if farewell is None:
             self._channel = None
             self.abort()

@@ -1,0 +1,70 @@
+"""Every test of channels on every transport and loop, and nothing left behind by any."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from netchannel import ReceiverServer, SenderServer
+from netchannel.transports import memory
+
+_names = itertools.count()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Both loops."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=["tcp", "memory"])
+def address(request: pytest.FixtureRequest) -> str:
+    """Somewhere to listen."""
+    return "127.0.0.1:0" if request.param == "tcp" else f"mem:{next(_names)}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """No socket, thread or listener outlives its test."""
+    descriptors, threads = _descriptors(), set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) - threads == set()
+    assert memory._listeners == {}
+    assert _descriptors() - descriptors <= 0
+
+
+def _descriptors() -> int:
+    """Open sockets."""
+    sockets = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            sockets += str(descriptor.readlink()).startswith("socket:")
+        except FileNotFoundError:
+            continue  # the one that lists the directory
+    return sockets
+
+
+@pytest.fixture
+async def receiver(address: str) -> AsyncIterator[ReceiverServer]:
+    async with ReceiverServer(address) as server:
+        yield server
+
+
+@pytest.fixture
+async def tcp_receiver() -> AsyncIterator[ReceiverServer]:
+    async with ReceiverServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def sender() -> AsyncIterator[SenderServer]:
+    before = asyncio.all_tasks()
+    async with SenderServer() as server:
+        yield server
+    left = [task for task in asyncio.all_tasks() - before if "netchannel" in task.get_name()]
+    assert left == []

@@ -1,0 +1,473 @@
+"""Channels as their users see them, over every transport and on every loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import msgpack
+import pyarrow as pa
+import pytest
+
+import netchannel
+from netchannel import BufferPolicy, Message, Position, ReceiverServer, SenderServer, Timing
+from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.frames import Kind, signal
+
+
+def batch(start: int, rows: int = 3) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(start, start + rows), pa.int64())})
+
+
+async def eventually(condition: object, *, within_s: float = 10.0) -> None:
+    """Wait until ``condition()`` holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - of what has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+async def test_the_twelve_lines(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-END-1, CH-SEQ-1: in order, once, a clean end; after flush the receiver has everything."""
+    inbox = receiver.register_channel("flights")
+    outbox = sender.register_channel("flights", to=receiver.address)
+    for number in range(100):
+        await outbox.send(batch(number))
+    await outbox.flush()
+    assert inbox.statistics().received == 100
+    report = await outbox.close()
+    assert [received async for received in inbox] == [batch(number) for number in range(100)]
+    assert report == netchannel.CloseReport(acknowledged=100)
+    with pytest.raises(netchannel.EndOfChannel):
+        await inbox.recv()
+    with pytest.raises(netchannel.ChannelClosed):
+        await outbox.send(batch(0))
+
+
+async def test_registering_needs_no_network(address: str) -> None:
+    """CH-REG-1, CH-CTL-2: both sides register at once, with nobody listening and no socket before."""
+    async with SenderServer() as sender:
+        began = time.perf_counter()
+        outbox = sender.register_channel("c", to="127.0.0.1:1")
+        assert time.perf_counter() - began < 0.01
+        assert outbox.statistics().state == "registered"
+        report = await outbox.close(grace=0.05)
+    assert report.acknowledged == 0
+
+
+async def test_a_receiver_waits_for_its_sender(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-REG-3: `recv` is pending, the sender comes later."""
+    inbox = receiver.register_channel("c")
+    waiting = asyncio.create_task(inbox.recv())
+    await asyncio.sleep(0)
+    outbox = sender.register_channel("c", to=receiver.address)
+    await outbox.send(batch(7))
+    assert await waiting == batch(7)
+    await outbox.close()
+
+
+async def test_a_taken_id_is_refused(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-REG-5: the second registration fails, the first is unharmed."""
+    inbox = receiver.register_channel("c")
+    outbox = sender.register_channel("c", to=receiver.address)
+    with pytest.raises(netchannel.ChannelInUse, match="'c'"):
+        receiver.register_channel("c")
+    with pytest.raises(netchannel.ChannelInUse, match="'c'"):
+        sender.register_channel("c", to=receiver.address)
+    await outbox.send(batch(1))
+    assert await inbox.recv() == batch(1)
+    await outbox.close()
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 256, "line\nbreak"])
+async def test_ids_are_printable(receiver: ReceiverServer, bad: str) -> None:
+    """An id is 1 to 255 bytes of printable UTF-8."""
+    with pytest.raises(netchannel.NetChannelError, match="expected 1 to 255"):
+        receiver.register_channel(bad)
+
+
+async def test_notes_numbers_and_timestamps(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-NOTE-1: they travel with their message."""
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    before = time.time_ns() // 1000
+    assert outbox.position == 0
+    await outbox.send(b"a", b"first")
+    await outbox.send(b"b")
+    await outbox.send(memoryview(b"big" * 1_000_000), b"last")
+    assert outbox.position == 3
+    messages = [await inbox.recv_message() for _ in range(3)]
+    assert [(bytes(m.batch), m.note, m.sequence) for m in messages] == [
+        (b"a", b"first", 0), (b"b", b"", 1), (b"big" * 1_000_000, b"last", 2),
+    ]  # fmt: skip
+    assert all(before <= message.timestamp <= time.time_ns() // 1000 for message in messages)
+    await outbox.close()
+
+
+async def test_large_messages_are_cut_and_joined() -> None:
+    """CH-ARW-2: 200 MB pass; above the receiver's limit `send` says so with both numbers."""
+    async with (
+        ReceiverServer(message_limit=64 << 20) as small,
+        ReceiverServer() as large,
+        SenderServer() as sender,
+    ):
+        values = pa.array(range(25_000_000), pa.int64())
+        big = pa.record_batch({"n": values})
+        inbox = large.register_channel("big")
+        outbox = sender.register_channel("big", to=large.address)
+        await outbox.send(big)
+        received = await inbox.recv()
+        assert received.equals(big)
+        await outbox.close()
+        small.register_channel("small")
+        refused = sender.register_channel("small", to=small.address)
+        await refused.attached()
+        with pytest.raises(netchannel.MessageTooLarge, match=r"2000\d+ bytes.*67108864"):
+            await refused.send(big)
+        await refused.close()
+
+
+async def test_explicit_acknowledgement_and_a_successor(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-ACK-1: read 50, acknowledged 30: the successor is given 30 and on."""
+    first = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    for number in range(100):
+        await outbox.send(b"%d" % number)
+    for _ in range(50):
+        await first.recv()
+    await first.ack(30)
+    await eventually(lambda: outbox.statistics().acknowledged == 30)
+    position = first.position
+    assert position == Position(outbox.stream, 50)
+    await first.detach()
+    second = receiver.register_channel(
+        "c", codec="bytes", ack="explicit", resume_from=Position(outbox.stream, 30)
+    )
+    message = await second.recv_message()
+    assert message == Message(b"30", b"", 30, message.timestamp)
+    while (message := await second.recv_message()).sequence < 99:
+        pass
+    await second.ack(100)
+    assert (await outbox.close()).acknowledged == 100
+
+
+async def test_only_the_channel_of_a_slow_consumer_is_held_back(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-BP-1, CH-DATA-1, CH-BUF-2: its `send` waits, another channel between the same nodes goes on."""
+    limit = BufferPolicy(max_bytes=1 << 20)
+    slow = receiver.register_channel("slow", codec="bytes", buffer=limit)
+    fast = receiver.register_channel("fast", codec="bytes", buffer=limit)
+    outbox = {
+        name: sender.register_channel(name, to=receiver.address, codec="bytes", buffer=limit)
+        for name in ("slow", "fast")
+    }
+    body = bytes(1 << 18)
+
+    async def produce(name: str) -> None:
+        for _ in range(200):
+            await outbox[name].send(body)
+        await outbox[name].close()
+
+    producers = [asyncio.create_task(produce(name)) for name in outbox]
+    assert len([part async for part in fast]) == 200
+    held = slow.statistics()
+    assert not producers[0].done()
+    assert held.buffered_bytes <= 4 << 20  # the mark, and what one read of the socket brings
+    assert outbox["slow"].statistics().buffered_bytes <= 1 << 20
+    assert len([part async for part in slow]) == 200
+    await asyncio.gather(*producers)
+
+
+async def test_a_full_buffer_may_fail(sender: SenderServer) -> None:
+    """CH-BUF-2: `when_full="fail"` raises with the numbers, and the message took no number."""
+    policy = BufferPolicy(max_messages=2, when_full="fail")
+    outbox = sender.register_channel("c", to="127.0.0.1:1", codec="bytes", buffer=policy)
+    await outbox.send(b"x")
+    await outbox.send(b"y")
+    with pytest.raises(netchannel.BufferFull, match="2 messages"):
+        await outbox.send(b"z")
+    assert outbox.position == 2
+    assert (await outbox.close(grace=0)).undelivered == 2
+
+
+async def test_leaving_by_an_exception_is_no_clean_end(receiver: ReceiverServer) -> None:
+    """CH-END-7: the consumer gets what was sent, then the failure with its cause."""
+    inbox = receiver.register_channel("c", codec="bytes")
+
+    async def fail() -> None:
+        async with SenderServer() as sender:
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+            await outbox.send(b"x")
+            raise ZeroDivisionError("the answer")
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await inbox.recv() == b"x"
+    with pytest.raises(netchannel.ChannelFailed, match=r"left without closing: the answer"):
+        await inbox.recv()
+
+
+async def test_abort_reaches_the_consumer(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-END-2: after the data, with the message."""
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send(b"x")
+    await outbox.abort(ValueError("bad row 7"))
+    assert await inbox.recv() == b"x"
+    with pytest.raises(netchannel.ChannelFailed, match="ValueError: bad row 7"):
+        await inbox.recv()
+
+
+async def test_a_consumer_that_leaves_stops_the_producer(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-END-3: with its reason; also one that waits for room."""
+    inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=1))
+    outbox = sender.register_channel(
+        "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=3)
+    )
+
+    async def produce() -> None:
+        while True:
+            await outbox.send(bytes(1000))
+
+    producing = asyncio.create_task(produce())
+    await inbox.recv()
+    await inbox.close("three is enough")
+    with pytest.raises(netchannel.ChannelClosedByPeer, match="three is enough"):
+        await producing
+    with pytest.raises(netchannel.ChannelClosed):
+        await inbox.recv()
+
+
+async def test_closing_never_hangs(sender: SenderServer) -> None:
+    """CH-END-5: a peer that is away: close(grace) comes back, and says what was not delivered."""
+    outbox = sender.register_channel("c", to="127.0.0.1:1", codec="bytes")
+    await outbox.send(b"x")
+    began = time.perf_counter()
+    report = await outbox.close(grace=0.1)
+    assert time.perf_counter() - began < 1
+    assert report == netchannel.CloseReport(acknowledged=0, undelivered_from=0, undelivered=1)
+    with pytest.raises(netchannel.ChannelBroken, match=r"grace=0\.1"):
+        await outbox.send(b"y")
+
+
+async def test_a_new_stream_on_an_ended_id(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-END-9: Monday's job ends, Tuesday's runs on the same id."""
+    for day in (b"monday", b"tuesday"):
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(day)
+        await outbox.close()
+        assert [bytes(part) async for part in inbox] == [day]
+
+
+async def test_codecs_and_schemas_must_agree(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-ARW-4: another codec or schema is a typed error on both sides, whoever learns it when."""
+    inbox = receiver.register_channel("codec", codec="arrow")
+    outbox = sender.register_channel("codec", to=receiver.address, codec="bytes")
+    with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, 'bytes'"):
+        await inbox.recv()
+    with pytest.raises(netchannel.SchemaMismatch, match=r"'arrow' here, 'bytes'"):
+        await outbox.close()
+    for name, declared in (("early", batch(0).schema), ("late", None)):
+        inbox = receiver.register_channel(name, schema=pa.schema({"n": pa.string()}))
+        outbox = sender.register_channel(name, to=receiver.address, schema=declared)
+        if declared is None:
+            await outbox.attached()
+            await outbox.send(batch(0))
+        with pytest.raises(netchannel.SchemaMismatch, match=r"n: int64.*n: string"):
+            await inbox.recv()
+        with pytest.raises(netchannel.SchemaMismatch, match=r"n: int64.*n: string"):
+            await outbox.close()
+
+
+async def test_another_schema_at_send(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-ARW-4: the wrong batch is refused where it is sent, the channel lives on."""
+    inbox = receiver.register_channel("c")
+    outbox = sender.register_channel("c", to=receiver.address)
+    await outbox.send(batch(1))
+    with pytest.raises(netchannel.SchemaMismatch, match=r"m: string.*n: int64"):
+        await outbox.send(pa.record_batch({"m": ["x"]}))
+    with pytest.raises(netchannel.SchemaMismatch, match=r"expected a\s+pyarrow.RecordBatch"):
+        await outbox.send(b"bytes")
+    assert await inbox.recv() == batch(1)
+    await outbox.close()
+
+
+async def test_the_schema_is_known_before_data(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-ARW-4: on an empty stream too."""
+    inbox = receiver.register_channel("c")
+    outbox = sender.register_channel("c", to=receiver.address, schema=batch(0).schema)
+    assert await inbox.schema() == batch(0).schema
+    await outbox.close()
+    assert [part async for part in inbox] == []
+
+
+async def test_cancelling_takes_nothing_away(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-CAN-1: cancelled at whatever await: each message once, as `position` says."""
+    inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=2))
+    outbox = sender.register_channel(
+        "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=2)
+    )
+    received: list[int] = []
+
+    async def consume() -> None:
+        async for part in inbox:
+            received.append(int(part))  # noqa: PERF401 - one by one: it is cancelled in between
+
+    async def cancelled_after(turns: int, coroutine: object) -> None:
+        task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    number = 0
+    for round_ in range(200):
+        before = outbox.position
+        await cancelled_after(round_ % 7, outbox.send(b"%d" % number))
+        number += outbox.position - before
+        await cancelled_after(round_ % 5, outbox.flush())
+        await cancelled_after(round_ % 6, consume())
+    consuming = asyncio.create_task(consume())
+    await cancelled_after(1, outbox.close())
+    await outbox.close()
+    await consuming
+    assert received == list(range(number))
+    assert number > 100
+
+
+async def test_one_control_connection_between_two_nodes(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-CTL-1, CH-CTL-5: 100 channels: 1 control connection, 100 data connections, none when they are over."""
+    inboxes = [receiver.register_channel(f"c{n}", codec="bytes") for n in range(100)]
+    outboxes = [sender.register_channel(f"c{n}", to=receiver.address, codec="bytes") for n in range(100)]
+    assert sender._runner is not None
+    await asyncio.gather(*(outbox.attached() for outbox in outboxes))
+    kinds = [protocol._link.control for protocol in sender._runner.protocols]
+    assert (kinds.count(True), kinds.count(False)) == (1, 100)
+    await asyncio.gather(*(outbox.close() for outbox in outboxes))
+    for inbox in inboxes:
+        assert [part async for part in inbox] == []
+    await eventually(lambda: sender._runner is not None and not sender._runner.protocols)
+
+
+async def test_statistics_agree_with_the_traffic(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-OBS-1: counters on both sides."""
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    for _ in range(10):
+        await outbox.send(bytes(100))
+    await eventually(lambda: outbox.statistics().received == 10)
+    for _ in range(4):
+        await inbox.recv()
+    await inbox.ack(3)
+    await eventually(lambda: outbox.statistics().acknowledged == 3)
+    sent, got = outbox.statistics(), inbox.statistics()
+    assert (sent.state, sent.sent, sent.received, sent.bytes) == ("attached", 10, 10, 1000)
+    assert (sent.buffered_messages, sent.in_flight, sent.reconnects) == (7, 7, 0)
+    assert (got.state, got.received, got.acknowledged, got.bytes) == ("attached", 10, 3, 1000)
+    assert (got.buffered_messages, got.buffered_bytes) == (6, 600)
+    await outbox.close(grace=0)
+
+
+async def test_a_stranger_is_told_apart(tcp_receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-DATA-3, CH-BAD-1: noise and guessed tokens are refused, and the channel lives on."""
+    receiver = tcp_receiver
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send(b"x")
+    host, port = receiver.address.split(":")
+    guess = greeting(FOR_DATA) + signal(Kind.ATTACH, payload=bytes(16)) + signal(Kind.END)
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, guess):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(noise)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                while await reader.read(1000):
+                    pass
+        writer.close()
+    await outbox.send(b"y")
+    assert [await inbox.recv(), await inbox.recv()] == [b"x", b"y"]
+    await outbox.close()
+
+
+async def test_versions_are_compared(sender: SenderServer) -> None:
+    """CH-VER-1: a peer of version 99 gets a sentence with both versions, and is not retried for ever."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = msgpack.packb({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000})
+        writer.write(len(hello).to_bytes(4, "little") + hello)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    outbox = sender.register_channel("c", to=f"127.0.0.1:{port}", codec="bytes")
+    async with asyncio.timeout(5):
+        with pytest.raises(netchannel.HandshakeError, match=r"version 99, this side 1"):
+            await outbox.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_port_in_use_is_named() -> None:
+    """Listening twice on a port says which."""
+    async with ReceiverServer() as first:
+        with pytest.raises(OSError, match=f"cannot listen on {first.address}"):
+            async with ReceiverServer(first.address):
+                pass
+
+
+async def test_listen_and_advertise_differ() -> None:
+    """CH-DATA-4: control and data both go to the address that was dialed."""
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        dialed.append(1)
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", hidden)
+        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+
+    dialed: list[int] = []
+    proxy = await asyncio.start_server(forward, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    async with ReceiverServer("127.0.0.1:0", advertise=f"127.0.0.1:{port}") as receiver:
+        hidden = int(receiver._listener.address.split(":")[1])
+        async with SenderServer() as sender:
+            inbox = receiver.register_channel("c", codec="bytes")
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+            await outbox.send(b"x")
+            await outbox.close()
+            assert await inbox.recv() == b"x"
+    assert len(dialed) == 2
+    proxy.close()
+    await proxy.wait_closed()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def test_silent_connections_hold_up_no_one() -> None:
+    """CH-BAD-2: 500 of them, and a real channel is served meanwhile; after the deadline they are gone."""
+    timing = Timing(handshake_s=0.5)
+    async with ReceiverServer(timing=timing) as receiver, SenderServer() as sender:
+        host, port = receiver.address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(500)]
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(b"x")
+        assert await inbox.recv() == b"x"
+        async with asyncio.timeout(10):
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+                writer.close()
+        await outbox.close()

@@ -1,0 +1,202 @@
+"""The wire formats: what is packed is parsed, however the bytes are cut; noise is a typed error."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netchannel.core.frames import (
+    FRAME_LIMIT,
+    HEADER,
+    SLAB,
+    Body,
+    Frame,
+    FrameParser,
+    Kind,
+    blob,
+    cut,
+    pack,
+    signal,
+    unpack,
+)
+from netchannel.core.messages import FIELDS, MESSAGE_LIMIT, MessageParser, decode, encode
+from netchannel.errors import ProtocolError
+
+
+def parser(limit: int = 1 << 28) -> FrameParser:
+    return FrameParser(memoryview(bytearray(SLAB)), limit)
+
+
+def feed(reader: FrameParser, data: bytes, chunk: int) -> list[Frame]:
+    frames = []
+    while data:
+        buffer = reader.get_buffer()
+        size = min(chunk, len(buffer), len(data))
+        buffer[:size] = data[:size]
+        data = data[size:]
+        frames += reader.received(size)
+    return frames
+
+
+def body(data: bytes, note: bytes = b"") -> Body:
+    half = len(data) // 2
+    return Body((data[:half], data[half:]), len(data), note)
+
+
+MESSAGES = st.lists(
+    st.tuples(st.binary(max_size=50) | st.integers(0, 40_000).map(bytes), st.binary(max_size=9)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MESSAGES, st.integers(0, 2**63), st.integers(1, 1 << 17))
+def test_frames_are_the_same_however_they_are_cut(
+    messages: list[tuple[bytes, bytes]], first: int, chunk: int
+) -> None:
+    """CH-BAD-1: one chunk equals byte by byte; bodies begin at multiples of 8 in their frame."""
+    bodies = [body(data, note) for data, note in messages]
+    wire = b"".join(pack(bodies, first, 5)) + b"".join(cut(bodies[0], 7, 6)) * bool(messages[0][0])
+    wire += b"".join(blob(Kind.SCHEMA, b"s" * 100)) + signal(Kind.END, sequence=9)
+    whole = feed(parser(), wire, len(wire))
+    assert feed(parser(), wire, chunk) == whole
+    data = whole[0]
+    assert (data.kind, data.sequence, data.timestamp) == (Kind.DATA, first, 5)
+    assert [(bytes(part), note) for part, note in unpack(data)] == messages
+    assert (whole[-1].kind, whole[-1].sequence) == (Kind.END, 9)
+    if messages[0][0]:
+        note, joined = whole[1], whole[2]
+        assert bytes(note.payload) == messages[0][1]
+        assert bytes(joined.payload) == messages[0][0]
+
+
+def test_byte_by_byte() -> None:
+    """CH-BAD-1: a session of every kind of frame, a byte at a time."""
+    wire = b"".join(
+        [
+            signal(Kind.ATTACH, payload=b"t" * 16),
+            *blob(Kind.SCHEMA, b"schema"),
+            *blob(Kind.CONTEXT, b"c" * (FRAME_LIMIT + 1)),
+            *pack([body(b"one"), body(b"", b"note"), body(b"x" * 20_000)], 0, 1),
+            *cut(body(bytes(range(256)) * 8200, b"n"), 3, 2),
+            signal(Kind.FAIL, sequence=4, payload=b"why"),
+        ]
+    )
+    reader = parser()
+    frames = []
+    for byte in wire:
+        reader.get_buffer()[0] = byte
+        frames += reader.received(1)
+    assert frames == feed(parser(), wire, 1 << 16)
+    assert [frame.kind for frame in frames] == [
+        Kind.ATTACH, Kind.SCHEMA, Kind.CONTEXT, Kind.CONTEXT, Kind.DATA, Kind.PART, Kind.PART, Kind.FAIL,
+    ]  # fmt: skip
+    assert bytes(frames[6].payload) == bytes(range(256)) * 8200
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400), MESSAGES, st.data())
+def test_noise_is_a_typed_error(
+    noise: bytes, messages: list[tuple[bytes, bytes]], data: st.DataObject
+) -> None:
+    """CH-BAD-1: any bytes, or a good frame with any byte changed."""
+    wire = bytearray(b"".join(pack([body(d, n) for d, n in messages], 0, 0)))
+    wire[data.draw(st.integers(0, min(len(wire), 100) - 1))] ^= data.draw(st.integers(1, 255))
+    for hostile in (noise, bytes(wire)):
+        try:
+            for frame in feed(parser(), hostile, 1000):
+                if frame.kind == Kind.DATA:
+                    unpack(frame)
+        except ProtocolError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (Kind.DATA, 0, 0, 2**32 - 1, FRAME_LIMIT, 0, 0, 0, 0, 0),
+        (Kind.DATA, 0, 0, 1, 2**32 - 1, 0, 0, 0, 0, 0),
+        (Kind.PART, 0, 0, 0, 0, 0, 0, 0, 0, 2**63),
+        (Kind.PART, 0, 0, 5, 100, 0, 0, 0, 0, 0),
+        (99, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ],
+)
+def test_no_claim_is_believed(fields: tuple[int, ...]) -> None:
+    """CH-BAD-1: a header's claim costs at most a frame's memory."""
+    tracemalloc.start()
+    reader = parser(limit=1 << 30)
+    wire = HEADER.pack(*fields) + bytes(FRAME_LIMIT)
+    with pytest.raises(ProtocolError):
+        [unpack(frame) for frame in feed(reader, wire, 1 << 16)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * FRAME_LIMIT
+
+
+OPEN = {
+    "t": "open",
+    "channel": "c",
+    "request": 1,
+    "stream": "s",
+    "codec": "arrow",
+    "schema": None,
+    "oldest": 0,
+    "head": 3,
+}
+
+
+def test_control_messages_are_the_same_however_they_are_cut() -> None:
+    """CH-BAD-1: byte by byte, and all at once."""
+    wire = encode(OPEN) * 3
+    at_once = MessageParser().received(memoryview(wire))
+    bytewise = MessageParser()
+    assert [
+        m for index in range(len(wire)) for m in bytewise.received(memoryview(wire[index : index + 1]))
+    ] == at_once
+    assert at_once == [OPEN] * 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=100)
+    | st.recursive(
+        st.none() | st.integers(-5, 2**64 - 1) | st.text(max_size=5) | st.binary(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["t", *OPEN]) | st.integers(0, 9), inner, max_size=5)
+        ),
+    ).map(msgpack.packb)
+)
+def test_noise_on_control_is_a_typed_error(payload: bytes) -> None:
+    """CH-BAD-1: any msgpack value, and any bytes."""
+    try:
+        message = decode(payload)
+    except ProtocolError:
+        return
+    assert message["t"] in FIELDS
+
+
+@pytest.mark.parametrize("field", ["channel", "request", "stream", "codec", "oldest"])
+def test_a_wrong_field_is_named(field: str) -> None:
+    """A missing or mistyped field is named, with what it holds."""
+    for wrong in ({**OPEN, field: 1.5}, {k: v for k, v in OPEN.items() if k != field}):
+        with pytest.raises(ProtocolError, match=f"'{field}'"):
+            decode(msgpack.packb(wrong))
+
+
+def test_a_long_control_message_is_refused_before_it_is_kept() -> None:
+    """CH-BAD-1: the claim alone is enough."""
+    with pytest.raises(ProtocolError, match=str(MESSAGE_LIMIT)):
+        MessageParser().received(memoryview(struct.pack("<I", MESSAGE_LIMIT + 1)))
+
+
+def test_deep_nesting_is_refused() -> None:
+    """CH-BAD-1: msgpack's own limit becomes a typed error."""
+    with pytest.raises(ProtocolError):
+        decode(b"\x91" * 100_000)
