@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from placement.plan import Fragment
 
-__all__ = ["WorkerClient", "WorkerRefused", "WorkerUnreachable"]
+__all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
-_REFUSAL_KEY = "nebuli-refusal-bin"
+REFUSAL_KEY = "nebuli-refusal-bin"
+"""The trailing metadata under which an error carries a ``Refusal``."""
 
 
 class WorkerUnreachable(Exception):
@@ -38,10 +39,11 @@ class WorkerRefused(Exception):
 
 
 class WorkerClient:
-    """Asks one worker. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
+    """Asks the worker of a node. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, node: str, address: str) -> None:
+        self._node = node
+        self._address = address
         self._channel = grpc.aio.insecure_channel(address)
         self._stub = WorkerStub(self._channel)
 
@@ -86,10 +88,12 @@ class WorkerClient:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            detail = dict(error.trailing_metadata() or ()).get(_REFUSAL_KEY)
+            detail = dict(error.trailing_metadata() or ()).get(REFUSAL_KEY)
             if isinstance(detail, bytes):
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
-            raise WorkerUnreachable(f"worker at {self.address}: {error.details()}") from error
+            raise WorkerUnreachable(
+                f"worker {self._node} does not answer at {self._address}: {error.details()}"
+            ) from error
 
 
 def _status(message: wire.FragmentStatus) -> FragmentStatus:

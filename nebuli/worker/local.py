@@ -139,7 +139,7 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        client = await self._clients.enter_async_context(WorkerClient(grpc))
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 

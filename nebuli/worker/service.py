@@ -11,6 +11,7 @@ from pydantic import ValidationError
 import netchannel
 from nebuli.dataflow.errors import DataflowError
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.client import REFUSAL_KEY
 from nebuli.worker.node import BusyFragment, FragmentStarted, UnknownFragment
 from nebuli.worker.worker_pb2_grpc import WorkerServicer
 from placement.plan import Fragment
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from nebuli.worker.node import Node
     from nebuli.worker.status import FragmentStatus
 
-__all__ = ["REFUSAL_KEY", "Service"]
-
-REFUSAL_KEY = "nebuli-refusal-bin"
-"""The trailing metadata under which an error carries a ``Refusal``."""
+__all__ = ["Service"]
 
 _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = {
     UnknownFragment: (grpc.StatusCode.NOT_FOUND, wire.Refusal.REASON_UNKNOWN_ID),
