@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlglot import exp
 
 from placement import typing_rules as rules
-from placement.translation import AGGREGATES, Translator, parsed
+from placement.sql_tree import parsed
+from placement.translation import AGGREGATES, Translator
 from placement.typed_tree import ExpressionError, Node, columns_of
 from topology.schema import DataType
 

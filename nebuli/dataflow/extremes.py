@@ -156,8 +156,11 @@ def _sorted(values: Any, order: str) -> NDArray[np.int64]:
 
 
 def _run(keys: Run, values: _Values) -> Run:
-    owners = pa.array(values.owners)
+    """The values as a run: by hash and then by code, also where the hashes of two groups are the same."""
+    hashes = keys.hashes[values.owners]
+    order = np.lexsort((values.codes, hashes))
+    values, owners = values.at(order), pa.array(values.owners[order])
     names = [*keys.rows.schema.names, _VALUE, _CODE, WEIGHT]
     columns = [values.values, pa.array(values.codes), pa.array(values.weights)]
     rows = pa.record_batch([*(key.take(owners) for key in keys.rows.columns), *columns], names)
-    return Run(rows, keys.hashes[values.owners])
+    return Run(rows, hashes[order])

@@ -82,6 +82,20 @@ def test_min_and_max_are_right_after_every_change(data: st.DataObject, hash_rows
             assert oracle.multiset(_tuples(_rows([zset.empty(circuit.schema), *out]))) == expected
 
 
+@pytest.mark.parametrize("hash_rows", [hashing.hash_rows, _all_alike])
+def test_the_greatest_is_taken_back_again_and_again(hash_rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "hash_rows", hash_rows)
+    monkeypatch.setattr(extremes, "_FIRST_LOOK", 2)
+    plan = Plan()
+    source = _source(plan, "s")
+    plan.operators.append(AggregateOperator(id="a", input=source, by=("k",), aggregates={"high": "max(x)"}))
+    circuit = plan.circuit()
+    out = circuit.push(source, change([((k, "a", float(x), 1), 1) for k in (1, 2) for x in range(20)]))
+    for greatest in range(19, 0, -1):
+        out += circuit.push(source, change([((1, "a", float(greatest), 1), -1)]))
+        assert set(_tuples(_rows(out))) == {(1, greatest - 1.0), (2, 19.0)}
+
+
 def test_without_by_there_is_one_row_even_of_nothing() -> None:
     plan = Plan()
     source = _source(plan, "s")
