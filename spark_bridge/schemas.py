@@ -1,0 +1,148 @@
+"""Batches in exactly the Arrow types that Spark reads.
+
+Spark refuses what is merely equivalent: a dictionary or a large string for STRING, int32 for BIGINT, nanoseconds or
+a zone other than UTC for TIMESTAMP, columns in another order. A `Normaliser` gives a batch the declared schema, and
+raises rather than change a value.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from .errors import SchemaConflict
+from .types import convertible, forbids_nulls, spark_field
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+DeclaredSchema: TypeAlias = "pa.Schema | StructType | str"
+"""A schema as users write it: of Arrow, of Spark, or DDL such as ``"id BIGINT, at TIMESTAMP"``."""
+
+
+def arrow_schema(schema: DeclaredSchema) -> pa.Schema:
+    """The Arrow schema that Spark uses for ``schema``. DDL needs an active SparkSession.
+
+    Raises:
+        SchemaConflict: it has a type that Spark has not.
+    """
+    if not isinstance(schema, pa.Schema):
+        schema = _from_spark(schema)
+    return pa.schema([spark_field(field) for field in schema])
+
+
+def _from_spark(schema: StructType | str) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    convert: Any = to_arrow_schema
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return convert(struct, timezone="UTC")
+    return convert(struct)  # PySpark 4.1, where the zone is always UTC
+
+
+class Normaliser:
+    """Gives batches the schema ``target``: a callable, made once per stream.
+
+    Columns are found by name; what the target does not have is left out. A batch that has the schema already is
+    returned as it is. Values are never changed: a number that does not fit, a null where none may be, or nanoseconds
+    below a microsecond raise `SchemaConflict`.
+    """
+
+    def __init__(self, target: pa.Schema) -> None:
+        self._target = target
+        self._strict = [
+            index for index, field in enumerate(target) if not field.nullable or forbids_nulls(field.type)
+        ]
+        self._seen: pa.Schema | None = None
+        self._indices: list[int] | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch, in the target's schema. Raises SchemaConflict, which names the column and both types."""
+        if batch.schema is not self._seen:
+            self._seen = batch.schema
+            self._indices = self._plan(batch.schema)
+        if self._indices is None:
+            self._check(batch)
+            return batch
+        columns = [
+            _convert(batch.column(index), field)
+            for index, field in zip(self._indices, self._target, strict=True)
+        ]
+        if not columns:
+            return batch.select([])
+        normal = pa.RecordBatch.from_arrays(columns, schema=self._target)
+        self._check(normal)
+        return normal
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        for index in self._strict:
+            field = self._target.field(index)
+            _check_nulls(batch.column(index), field, field.name)
+
+    def _plan(self, schema: pa.Schema) -> list[int] | None:
+        """Where the target's columns are; None if there is nothing to do."""
+        if schema.equals(self._target):
+            return None
+        return [self._find(schema, field) for field in self._target]
+
+    def _find(self, schema: pa.Schema, field: pa.Field) -> int:
+        found = schema.get_all_field_indices(field.name)
+        if len(found) != 1:
+            times = "no" if not found else str(len(found))
+            raise SchemaConflict(
+                f"the declared schema has a column {field.name!r}, the batch has {times} column of that name: its "
+                f"columns are {', '.join(schema.names)}"
+            )
+        source = schema.field(found[0]).type
+        if not convertible(source, field.type):
+            raise SchemaConflict(
+                f"the column {field.name!r} is declared as {field.type} and comes as {source}: convert it at the "
+                f"sender, or declare another type"
+            )
+        return int(found[0])
+
+
+def _convert(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return pc.cast(_decoded(column), field.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaConflict(
+            f"the column {field.name!r} cannot be read as {field.type} without a loss, it comes as {column.type}: "
+            f"{error}"
+        ) from error
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """The column in a type that can be cast."""
+    while isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    return pc.run_end_decode(column) if types.is_run_end_encoded(column.type) else column
+
+
+def _check_nulls(values: pa.Array, field: pa.Field, path: str) -> None:
+    """Raise SchemaConflict for a null where ``field``, or a field within it, has none."""
+    if not field.nullable and values.null_count:
+        raise SchemaConflict(
+            f"the column {path!r} is declared without nulls and has {values.null_count} of {len(values)}: declare "
+            f"it nullable, or remove them at the sender"
+        )
+    if not forbids_nulls(field.type):
+        return
+    present = values.drop_null()
+    if types.is_struct(field.type):
+        for index, child in enumerate(field.type):
+            _check_nulls(present.field(index), child, f"{path}.{child.name}")
+    elif types.is_list(field.type):
+        _check_nulls(present.flatten(), field.type.value_field, f"{path}.element")
+    else:
+        entry = pa.struct([field.type.key_field, field.type.item_field.with_nullable(True)])
+        entries = present.cast(pa.list_(entry)).flatten()
+        _check_nulls(entries.field(1), field.type.item_field, f"{path}.value")
