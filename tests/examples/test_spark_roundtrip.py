@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "spark" / "roundtrip.py"
+
+
+@pytest.mark.spark
+def test_a_table_comes_back_from_spark_whole():
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=110, check=False
+    )
+    # The sum of the squares below n is (n - 1) n (2 n - 1) / 6.
+    expected = 199_999 * 200_000 * 399_999 // 6
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == (f"200000 rows, sum of squares {expected} (expected {expected})")
