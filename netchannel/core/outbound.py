@@ -90,7 +90,7 @@ class OutboundChannel:
         self.attachments = 0
         self.request = 0
         self.backoff_s = core.timing.backoff_s
-        self.progressed = False  # whether anything was received on the current connection
+        self.progressed = False  # whether anything was received since the last loss
         self.retry: Timer | None = None
         self.link: SenderData | None = None
         self.ending: bytes | None = None
@@ -255,7 +255,7 @@ class OutboundChannel:
             return
         self.last_note = last_note
         self._rewind(expected)
-        self.received = max(self.received, expected)
+        self._progress(expected)
         self.reconnects += self.attachments > 0
         self.attachments += 1
         if self._give_up is not None:
@@ -312,8 +312,11 @@ class OutboundChannel:
             raise ProtocolError(
                 f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
             )
-        if upto > self.received:
-            self.received = upto
+        self._progress(upto)
+
+    def _progress(self, received: int) -> None:
+        if received > self.received:
+            self.received = received
             self.progressed = True
             self.backoff_s = self.core.timing.backoff_s
 

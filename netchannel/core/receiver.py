@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TOKEN_SIZE = 16
 TOMBSTONE_S = 3600.0
 TOMBSTONES = 100_000
+ANY_STREAM = ""
+"""Whose channel was closed before any sender came: until it is registered again, nobody is wanted there."""
 WAITING_LIMIT = 100_000
 """Channels that one sender may ask for while nobody has registered them."""
 
@@ -91,6 +93,7 @@ class ReceiverCore(Core):
             fault=fault,
             now=now,
         )
+        self._tombstones.pop((channel_id, ANY_STREAM), None)
         for session in self._waiting.pop(channel_id, ()):
             session.waiting.discard(channel_id)
             session.say("ready", channel=channel_id)
@@ -107,7 +110,7 @@ class ReceiverCore(Core):
             ReceiverState.CLOSED: "closed",
         }
         reason = reasons.get(channel.state)
-        if reason is not None and channel.stream is not None:
+        if reason is not None:
             message = str(channel.error or "it ended cleanly")[:1000]
             self._bury(channel, Tombstone(channel.expected or 0, reason, message, now + TOMBSTONE_S), now)
 
@@ -115,7 +118,7 @@ class ReceiverCore(Core):
         graves = self._tombstones
         while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values())).until <= now):
             graves.popitem(last=False)
-        graves[channel.id, channel.stream or ""] = tombstone
+        graves[channel.id, channel.stream or ANY_STREAM] = tombstone
 
     # -- connections
 
@@ -142,7 +145,9 @@ class ReceiverCore(Core):
     def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
         """A sender asks to open a channel."""
         channel_id, stream, number = request["channel"], request["stream"], request["request"]
-        tombstone = self._tombstones.get((channel_id, stream))
+        tombstone = self._tombstones.get((channel_id, stream)) or self._tombstones.get(
+            (channel_id, ANY_STREAM)
+        )
         if tombstone is not None:
             session.say(
                 "finished",

@@ -220,6 +220,19 @@ def closed_by_consumer(world: World, state: SenderState) -> None:
         producer.send(b"y")
 
 
+def closed_before_anyone_came(world: World) -> None:
+    """CH-END-3: a producer that comes to a closed channel is told, unless it was registered again."""
+    receiver = world.receiver()
+    world.inbox(receiver).channel.close("not wanted", world.now)
+    late = world.open(world.sender())
+    world.run(lambda: late.channel.terminal)
+    with pytest.raises(netchannel.ChannelClosedByPeer, match="not wanted"):
+        late.send(b"x")
+    world.inbox(receiver)
+    welcome = world.open(world.sender())
+    world.run(lambda: welcome.channel.state is SenderState.ATTACHED)
+
+
 def detached_by_consumer(world: World, state: ReceiverState) -> None:
     """CH-END-8: another consumer goes on where the first has acknowledged."""
     receiver = world.receiver()
@@ -337,6 +350,7 @@ SCENARIOS: list[Callable[[World], None]] = [
     data_connection_reset,
     token_lost,
     token_unused,
+    closed_before_anyone_came,
     end_while_attached,
     end_under_explicit_acknowledgement,
     aborted,

@@ -1,0 +1,251 @@
+"""The process-wide services, in processes of their own: threads, exits, forks and kills are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import netchannel
+from netchannel import Position, ReceiverServer
+
+pytestmark = pytest.mark.processes
+
+
+def script(text: str, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process that runs ``text``."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", text, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Any:
+    """What it printed, once it has ended well."""
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert err == ""
+    return json.loads(out)
+
+
+ROUND_TRIP = """
+import json, threading, pyarrow as pa, netchannel
+receiver, sender = netchannel.receiver_server(), netchannel.sender_server()
+assert netchannel.receiver_server().address == receiver.address
+try:
+    netchannel.receiver_server("127.0.0.1:1")
+except netchannel.NetChannelError as error:
+    message = str(error)
+inbox = receiver.register_channel("c")
+outbox = sender.register_channel("c", to=receiver.address)
+sent = [pa.record_batch({"n": [number]}) for number in range(100)]
+def produce():
+    outbox.send(sent[0], b"note")
+    outbox.send_many(sent[1:])
+    outbox.flush()
+    outbox.close()
+thread = threading.Thread(target=produce)
+thread.start()
+first = inbox.recv_message()
+assert (first.batch, first.note, first.sequence) == (sent[0], b"note", 0)
+assert list(inbox) == sent[1:]
+thread.join()
+print(json.dumps([message, outbox.position, inbox.statistics().received, inbox.schema().names]))
+"""
+
+
+def test_blocking_objects_with_the_same_names() -> None:
+    """SP-API-1: a thread without an event loop sends and receives; the interpreter exits cleanly by itself."""
+    message, position, received, names = ended(script(ROUND_TRIP))
+    assert "127.0.0.1:1" in message
+    assert (position, received, names) == (100, 100, ["n"])
+
+
+EXIT_BY_EXCEPTION = """
+import sys, netchannel
+outbox = netchannel.sender_server().register_channel("c", to=sys.argv[1], codec="bytes")
+outbox.send(b"x")
+sys.exit(0)
+"""
+
+
+async def test_a_process_that_exits_without_closing_has_failed() -> None:
+    """CH-END-7: also where the process-wide sender is left by the interpreter's exit."""
+    async with ReceiverServer() as receiver:
+        inbox = receiver.register_channel("c", codec="bytes")
+        process = script(EXIT_BY_EXCEPTION, receiver.address)
+        async with asyncio.timeout(20):
+            assert await inbox.recv() == b"x"
+            with pytest.raises(netchannel.ChannelFailed, match="left without closing"):
+                await inbox.recv()
+        await asyncio.to_thread(process.communicate)
+
+
+FORK = """
+import json, os, netchannel
+parent = netchannel.receiver_server()
+inbox = parent.register_channel("c", codec="bytes")
+reader, writer = os.pipe()
+if os.fork() == 0:
+    child = netchannel.receiver_server()
+    outbox = netchannel.sender_server().register_channel("c", to=parent.address, codec="bytes")
+    outbox.send(child.address.encode())
+    outbox.close()
+    os.write(writer, b"done")
+    os._exit(0)
+address = bytes(inbox.recv()).decode()
+os.read(reader, 4)
+os.wait()
+print(json.dumps([parent.address, address]))
+"""
+
+
+def test_a_forked_child_gets_services_of_its_own() -> None:
+    """CH-FORK-1: fork after use: the child's are fresh, the parent's unharmed."""
+    parent, child = ended(script(FORK))
+    assert parent != child
+
+
+KILLED_RECEIVER = """
+import asyncio, os, sys, netchannel
+async def main():
+    position = netchannel.Position(sys.argv[3], int(sys.argv[2])) if sys.argv[3] else None
+    async with netchannel.ReceiverServer(sys.argv[1]) as receiver:
+        inbox = receiver.register_channel("c", codec="bytes", ack="explicit", resume_from=position)
+        acked = 0
+        async for body in inbox:
+            message = inbox.position
+            # One write: a kill leaves it whole or not at all.
+            os.write(1, f"{message.stream} {message.sequence - 1} {bytes(body).decode()}\\n".encode())
+            if message.sequence % 10 == 0:
+                await inbox.ack(message.sequence)
+        await inbox.ack(inbox.position.sequence)
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_receiver_and_its_successors_take_every_message_once(
+    tmp_path: Path, free_address: str
+) -> None:
+    """CH-ACK-1, CH-FLT-2: kill -9 at any point; against the consumer's own commit every message is exactly once."""
+    total, committed, stream = 600, 0, ""
+    values: list[str] = []
+    async with netchannel.SenderServer() as sender:
+        outbox = sender.register_channel("c", to=free_address, codec="bytes")
+
+        async def produce() -> None:
+            for number in range(total):
+                await outbox.send(b"%d" % number)
+            await outbox.close()
+
+        producing = asyncio.create_task(produce())
+        for kill_at in (37, 150, 155, None):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-c", KILLED_RECEIVER, free_address, str(committed), stream),
+                stdout=subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            async with asyncio.timeout(30):
+                # What it printed before it was killed is committed, whether it was read by then or not.
+                while line := await process.stdout.readline():
+                    stream, number, value = line.decode().split()
+                    assert int(number) == committed
+                    values.append(value)
+                    committed += 1
+                    if len(values) == kill_at:
+                        process.send_signal(signal.SIGKILL)
+                await process.wait()
+            if committed == total:
+                break
+        async with asyncio.timeout(10):
+            await producing
+    assert values == [str(number) for number in range(total)]
+    assert Position(stream, committed) == Position(outbox.stream, total)
+
+
+STOPPED = """
+import asyncio, sys, netchannel
+async def main():
+    timing = netchannel.Timing(heartbeat_s=0.1, dead_after_s=0.5)
+    async with netchannel.ReceiverServer(timing=timing) as receiver:
+        inbox = receiver.register_channel("c", codec="bytes")
+        print(receiver.address, flush=True)
+        async for body in inbox:
+            print(bytes(body).decode(), flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_a_stopped_receiver_is_found_dead_and_resumed() -> None:
+    """CH-CTL-3: SIGSTOP: reported within the heartbeat budget; SIGCONT: nothing lost or doubled."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", STOPPED, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    timing = netchannel.Timing(heartbeat_s=0.1, dead_after_s=0.5)
+    async with netchannel.SenderServer(timing=timing) as sender, asyncio.timeout(30):
+        outbox = sender.register_channel("c", to=address, codec="bytes")
+        for number in range(100):
+            await outbox.send(b"%d" % number)
+        await outbox.flush()
+        os.kill(process.pid, signal.SIGSTOP)
+        for number in range(100, 200):
+            await outbox.send(b"%d" % number)
+        async with asyncio.timeout(2):
+            while outbox.statistics().state == "attached":
+                await outbox.changes.wait()
+        os.kill(process.pid, signal.SIGCONT)
+        await outbox.close()
+        lines = (await process.stdout.read()).decode().split()
+        await process.wait()
+    assert lines == [str(number) for number in range(200)]
+
+
+async def test_resets_at_random_bytes_leave_the_sequence_exact(chaos: Any) -> None:
+    """CH-SEQ-2, CH-SEQ-3: 200 resets of control and data connections by a proxy: strictly increasing by one."""
+    async with (
+        ReceiverServer() as receiver,
+        chaos(receiver.address) as proxy,
+        netchannel.SenderServer() as sender,
+    ):
+        inbox = receiver.register_channel("c", codec="bytes")
+        # Frames hold what the buffer does: small ones get through connections that live for 20 000 bytes.
+        outbox = sender.register_channel(
+            "c", to=proxy.address, codec="bytes", buffer=netchannel.BufferPolicy(max_messages=50)
+        )
+
+        async def produce() -> None:
+            number = 0
+            while proxy.resets < 200:
+                await outbox.send(b"%d" % number + bytes(number % 300))
+                number += 1
+            await outbox.close()
+
+        async with asyncio.timeout(60):
+            producing = asyncio.create_task(produce())
+            messages = []
+            async for _ in _messages(inbox, messages):
+                pass
+            await producing
+    assert [sequence for sequence, _ in messages] == list(range(len(messages)))
+    assert [body for _, body in messages] == [b"%d" % n + bytes(n % 300) for n in range(len(messages))]
+    assert outbox.position == len(messages)
+
+
+async def _messages(inbox: netchannel.ReceiverChannel, into: list[tuple[int, bytes]]) -> Any:
+    while True:
+        try:
+            message = await inbox.recv_message()
+        except netchannel.EndOfChannel:
+            return
+        into.append((message.sequence, bytes(message.batch)))
+        yield
