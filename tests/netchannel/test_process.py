@@ -212,10 +212,11 @@ async def test_a_stopped_receiver_is_found_dead_and_resumed() -> None:
 
 async def test_resets_at_random_bytes_leave_the_sequence_exact(chaos: Any) -> None:
     """CH-SEQ-2, CH-SEQ-3: 200 resets of control and data connections by a proxy: strictly increasing by one."""
+    timing = netchannel.Timing(backoff_limit_s=0.05)
     async with (
         ReceiverServer() as receiver,
         chaos(receiver.address) as proxy,
-        netchannel.SenderServer() as sender,
+        netchannel.SenderServer(timing=timing) as sender,
     ):
         inbox = receiver.register_channel("c", codec="bytes")
         # Frames hold what the buffer does: small ones get through connections that live for 20 000 bytes.
