@@ -1,0 +1,407 @@
+"""What the reference lists is what the code has: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import struct
+import subprocess
+import sys
+import textwrap
+from enum import StrEnum
+from typing import Any, get_args
+
+import click
+import pytest
+
+import netchannel
+from nebuli.cli import nebuli
+from nebuli.cli.exits import ExitCode
+from nebuli.dataflow.types import arrow_type
+from netchannel.core import control, frames, messages, receiver, states
+from netchannel.core.timing import Timing
+from netchannel.receiver import MESSAGE_LIMIT
+from placement import plan, sql_tree
+from placement.expressions import parse, parse_aggregate
+from placement.translation import AGGREGATES
+from tests.docs.diagrams import state_diagram
+from tests.docs.markdown import ROOT, blocks, code, headings, table
+from topology import model
+from topology.schema import Column, DataType
+
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
+TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
+PROTOCOL = DOCS / "protocol.md"
+
+
+# -- api.md
+
+
+def _stubs() -> dict[str, ast.FunctionDef | ast.ClassDef]:
+    trees = [ast.parse(block.text) for block in blocks(API) if block.language == "pyi"]
+    return {
+        node.name: node
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+
+
+def _source(thing: Any) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+
+
+def _members(node: ast.AST) -> dict[str, str]:
+    """The public fields, properties and methods of a class, with their types and signatures."""
+    assert isinstance(node, ast.ClassDef)
+    members = {}
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign):
+            members[ast.unparse(each.target)] = ast.unparse(each)
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            members[each.name] = _signature(each)
+    return {name: text for name, text in members.items() if name in _SPECIAL or not name.startswith("_")}
+
+
+_SPECIAL = {"__init__", "__aiter__", "__anext__"}
+
+
+def _signature(node: ast.AST) -> str:
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    returns = ast.unparse(node.returns) if node.returns else ""
+    return f"{decorators} {kind}{node.name}({ast.unparse(node.args)}) -> {returns}"
+
+
+_MADE_BY_REGISTERING = {"SenderChannel", "ReceiverChannel"}
+
+
+@pytest.mark.parametrize("name", netchannel.__all__)
+def test_every_public_name_is_described(name: str) -> None:
+    thing = getattr(netchannel, name)
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        assert name in {code(row[0]) for row in table(API, "Errors")}
+    elif inspect.isclass(thing):
+        assert name in [heading.text for heading in headings(API)]
+        documented, actual = _members(_stubs()[name]), _members(_source(thing))
+        if name in _MADE_BY_REGISTERING:
+            del actual["__init__"]
+        assert documented == actual
+    else:
+        assert _signature(_stubs()[name]) == _signature(_source(thing))
+
+
+def test_nothing_else_is_described() -> None:
+    errors = {code(row[0]) for row in table(API, "Errors")}
+    assert set(_stubs()) | errors == set(netchannel.__all__)
+
+
+@pytest.mark.parametrize("name", ["ReceiverServer", "SenderServer"])
+def test_every_parameter_has_its_line(name: str) -> None:
+    server = getattr(netchannel, name)
+    wanted = [
+        parameter
+        for function in (server.__init__, server.register_channel)
+        for parameter in inspect.signature(function).parameters
+        if parameter != "self"
+    ]
+    described = [code(row[0]) for row in table(API, name)]
+    assert [parameter for parameter in wanted if parameter not in described] == (
+        [] if name == "ReceiverServer" else ["timing"]
+    )
+    assert set(described) <= set(wanted)
+
+
+@pytest.mark.parametrize("name", ["SenderChannel", "ReceiverChannel"])
+def test_every_member_of_a_channel_has_its_line(name: str) -> None:
+    rows = {text for row in table(API, name) for text in re.findall(r"`(\w+)`", row[0])}
+    members = {member for member in _members(_stubs()[name]) if not member.startswith("_")}
+    assert members - rows <= {"id", "stream", "statistics"}
+
+
+# -- cli.md
+
+
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(nebuli)
+    assert isinstance(nebuli, click.Group)
+    found = {name: nebuli.get_command(context, name) for name in nebuli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_every_command_is_described() -> None:
+    described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
+    assert described == [f"nebuli {name}" for name in ("place", "validate", "run", "worker")]
+    assert {f"nebuli {name}" for name in _commands()} == set(described)
+
+
+@pytest.mark.parametrize("name", sorted(_commands()))
+def test_every_option_of_a_command_is_described(name: str) -> None:
+    options = {
+        option: parameter
+        for parameter in _commands()[name].params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+    }
+    rows = table(CLI, f"nebuli {name}") if options else []
+    assert {code(row[0]) for row in rows} == set(options)
+    for row in rows:
+        option = options[code(row[0])]
+        assert (row[1] == "required") == option.required
+        if isinstance(option.type, click.Choice):
+            assert set(option.type.choices) <= set(re.findall(r"`(\w+)`", row[2]))
+
+
+def test_every_exit_code_is_described() -> None:
+    described = {code(row[1]): int(row[0]) for row in table(CLI, "Exit codes")}
+    assert described == {each.name: each.value for each in ExitCode}
+
+
+def test_every_option_in_a_shell_block_is_one() -> None:
+    known = {name: {o for p in command.params for o in p.opts} for name, command in _commands().items()}
+    for page in sorted([README, *DOCS.rglob("*.md")]):
+        for block in blocks(page):
+            if block.language not in {"sh", "console"}:
+                continue
+            for name, arguments in re.findall(r"^(?:\$ )?nebuli (\w+)(.*)", block.text, re.MULTILINE):
+                assert name in known, f"{page}: nebuli {name}"
+                assert set(re.findall(r"(?<= )--[\w-]+", arguments)) <= known[name], f"{page}: {arguments}"
+
+
+# -- topology.md and query.md
+
+
+def test_every_type_is_described_with_its_arrow_type() -> None:
+    described = {code(row[0]): row[1] for row in table(TOPOLOGY, "Types")}
+    assert described == {str(type_): str(arrow_type(type_)) for type_ in DataType}
+
+
+def test_a_type_can_be_cast_to_by_the_name_given() -> None:
+    for name, _, sql in table(TOPOLOGY, "Types"):
+        if sql:
+            assert parse(f"CAST(NULL AS {sql})", ()).type == code(name)
+
+
+@pytest.mark.parametrize(
+    ("title", "models"),
+    [
+        ("Top level", [model.Topology]),
+        ("Logical source", [model.LogicalSource]),
+        ("Node", [model.Node]),
+        ("Physical source", get_args(get_args(model.PhysicalSource)[0])),
+        ("Sink", get_args(get_args(model.Sink)[0])),
+    ],
+)
+def test_every_key_of_a_topology_is_described(title: str, models: list[Any]) -> None:
+    fields = {field.alias or name: field for each in models for name, field in each.model_fields.items()}
+    rows = table(TOPOLOGY, title)
+    assert {code(row[0]) for row in rows} == set(fields)
+    for row in rows:
+        assert (row[1] == "required") == fields[code(row[0])].is_required()
+
+
+def test_types_and_modes_of_sources_and_sinks_are_described() -> None:
+    for title, union in (("Physical source", model.PhysicalSource), ("Sink", model.Sink)):
+        types = {get_args(each.model_fields["type"].annotation)[0] for each in get_args(get_args(union)[0])}
+        (row,) = [row for row in table(TOPOLOGY, title) if row[0] == "`type`"]
+        assert set(re.findall(r"`(\w+)`", row[2])) == types
+    (row,) = [row for row in table(TOPOLOGY, "Sink") if row[0] == "`mode`"]
+    assert set(re.findall(r"`(\w+)`", row[2])) == set(get_args(model.SinkMode))
+    assert {code(row[0].split()[0]) for row in table(DOCS / "how-to" / "files.md", "Sinks")} == set(
+        get_args(model.SinkMode)
+    )
+
+
+def test_every_operator_is_described_with_its_fields() -> None:
+    described = {code(row[0]): re.findall(r"`(\w+)`", row[1]) for row in table(QUERY, "Operators")}
+    operators = get_args(get_args(plan.QueryOperator)[0])
+    assert described == {
+        each.model_fields["type"].default: [name for name in each.model_fields if name not in {"id", "type"}]
+        for each in operators
+    }
+
+
+def test_every_operator_of_a_fragment_is_described() -> None:
+    described = {
+        code(row[0]): re.findall(r"`(\w+)`", row[1]) for row in table(CLI, "Formats") if row[0] in _NETWORK
+    }
+    for kind in (plan.NetworkSource, plan.NetworkSink):
+        names = [field.alias or name for name, field in kind.model_fields.items() if name != "type"]
+        assert described[kind.model_fields["type"].default] == names
+
+
+_NETWORK = {"`network_source`", "`network_sink`"}
+
+
+def test_every_aggregate_is_described_with_its_type() -> None:
+    rows = table(QUERY, "Aggregates")
+    assert {code(row[0]).partition("(")[0] for row in rows} == set(AGGREGATES.values())
+    for row in rows:
+        for type_ in (DataType.INT32, DataType.FLOAT32):
+            result = parse_aggregate(code(row[0]), (Column(name="x", type=type_),)).type
+            assert (str(result) in row[1]) or (row[1] == "as `x`" and result is type_)
+
+
+def test_every_function_is_described() -> None:
+    cells = " ".join(row[1] for row in table(QUERY, "Expressions"))
+    named = set(re.findall(r"\b\w+\b", " ".join(re.findall(r"`([^`]*)`", cells))))
+    assert set(sql_tree._FUNCTION_NAMES.split(", ")) <= named
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "-n + 1 - 2 * 3 / 4",
+        "n // 2 % 3",
+        "n <> 1 AND n IS NOT NULL OR NOT n IS DISTINCT FROM 2",
+        "n BETWEEN 1 AND 2 OR n IN (1, 2)",
+        "CASE WHEN n > 1 THEN 'a' ELSE 'b' END",
+        "if(n = 1, coalesce(n, 1), ifnull(nullif(n, 2), greatest(n, least(n, 3))))",
+        "n::VARCHAR || CAST(1.5 AS INT)::VARCHAR",
+        "round(sqrt(abs(n)) + ln(exp(1.0)) + power(n, 2), 2) + floor(n) + ceil(n)",
+        "s LIKE 'a%' OR s ILIKE 'b_' OR starts_with(s, 'c') OR contains(s, 'd')",
+        "length(trim(concat(upper(s), lower(substring(s, 1, 2)))))",
+        "extract(dow FROM t) + date_part('doy', t)",
+        "date_trunc('week', t) + INTERVAL 3 HOURS > t - INTERVAL 1 WEEK",
+        "d + 3 > DATE '2024-01-01' AND d - d = 0",
+        '"wind speed" > 3',
+        "a.n > 3",
+    ],
+)
+def test_what_expressions_may_hold_is_true(sql: str) -> None:
+    columns = {
+        "n": "int64",
+        "s": "string",
+        "t": "timestamp",
+        "d": "date",
+        "wind speed": "float64",
+        "a.n": "int8",
+    }
+    parse(sql, tuple(Column(name=name, type=DataType(type_)) for name, type_ in columns.items()))
+
+
+def test_fields_and_units_of_time_are_described() -> None:
+    text = QUERY.read_text()
+    (shown,) = re.findall(r"Fields: ([^.]+)\. Units of `date_trunc`: ([^.]+)\.", text)
+    fields = [name.partition(" ")[0] for name in shown[0].split(", ")]
+    timed = (Column(name="t", type=DataType.TIMESTAMP),)
+    for field in fields:
+        parse(f"extract({field} FROM t)", timed)
+    for unit in shown[1].split(", "):
+        parse(f"date_trunc('{unit}', t)", timed)
+    with pytest.raises(Exception, match=f"known are {', '.join(fields)} "):
+        parse("extract(century FROM t)", timed)
+
+
+# -- protocol.md
+
+_TYPES = {int: "integer", str: "text", bytes: "bytes", type(None): "nil"}
+
+
+@pytest.mark.parametrize("name", messages.FIELDS)
+def test_every_control_message_is_described_with_its_fields(name: str) -> None:
+    wanted = {
+        field: " or ".join(_TYPES[each] for each in types) for field, types in messages.FIELDS[name].items()
+    }
+    fields = {code(row[0]): row[1] for row in table(PROTOCOL, name)[: len(wanted)]}
+    assert fields == wanted
+
+
+def test_no_other_control_message_is_described() -> None:
+    levels = [heading for heading in headings(PROTOCOL) if heading.level == 4]
+    assert [heading.text for heading in levels] == list(messages.FIELDS)
+
+
+def test_every_kind_of_frame_is_described_with_its_number() -> None:
+    rows = table(PROTOCOL, "Kinds")
+    assert {code(row[1]): int(row[0]) for row in rows} == {kind.name: kind.value for kind in frames.Kind}
+    for row in rows:
+        if row[2]:
+            assert row[2] == ("to the sender" if int(row[0]) >= 16 else "to the receiver")
+
+
+def test_the_header_is_described_byte_by_byte() -> None:
+    assert f"a header of {frames.HEADER.size} bytes (`{frames.HEADER.format}`" in PROTOCOL.read_text()
+    rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Data connection")]
+    sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
+    assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
+    (flags,) = [row[3] for row in table(PROTOCOL, "Data connection") if row[2] == "flags"]
+    assert flags == f"{frames.NOTES} `NOTES`, {frames.LAST} `LAST`"
+
+
+def test_the_greeting_is_described_byte_by_byte() -> None:
+    rows = table(PROTOCOL, "Greeting")
+    assert sum(int(row[1]) for row in rows) == control.GREETING.size
+    assert code(rows[0][2]).encode() == control.MAGIC
+    assert f"purpose: {control.FOR_CONTROL} control, {control.FOR_DATA} data" in [row[2] for row in rows]
+    assert f"This is version {control.VERSION}." in PROTOCOL.read_text()
+
+
+def test_limits_are_those_of_the_code() -> None:
+    timing = Timing()
+    limits = {
+        row[0]: [float(number) for number in re.findall(r"\d+(?:\.\d+)?", row[1])]
+        for row in table(PROTOCOL, "Limits")
+    }
+    assert limits == {
+        "channel id": [255],
+        "control message": [messages.MESSAGE_LIMIT],
+        "payload of a frame": [frames.PAYLOAD_LIMIT],
+        "body in a `DATA` frame, piece in a `PART`, `SCHEMA` or `CONTEXT` frame": [frames.FRAME_LIMIT],
+        "bodies and notes packed together": [frames.PACK_LIMIT],
+        "note": [frames.NOTE_LIMIT],
+        "body": [MESSAGE_LIMIT],
+        "token": [receiver.TOKEN_SIZE, timing.token_s],
+        "handshake of a connection": [timing.handshake_s],
+        "heartbeat, dead after": [timing.heartbeat_s, timing.dead_after_s],
+        "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
+        "idle control connection": [timing.idle_s],
+        "waiting for the other side to hear of the end": [timing.leave_s],
+        "tombstones": [receiver.TOMBSTONES, receiver.TOMBSTONE_S],
+        "channels that a denied sender waits for": [receiver.WAITING_LIMIT],
+    }
+
+
+def test_the_example_of_a_payload_is_one() -> None:
+    bodies = [frames.Body((b"abc",), 3, b""), frames.Body((b"123456789",), 9, b"")]
+    payload = b"".join(frames.pack(bodies, 0, 0))[frames.HEADER.size :]
+    assert payload == bytes.fromhex("03 00 00 00 09 00 00 00") + b"abc" + bytes(5) + b"123456789" + bytes(7)
+    assert "`03 00 00 00 09 00 00 00`, 3 bytes, 5 zeros, 9 bytes, 7 zeros: 32 bytes" in PROTOCOL.read_text()
+
+
+def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
+    from netchannel.core.sender import PERMANENT
+
+    codes = {code(row[0]): row[2] for row in table(PROTOCOL, "deny")[4:]}
+    assert {name for name, then in codes.items() if then == "gives up"} == PERMANENT
+
+
+def test_states_are_drawn_from_the_tables() -> None:
+    drawn = [block.text for block in blocks(PROTOCOL) if block.text.startswith("stateDiagram")]
+    tables: list[tuple[type[StrEnum], Any, Any]] = [
+        (states.SenderState, states.SENDER_TABLE, states.SENDER_TERMINAL),
+        (states.ReceiverState, states.RECEIVER_TABLE, states.RECEIVER_TERMINAL),
+    ]
+    assert drawn == [state_diagram(*each) for each in tables]
+
+
+# -- README.md
+
+
+def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
+    example = ROOT / "examples" / "flights"
+    drawn = subprocess.run(
+        [
+            *(sys.executable, "-m", "nebuli", "place", "--format", "mermaid"),
+            *(example / "topology.yaml", example / "query.json"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert [block.text for block in blocks(README) if block.language == "mermaid"] == [drawn.stdout]
