@@ -2,8 +2,11 @@
 
 A frame is a header of 48 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
 
-    kind u8 | flags u8 | reserved u16 | count u32 | length u32 | reserved u32
+    checksum u32 | kind u8 | flags u8 | reserved u16 | count u32 | length u32
     sequence u64 | timestamp i64 (microseconds since 1970 UTC) | group u64 | extent u64
+
+``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen bits let
+pass, and what a middlebox breaks, ends the connection, and the message is sent again.
 
 The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
 lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
@@ -18,6 +21,8 @@ from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from xxhash import xxh3_64, xxh3_64_intdigest
+
 from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -26,7 +31,10 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
 
-HEADER = struct.Struct("<BBHIIIQqQQ")
+_CHECKSUM = struct.Struct("<I")
+_FIELDS = struct.Struct("<BBHIIQqQQ")
+_HEADER = struct.Struct("<IBBHIIQqQQ")
+HEADER_SIZE = _HEADER.size
 
 FRAME_LIMIT = 1 << 20
 """The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
@@ -86,7 +94,7 @@ class Body(NamedTuple):
     note: bytes
 
 
-def _header(
+def _fields(
     kind: Kind,
     length: int,
     *,
@@ -96,12 +104,27 @@ def _header(
     timestamp: int = 0,
     extent: int = 0,
 ) -> bytes:
-    return HEADER.pack(kind, flags, 0, count, length, 0, sequence, timestamp, 0, extent)
+    """A header but for its checksum."""
+    return _FIELDS.pack(kind, flags, 0, count, length, sequence, timestamp, 0, extent)
 
 
-def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"") -> bytes:
+def _joined(fields: bytes, *payload: Buffer) -> bytes:
+    """A whole frame in one piece."""
+    frame = b"".join([fields, *payload])
+    return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
+
+
+def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
+    """A frame whose payload stays where it is."""
+    digest = xxh3_64(fields)
+    for piece in payload:
+        digest.update(piece)
+    return [_CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + fields, *payload]
+
+
+def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
     """A whole frame that carries no messages, e.g. an acknowledgement."""
-    return _header(kind, len(payload), sequence=sequence) + payload
+    return _joined(_fields(kind, len(payload), count=count, sequence=sequence), payload)
 
 
 def blob(kind: Kind, payload: bytes) -> list[Buffer]:
@@ -111,7 +134,7 @@ def blob(kind: Kind, payload: bytes) -> list[Buffer]:
     buffers: list[Buffer] = []
     for index, piece in enumerate(pieces):
         flags = LAST if index == len(pieces) - 1 else 0
-        buffers += [_header(kind, len(piece), flags=flags, count=index), piece]
+        buffers += _scattered(_fields(kind, len(piece), flags=flags, count=index), [piece])
     return buffers
 
 
@@ -142,17 +165,19 @@ def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
         if padding:
             pieces.append(_PAD[:padding])
         length += body.size + padding
-    head = _header(Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp)
+    fields = _fields(Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp)
     if length <= PACK_LIMIT:
-        return [b"".join([head, tables, *pieces])]
-    return [head + tables, *pieces]
+        return [_joined(fields, tables, *pieces)]
+    return _scattered(fields, [tables, *pieces])
 
 
 def cut(message: Body, sequence: int, timestamp: int) -> list[Buffer]:
     """The PART frames of one message of any size."""
+    note = message.note
     buffers: list[Buffer] = [
-        _header(Kind.PART, len(message.note), sequence=sequence, timestamp=timestamp, extent=message.size),
-        message.note,
+        _joined(
+            _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=message.size), note
+        )
     ]
     views = [memoryview(piece).cast("B") for piece in message.pieces]
     index, left = 1, message.size
@@ -160,10 +185,8 @@ def cut(message: Body, sequence: int, timestamp: int) -> list[Buffer]:
         length = min(left, FRAME_LIMIT)
         left -= length
         flags = 0 if left else LAST
-        buffers.append(
-            _header(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
-        )
-        buffers += _take(views, length)
+        fields = _fields(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
+        buffers += _scattered(fields, _take(views, length))
         index += 1
     return buffers
 
@@ -222,8 +245,9 @@ class FrameParser:
         self._slab = slab
         self._message_limit = message_limit
         self._stash = b""
-        self._fields: tuple[int, ...] = ()
-        self._target: memoryview | None = None  # where the payload of the frame in `_fields` is received
+        self._header: tuple[int, ...] = ()
+        self._digest = xxh3_64()
+        self._target: memoryview | None = None  # where the payload of the frame of `_header` is received
         self._filled = 0
         self._body = memoryview(b"")  # of the message whose PART frames are coming
         self._joined = 0
@@ -238,42 +262,46 @@ class FrameParser:
         return self._slab[kept:]
 
     def received(self, n: int) -> list[Frame]:
-        """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad header."""
+        """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad one."""
         if self._target is not None:
             self._filled += n
             if self._filled < len(self._target):
                 return []
             target, self._target = self._target, None
-            return self._completed(self._fields, target)
+            self._digest.update(target)
+            _compare(self._header, self._digest.intdigest())
+            return self._completed(self._header, target)
         frames: list[Frame] = []
         slab, start, end = self._slab, 0, len(self._stash) + n
         self._stash = b""
-        while end - start >= HEADER.size:
-            fields = HEADER.unpack_from(slab, start)
-            length = _checked_length(fields)
-            begun = slab[start + HEADER.size : min(end, start + HEADER.size + length)]
-            if len(begun) < length:
+        while end - start >= HEADER_SIZE:
+            header = _HEADER.unpack_from(slab, start)
+            length = _checked_length(header)
+            payload_start, frame_end = start + HEADER_SIZE, start + HEADER_SIZE + length
+            if frame_end > end:
                 if length <= DIRECT:
                     break
-                self._receive_directly(fields, begun)
+                self._digest = xxh3_64(slab[start + _CHECKSUM.size : payload_start])
+                self._receive_directly(header, slab[payload_start:end])
                 return frames
-            frames += self._completed(fields, begun)
-            start += HEADER.size + length
+            _compare(header, xxh3_64_intdigest(slab[start + _CHECKSUM.size : frame_end]))
+            frames += self._completed(header, slab[payload_start:frame_end])
+            start = frame_end
         self._stash = bytes(slab[start:end])
         return frames
 
-    def _receive_directly(self, fields: tuple[int, ...], begun: memoryview) -> None:
-        kind, part, length = fields[0], fields[3], fields[4]
+    def _receive_directly(self, header: tuple[int, ...], begun: memoryview) -> None:
+        _, kind, _, _, part, length, *_ = header
         if kind == Kind.PART and part:
             self._target = self._room(part, length)
         else:
             self._target = memoryview(bytearray(length))
         self._target[: len(begun)] = begun
         self._filled = len(begun)
-        self._fields = fields
+        self._header = header
 
-    def _completed(self, fields: tuple[int, ...], payload: memoryview) -> list[Frame]:
-        kind, flags, _, count, length, _, sequence, timestamp, _, extent = fields
+    def _completed(self, header: tuple[int, ...], payload: memoryview) -> list[Frame]:
+        _, kind, flags, _, count, length, sequence, timestamp, _, extent = header
         if kind == Kind.PART and count:
             room = self._room(count, length)
             if payload.obj is not room.obj:
@@ -312,10 +340,18 @@ class FrameParser:
         return body.toreadonly()
 
 
-def _checked_length(fields: tuple[int, ...]) -> int:
-    kind, length = fields[0], fields[4]
+def _checked_length(header: tuple[int, ...]) -> int:
+    kind, length = header[1], header[5]
     if kind not in KINDS:
         raise ProtocolError(f"a frame has the unknown kind {kind}")
     if length > PAYLOAD_LIMIT:
         raise ProtocolError(f"a frame claims {length} bytes: the limit is {PAYLOAD_LIMIT}")
     return int(length)
+
+
+def _compare(header: tuple[int, ...], digest: int) -> None:
+    if header[0] != digest & 0xFFFFFFFF:
+        raise ProtocolError(
+            f"a frame of {header[5]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
+            f"{header[0]:08x}: it was changed on the way"
+        )

@@ -1,4 +1,6 @@
-"""The messages of control connections: a length (u32, little-endian) and a msgpack map.
+"""The messages of control connections: a length, a checksum (u32 each, little-endian) and a msgpack map.
+
+The checksum is the lower half of XXH3-64 over the map.
 
 Every message has a type under ``t``; `FIELDS` lists the fields of each and what they hold. Unknown fields are
 ignored, so that a later version can add some; a missing or mistyped one is a ProtocolError.
@@ -10,12 +12,13 @@ import struct
 from typing import Any
 
 import msgpack
+from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import ProtocolError
 
 Message = dict[str, Any]
 
-_LENGTH = struct.Struct("<I")
+_PREFIX = struct.Struct("<II")
 MESSAGE_LIMIT = 4 << 20
 """The largest control message in bytes; an open request carries a schema."""
 
@@ -54,7 +57,11 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 def encode(message: Message) -> bytes:
     """The bytes of one message on the wire."""
     payload: bytes = msgpack.packb(message)
-    return _LENGTH.pack(len(payload)) + payload
+    return _PREFIX.pack(len(payload), _checksum(payload)) + payload
+
+
+def _checksum(payload: bytes) -> int:
+    return xxh3_64_intdigest(payload) & 0xFFFFFFFF
 
 
 def decode(payload: bytes) -> Message:
@@ -96,14 +103,19 @@ class MessageParser:
         self._kept += data
         messages = []
         start = 0
-        while len(self._kept) - start >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._kept, start)
+        while len(self._kept) - start >= _PREFIX.size:
+            length, checksum = _PREFIX.unpack_from(self._kept, start)
             if length > self._limit:
                 raise ProtocolError(f"a control message claims {length} bytes: the limit is {self._limit}")
-            end = start + _LENGTH.size + length
+            end = start + _PREFIX.size + length
             if len(self._kept) < end:
                 break
-            messages.append(decode(bytes(self._kept[start + _LENGTH.size : end])))
+            payload = bytes(self._kept[start + _PREFIX.size : end])
+            if _checksum(payload) != checksum:
+                raise ProtocolError(
+                    f"a control message of {length} bytes was changed on the way: its checksum differs"
+                )
+            messages.append(decode(payload))
             start = end
         del self._kept[:start]
         return messages

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 
-import msgpack
 import pyarrow as pa
 import pytest
 
@@ -14,6 +13,7 @@ import netchannel
 from netchannel import BufferPolicy, Message, Position, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.frames import Kind, signal
+from netchannel.core.messages import encode
 
 
 def batch(start: int, rows: int = 3) -> pa.RecordBatch:
@@ -401,8 +401,7 @@ async def test_versions_are_compared(sender: SenderServer) -> None:
     """CH-VER-1: a peer of version 99 gets a sentence with both versions, and is not retried for ever."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = msgpack.packb({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000})
-        writer.write(len(hello).to_bytes(4, "little") + hello)
+        writer.write(encode({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000}))
         await reader.read()
         writer.close()
 
