@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tomllib
 from enum import StrEnum
 from typing import Any, get_args
 
@@ -325,9 +326,9 @@ def test_every_kind_of_frame_is_described_with_its_number() -> None:
 
 
 def test_the_header_is_described_byte_by_byte() -> None:
-    assert f"a header of {frames.HEADER.size} bytes (`{frames.HEADER.format}`" in PROTOCOL.read_text()
+    assert f"a header of {frames.HEADER_SIZE} bytes (`{frames._HEADER.format}`" in PROTOCOL.read_text()
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Data connection")]
-    sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
+    sizes = [struct.calcsize(f"<{each}") for each in frames._HEADER.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
     (flags,) = [row[3] for row in table(PROTOCOL, "Data connection") if row[2] == "flags"]
     assert flags == f"{frames.NOTES} `NOTES`, {frames.LAST} `LAST`"
@@ -368,7 +369,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_the_example_of_a_payload_is_one() -> None:
     bodies = [frames.Body((b"abc",), 3, b""), frames.Body((b"123456789",), 9, b"")]
-    payload = b"".join(frames.pack(bodies, 0, 0))[frames.HEADER.size :]
+    payload = b"".join(frames.pack(bodies, 0, 0))[frames.HEADER_SIZE :]
     assert payload == bytes.fromhex("03 00 00 00 09 00 00 00") + b"abc" + bytes(5) + b"123456789" + bytes(7)
     assert "`03 00 00 00 09 00 00 00`, 3 bytes, 5 zeros, 9 bytes, 7 zeros: 32 bytes" in PROTOCOL.read_text()
 
@@ -390,6 +391,17 @@ def test_states_are_drawn_from_the_tables() -> None:
 
 
 # -- README.md
+
+
+def test_what_is_installed_is_what_the_readme_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    shown = dict(re.findall(r"^pip install '?(\S+?)'? +# (.*)$", README.read_text(), re.MULTILINE))
+    required = {re.split(r"[<>=]", each)[0] for each in project["dependencies"]}
+    assert set(shown["netchannel"].removeprefix("channels: ").split(", ")) == required
+    assert {f"netchannel[{extra}]" for extra in project["optional-dependencies"]} - {"netchannel[dev]"} == (
+        set(shown) - {"netchannel"}
+    )
+    assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README.read_text()
 
 
 def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
