@@ -300,7 +300,7 @@ def test_fields_and_units_of_time_are_described() -> None:
 
 # -- protocol.md
 
-_TYPES = {int: "integer", str: "text", bytes: "bytes", type(None): "nil"}
+_TYPES = {bool: "boolean", int: "integer", str: "text", bytes: "bytes", type(None): "nil"}
 
 
 @pytest.mark.parametrize("name", messages.FIELDS)
@@ -339,7 +339,7 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
     assert sum(int(row[1]) for row in rows) == control.GREETING.size
     assert code(rows[0][2]).encode() == control.MAGIC
     assert f"purpose: {control.FOR_CONTROL} control, {control.FOR_DATA} data" in [row[2] for row in rows]
-    assert f"This is version {control.VERSION}." in PROTOCOL.read_text()
+    assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text()
 
 
 def test_limits_are_those_of_the_code() -> None:
