@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from .address import TcpAddress, parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
 from .core.link import log
 from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
-from .sender import node_name, wall_us
+from .sender import encoded, node_name, wall_us
+from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Listener, Runner, listen
 from .values import (
     BufferPolicy,
@@ -37,8 +39,10 @@ MESSAGE_LIMIT = 1 << 30
 class ReceiverServer:
     """All streams that a process receives; an async context manager that listens at one address.
 
-    ``listen`` is ``host:port`` (port 0 takes a free one) or ``mem:name``; ``advertise`` is how others reach it,
-    where that differs. ``message_limit`` is the largest message taken, in bytes. On leaving the context its channels
+    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path`` or ``mem:name``; ``advertise`` is how others
+    reach it, where that differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a
+    range (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
+    taken, in bytes. ``secret`` must be the senders', where there is no TLS. On leaving the context its channels
     are detached: their senders keep what is not acknowledged for a successor.
     """
 
@@ -47,15 +51,20 @@ class ReceiverServer:
         listen: str = "127.0.0.1:0",
         *,
         advertise: str | None = None,
+        data_ports: str | None = None,
+        secret: str | None = None,
         message_limit: int = MESSAGE_LIMIT,
         timing: Timing | None = None,
     ) -> None:
         self._listen = listen
         self._advertise = advertise
+        self._data_ports = data_ports
+        self._secret = secret
         self._message_limit = message_limit
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
+        self._ports: DataPorts | None = None
         self._runner: Runner | None = None
 
     async def __aenter__(self) -> Self:
@@ -64,12 +73,23 @@ class ReceiverServer:
             self._timing,
             wall_us,
             secrets.token_bytes,
+            encoded(self._secret),
             message_limit=self._message_limit,
         )
         runner = Runner(self._core)
         self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
+        if self._data_ports is not None:
+            self._lease_ports(self._data_ports, runner)
         self._runner = runner
         return self
+
+    def _lease_ports(self, data_ports: str, runner: Runner) -> None:
+        where = parse_address(self._listen)
+        if not isinstance(where, TcpAddress):
+            raise NetChannelError(f"data_ports needs TCP, and this server listens on {self._listen}")
+        ports = parse_data_ports(data_ports)
+        self._ports = DataPorts(where.host, ports, lambda: LinkProtocol(runner, self._core.accept))
+        self._core.lease = self._ports.lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,6 +108,8 @@ class ReceiverServer:
         try:
             await self._core_left()
         finally:
+            if self._ports is not None:
+                await self._ports.stop()
             await runner.stop()
 
     async def _core_left(self) -> None:

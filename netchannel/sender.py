@@ -38,6 +38,13 @@ def node_name(kind: str) -> str:
     return f"{kind} {socket.gethostname()}/{os.getpid()}"
 
 
+def encoded(secret: str | None) -> bytes | None:
+    """A shared secret as bytes. Raises ValueError for an empty one."""
+    if secret == "":
+        raise ValueError("the secret is empty: give None for no secret")
+    return None if secret is None else secret.encode()
+
+
 def wall_us() -> int:
     """The time in microseconds since 1970 UTC."""
     return time.time_ns() // 1000
@@ -48,17 +55,20 @@ class SenderServer:
 
     It holds one control connection per receiver, opened with the first channel there, and one data connection per
     channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
-    that an exception never looks like a clean end.
+    that an exception never looks like a clean end. ``secret`` must be the receivers', where there is no TLS.
     """
 
-    def __init__(self, *, timing: Timing | None = None) -> None:
+    def __init__(self, *, secret: str | None = None, timing: Timing | None = None) -> None:
+        self._secret = secret
         self._timing = timing or Timing()
         self._core: SenderCore
         self._runner: Runner | None = None
         self._channels: set[SenderChannel] = set()
 
     async def __aenter__(self) -> Self:
-        self._core = SenderCore(node_name("sender"), self._timing, wall_us, secrets.token_bytes)
+        self._core = SenderCore(
+            node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
+        )
         self._runner = Runner(self._core)
         return self
 
@@ -80,7 +90,7 @@ class SenderServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> SenderChannel:
-        """Make a channel to the receiver at ``to`` (``host:port`` or ``mem:name``); returns at once.
+        """Make a channel to the receiver at ``to`` (``host:port``, ``unix:/path`` or ``mem:name``); returns at once.
 
         Args:
             channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same.

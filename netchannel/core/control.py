@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import struct
 from abc import abstractmethod
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import HandshakeError, ProtocolError
 
 from .link import Closing, Link, log
-from .messages import Message, MessageParser, encode
+from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessageParser, encode
 
 if TYPE_CHECKING:
     from .link import Core
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 GREETING = struct.Struct("<4sBBBx")
 """The first 8 bytes of every connection: magic, lowest and highest version, purpose, zero."""
 MAGIC = b"NETC"
-VERSION = 1
 FOR_CONTROL, FOR_DATA = 0, 1
 
 
@@ -30,13 +30,17 @@ class ControlLink(Link):
     """One side of a control connection."""
 
     control = True
+    role = b""
+    """Which side this is; in the proof, so that a peer's own proof cannot be sent back to it."""
 
     def __init__(self, core: Core, remote: str) -> None:
         super().__init__(core, remote)
         self.peer = remote
         self.greeted = False
         self.round_trip_s: float | None = None
-        self._parser = MessageParser()
+        self._parser = MessageParser(STRANGER_LIMIT)
+        self._nonce = core.random(16)
+        self._peer_nonce = b""
         self._heard = 0.0
         self._beat_due = 0.0
         self._beat_s = core.timing.heartbeat_s
@@ -54,6 +58,8 @@ class ControlLink(Link):
             version=VERSION,
             node=self.core.name,
             dead_after_ms=int(self.core.timing.dead_after_s * 1000),
+            nonce=self._nonce,
+            secret=self.core.secret is not None,
         )
 
     def heard(self, now: float) -> None:
@@ -74,6 +80,8 @@ class ControlLink(Link):
         match message["t"]:
             case "hello":
                 self._greet(message, now)
+            case "proof":
+                self._check_proof(message["mac"], now)
             case "error":
                 self.refused(HandshakeError(f"{self.peer} says: {message['message']}"), now)
             case "ping":
@@ -86,13 +94,35 @@ class ControlLink(Link):
                 raise HandshakeError(f"{self.peer} sent {kind!r} before its hello")
 
     def _greet(self, message: Message, now: float) -> None:
-        if self.greeted:
+        if self._peer_nonce:
             raise ProtocolError(f"{self.peer} sent a second hello")
-        if message["version"] != VERSION:
-            raise HandshakeError(f"{self.peer} speaks version {message['version']}, this side {VERSION}")
-        self.greeted = True
+        if message["secret"] is not (self.core.secret is not None):
+            has, lacks = ("asks for", "has none") if message["secret"] else ("has no", "asks for one")
+            raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
+        self._peer_nonce = message["nonce"] or b"-"
         self.peer = f"{message['node']} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message["dead_after_ms"] / 3000, 0.01))
+        if self.core.secret is None:
+            self._establish(now)
+        else:
+            self.say("proof", mac=self._mac(self.role, self._nonce, self._peer_nonce))
+
+    def _mac(self, role: bytes, own: bytes, other: bytes) -> bytes:
+        return hmac.digest(self.core.secret or b"", b"netchannel " + role + own + other, "sha256")
+
+    def _check_proof(self, mac: bytes, now: float) -> None:
+        if self.greeted or not self._peer_nonce or self.core.secret is None:
+            raise HandshakeError(f"{self.peer} sent a proof that nobody asked for")
+        expected = self._mac(
+            b"receiver" if self.role == b"sender" else b"sender", self._peer_nonce, self._nonce
+        )
+        if not hmac.compare_digest(mac, expected):
+            raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
+        self._establish(now)
+
+    def _establish(self, now: float) -> None:
+        self.greeted = True
+        self._parser.limit = MESSAGE_LIMIT
         self._beat(now)
         self.established(now)
 
@@ -126,7 +156,7 @@ class ControlLink(Link):
 
     @abstractmethod
     def established(self, now: float) -> None:
-        """Both sides have said hello."""
+        """Both sides have said hello, and shown that they know the secret."""
 
     @abstractmethod
     def told(self, message: Message, now: float) -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import HandshakeError, SchemaMismatch
 
-from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, VERSION
+from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC
 from .frames import LAST, Buffer, Frame, FrameParser, Kind, signal
 from .link import Closing, Link, log
-from .messages import encode
+from .messages import VERSION, encode
 
 if TYPE_CHECKING:
     from .inbound import InboundChannel

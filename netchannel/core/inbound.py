@@ -102,6 +102,7 @@ class InboundChannel:
         self._receipted = 0
         self._part_note = b""
         self._expiry: Timer | None = None
+        self._close_port: Callable[[], None] | None = None
         self._give_up: Timer | None = None
         self._watch(now)
 
@@ -194,6 +195,7 @@ class InboundChannel:
         for timer in (self._expiry, self._give_up):
             if timer is not None:
                 timer.cancel()
+        self.hold(None)
         if self.state is ReceiverState.CLOSED:
             self._queue.clear()
             self.queued_bytes = 0
@@ -306,8 +308,15 @@ class InboundChannel:
         self._expiry = self.core.timers.at(now + self.core.timing.token_s, self._expire)
         self._move(ReceiverEvent.GRANT, now)
 
+    def hold(self, close_port: Callable[[], None] | None) -> None:
+        """Keep a port open for the attempt that was granted; the one before it is closed."""
+        if self._close_port is not None:
+            self._close_port()
+        self._close_port = close_port
+
     def _expire(self, now: float) -> None:
         log.warning("channel %s: %s did not use its token", self.id, self.holder)
+        self.hold(None)
         self._move(ReceiverEvent.EXPIRE, now)
 
     def leave_session(self) -> None:
@@ -318,6 +327,7 @@ class InboundChannel:
 
     def attach(self, link: ReceiverData, oldest: int, now: float) -> None:
         """The token came back on ``link``, from a sender that still has ``oldest``."""
+        self.hold(None)
         if self._expiry is not None:
             self._expiry.cancel()
         if self._give_up is not None:

@@ -33,16 +33,22 @@ class Core:
     """What a core has in common with every other: the adapter reads these after each call into it.
 
     ``wall`` gives the time in microseconds since 1970 UTC, ``random`` bytes nobody can guess; both are handed in, so
-    that a simulation repeats itself.
+    that a simulation repeats itself. Peers must show that they know ``secret``, if there is one.
     """
 
     def __init__(
-        self, name: str, timing: Timing, wall: Callable[[], int], random: Callable[[int], bytes]
+        self,
+        name: str,
+        timing: Timing,
+        wall: Callable[[], int],
+        random: Callable[[int], bytes],
+        secret: bytes | None = None,
     ) -> None:
         self.name = name
         self.timing = timing
         self.wall = wall
         self.random = random
+        self.secret = secret
         self.timers = Timers()
         self.slab = memoryview(bytearray(SLAB))
         self.dirty: dict[Link, None] = {}

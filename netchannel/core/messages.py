@@ -14,7 +14,10 @@ from typing import Any
 import msgpack
 from xxhash import xxh3_64_intdigest
 
-from netchannel.errors import ProtocolError
+from netchannel.errors import HandshakeError, ProtocolError
+
+VERSION = 1
+"""Of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
 
 Message = dict[str, Any]
 
@@ -22,10 +25,20 @@ _PREFIX = struct.Struct("<II")
 MESSAGE_LIMIT = 4 << 20
 """The largest control message in bytes; an open request carries a schema."""
 
+STRANGER_LIMIT = 64 << 10
+"""The same before the peer has said who it is."""
+
 _Optional = type(None)
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     # both directions
-    "hello": {"version": (int,), "node": (str,), "dead_after_ms": (int,)},
+    "hello": {
+        "version": (int,),
+        "node": (str,),
+        "dead_after_ms": (int,),
+        "nonce": (bytes,),
+        "secret": (bool,),
+    },
+    "proof": {"mac": (bytes,)},
     "ping": {"at": (int,)},
     "pong": {"at": (int,)},
     "error": {"message": (str,)},
@@ -77,9 +90,11 @@ def decode(payload: bytes) -> Message:
     fields = FIELDS.get(message["t"])
     if fields is None:
         raise ProtocolError(f"a control message of unknown type {message['t'][:40]!r}")
+    if message["t"] == "hello" and isinstance(version := message.get("version"), int) and version != VERSION:
+        raise HandshakeError(f"the peer speaks version {version}, this side version {VERSION}")
     for field, types in fields.items():
         value = message.get(field)
-        if not isinstance(value, types) or isinstance(value, bool):
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise ProtocolError(
                 f"the field {field!r} of a control message {message['t']!r} holds {str(value)[:80]!r}: "
                 f"expected {' or '.join(kind.__name__ for kind in types)}"
@@ -95,7 +110,7 @@ class MessageParser:
     """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated."""
 
     def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
-        self._limit = limit
+        self.limit = limit
         self._kept = bytearray()
 
     def received(self, data: memoryview) -> list[Message]:
@@ -105,8 +120,8 @@ class MessageParser:
         start = 0
         while len(self._kept) - start >= _PREFIX.size:
             length, checksum = _PREFIX.unpack_from(self._kept, start)
-            if length > self._limit:
-                raise ProtocolError(f"a control message claims {length} bytes: the limit is {self._limit}")
+            if length > self.limit:
+                raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
             end = start + _PREFIX.size + length
             if len(self._kept) < end:
                 break

@@ -41,6 +41,13 @@ class Tombstone(NamedTuple):
     until: float
 
 
+class Lease(NamedTuple):
+    """A port that listens for one data connection, until it is closed."""
+
+    port: int
+    close: Callable[[], None]
+
+
 class ReceiverCore(Core):
     """All channels that a process receives on. ``message_limit`` is the largest message taken, in bytes."""
 
@@ -50,14 +57,18 @@ class ReceiverCore(Core):
         timing: Timing,
         wall: Callable[[], int],
         random: Callable[[int], bytes],
+        secret: bytes | None = None,
         *,
         message_limit: int,
     ) -> None:
-        super().__init__(name, timing, wall, random)
+        super().__init__(name, timing, wall, random, secret)
         self.message_limit = message_limit
         self.channels: dict[str, InboundChannel] = {}
         self.sessions: set[ReceiverControl] = set()
         self.incoming: set[Incoming] = set()
+        self.lease: Callable[[], Lease] | None = (
+            None  # where data connections do not go to the dialed address
+        )
         self.farewells: set[ReceiverData] = set()
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
@@ -174,6 +185,18 @@ class ReceiverCore(Core):
         self._grant(channel, session, request, now)
 
     def _grant(self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float) -> None:
+        port = None
+        if self.lease is not None:
+            try:
+                lease = self.lease()
+            except OSError as error:
+                text = f"no port for the data connection: {error}"
+                session.say(
+                    "deny", channel=channel.id, request=request["request"], code="ports", message=text
+                )
+                return
+            channel.hold(lease.close)
+            port = lease.port
         token = self.random(TOKEN_SIZE)
         channel.grant(session, request["stream"], token, now)
         self._tokens[token] = channel, channel.attempt
@@ -184,7 +207,7 @@ class ReceiverCore(Core):
             request=request["request"],
             attempt=channel.attempt,
             token=token,
-            port=None,
+            port=port,
             message_limit=self.message_limit,
         )
 
@@ -214,6 +237,8 @@ class ReceiverCore(Core):
 
 class ReceiverControl(ControlLink):
     """The receiver's end of a control connection."""
+
+    role = b"receiver"
 
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)

@@ -29,9 +29,14 @@ class SenderCore(Core):
     """All channels that a process sends on."""
 
     def __init__(
-        self, name: str, timing: Timing, wall: Callable[[], int], random: Callable[[int], bytes]
+        self,
+        name: str,
+        timing: Timing,
+        wall: Callable[[], int],
+        random: Callable[[int], bytes],
+        secret: bytes | None = None,
     ) -> None:
-        super().__init__(name, timing, wall, random)
+        super().__init__(name, timing, wall, random, secret)
         self.peers: dict[str, Peer] = {}
 
     def register(
@@ -190,6 +195,8 @@ class Peer:
 
 class SenderControl(ControlLink):
     """The sender's end of a control connection."""
+
+    role = b"sender"
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.core, peer.address)

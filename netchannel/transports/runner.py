@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from netchannel.address import MemoryAddress, TcpAddress, parse_address
+from netchannel.address import MemoryAddress, TcpAddress, UnixAddress, parse_address
 from netchannel.core.link import Closing, log
 
 from . import memory
@@ -34,16 +36,22 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         peer = transport.get_extra_info("peername")
-        self._link = self._make_link(str(TcpAddress(*peer[:2])) if isinstance(peer, tuple) else str(peer))
+        # A connection to a Unix socket comes from nowhere: it is named after where it went.
+        name = str(TcpAddress(*peer[:2])) if isinstance(peer, tuple) else peer or self._here(transport)
+        self._link = self._make_link(str(name))
         self._link.adapter = self
         self._runner.protocols.add(self)
         self._set_options(transport.get_extra_info("socket"))
         self._link.connected(self._runner.loop.time())
         self.apply()
 
+    @staticmethod
+    def _here(transport: asyncio.Transport) -> str:
+        return f"unix:{transport.get_extra_info('sockname')}"
+
     def _set_options(self, sock: socket.socket | None) -> None:
         # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
-        if sock is not None and self._link.control and hasattr(socket, "TCP_USER_TIMEOUT"):
+        if sock is not None and self._link.control and sock.family != socket.AF_UNIX:
             dead_after_ms = int(self._runner.core.timing.dead_after_s * 1000)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, dead_after_ms)
 
@@ -193,6 +201,8 @@ async def connect(address: str, make_protocol: Callable[[], LinkProtocol]) -> No
     where = parse_address(address)
     if isinstance(where, MemoryAddress):
         memory.connect(where.name, make_protocol())
+    elif isinstance(where, UnixAddress):
+        await loop.create_unix_connection(make_protocol, where.path)
     else:
         await loop.create_connection(make_protocol, where.host, where.port)
 
@@ -216,9 +226,35 @@ async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Lis
     if isinstance(where, MemoryAddress):
         memory.listen(where.name, make_protocol)
         return Listener(address, lambda: memory.stop_listening(where.name))
+    if isinstance(where, UnixAddress):
+        return await _listen_unix(where, make_protocol)
     try:
         server = await loop.create_server(make_protocol, where.host, where.port, backlog=1024)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
     port = server.sockets[0].getsockname()[1]
     return Listener(str(TcpAddress(where.host, port)), server.close)
+
+
+async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProtocol]) -> Listener:
+    _clear(where)
+    try:
+        server = await asyncio.get_running_loop().create_unix_server(make_protocol, where.path, backlog=1024)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {where}: {error.strerror or error}") from error
+
+    def close() -> None:
+        server.close()
+        Path(where.path).unlink(missing_ok=True)
+
+    return Listener(str(where), close)
+
+
+def _clear(where: UnixAddress) -> None:
+    """Remove the socket of a process that was killed; one that answers is in use."""
+    path = Path(where.path)
+    with socket.socket(socket.AF_UNIX) as probe:
+        if path.is_socket() and probe.connect_ex(where.path) == 0:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {where}: another process does")
+    if path.is_socket():
+        path.unlink()

@@ -24,10 +24,12 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=["tcp", "memory"])
-def address(request: pytest.FixtureRequest) -> str:
-    """Somewhere to listen."""
-    return "127.0.0.1:0" if request.param == "tcp" else f"mem:{next(_names)}"
+@pytest.fixture(params=["tcp", "unix", "memory"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """CH-MEM-1: somewhere to listen, over each transport."""
+    return {"tcp": "127.0.0.1:0", "unix": f"unix:{tmp_path}/s", "memory": f"mem:{next(_names)}"}[
+        request.param
+    ]
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -409,10 +411,87 @@ async def test_versions_are_compared(sender: SenderServer) -> None:
     port = server.sockets[0].getsockname()[1]
     outbox = sender.register_channel("c", to=f"127.0.0.1:{port}", codec="bytes")
     async with asyncio.timeout(5):
-        with pytest.raises(netchannel.HandshakeError, match=r"version 99, this side 1"):
+        with pytest.raises(netchannel.HandshakeError, match=r"version 99, this side version 1"):
             await outbox.close()
     server.close()
     await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "reason"),
+    [
+        ("open sesame", "open barley", "another secret"),
+        ("open sesame", None, "asks for"),
+        (None, "open sesame", "has no secret"),
+    ],
+)
+async def test_strangers_open_no_channels(
+    ours: str | None, theirs: str | None, reason: str, address: str
+) -> None:
+    """CH-SEC-1: wrong or no secret: refused, named on the sender's side, not retried for ever."""
+    async with ReceiverServer(address, secret=ours) as receiver, SenderServer(secret=theirs) as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        async with asyncio.timeout(5):
+            with pytest.raises(netchannel.HandshakeError, match=f"{reason}.*the same secret="):
+                await outbox.close()
+        assert inbox.statistics().state == "registered"
+
+
+async def test_who_knows_the_secret_is_served(address: str) -> None:
+    """CH-SEC-1: with the same secret on both sides the channel works."""
+    async with ReceiverServer(address, secret="s") as receiver, SenderServer(secret="s") as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(b"x")
+        await outbox.close()
+        assert await inbox.recv() == b"x"
+
+
+@pytest.mark.parametrize("data_ports", ["30100-30199", "ephemeral"])
+async def test_ports_for_data(data_ports: str, sender: SenderServer) -> None:
+    """CH-DATA-2: a range, or a fresh port for each channel; reconnects get one too, none stays open."""
+    async with ReceiverServer(data_ports=data_ports) as receiver:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        assert sender._runner is not None
+        for number in range(5):
+            await outbox.send(b"%d" % number)
+            await outbox.flush()
+            ports = [p._transport.get_extra_info("peername")[1] for p in sender._runner.protocols]
+            control = int(receiver.address.split(":")[1])
+            (port,) = [port for port in ports if port != control]
+            assert data_ports == "ephemeral" or 30100 <= port <= 30199
+            for protocol in list(sender._runner.protocols):
+                if not protocol._link.control:
+                    protocol._transport.abort()
+        await outbox.close()
+        assert [bytes(part) async for part in inbox] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_data_ports_that_are_all_in_use(sender: SenderServer, free_address: str) -> None:
+    """CH-DATA-2: a range that is full is a denial with its reason, and the channel waits."""
+    host, port = free_address.split(":")
+    async with ReceiverServer(free_address, data_ports=f"{port}-{port}") as receiver:
+        receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel(
+            "c", to=receiver.address, codec="bytes", fault=netchannel.FaultPolicy(retry=0)
+        )
+        with pytest.raises(netchannel.ChannelBroken, match="in use"):
+            await outbox.close()
+
+
+async def test_unix_sockets_left_by_a_kill_are_taken_over(tmp_path: Path) -> None:
+    """A stale socket file is no address in use, one that answers is."""
+    path = tmp_path / "s"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    async with ReceiverServer(f"unix:{path}") as receiver:
+        with pytest.raises(OSError, match="another process"):
+            async with ReceiverServer(receiver.address):
+                pass
+    assert not path.exists()
 
 
 async def test_a_port_in_use_is_named() -> None:

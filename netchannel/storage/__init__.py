@@ -1,0 +1,30 @@
+"""Bytes on disk: the durable log of a channel, and a spill for what does not fit into memory.
+
+Synchronous, and knows bytes only: what a record's payload means is the caller's affair. The format is described in
+`netchannel.storage.layout`.
+"""
+
+from __future__ import annotations
+
+from .faults import LogBroken, LogDamaged, StorageFull
+from .files import Buffer, File, FileSystem, Locked, RealFiles
+from .log import SegmentLog
+from .segment import Ending, LogRecord, Outline
+from .spill import SpillFile, SpillHandle
+
+__all__ = [
+    "Buffer",
+    "Ending",
+    "File",
+    "FileSystem",
+    "Locked",
+    "LogBroken",
+    "LogDamaged",
+    "LogRecord",
+    "Outline",
+    "RealFiles",
+    "SegmentLog",
+    "SpillFile",
+    "SpillHandle",
+    "StorageFull",
+]

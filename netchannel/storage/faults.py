@@ -1,0 +1,90 @@
+"""The errors that storage raises.
+
+::
+
+    BufferFull
+    └── StorageFull       no room; nothing was written, and the same can be tried again
+    ChannelBroken
+    ├── LogBroken         a write or a sync failed: nothing more will be written
+    └── LogDamaged        what was durable is not there, or not what was written
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from netchannel.errors import BufferFull, ChannelBroken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["LogBroken", "LogDamaged", "StorageFull"]
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class StorageFull(BufferFull):
+    """There is no room for a record of ``needed_bytes``. Nothing of it was kept: it can be tried again."""
+
+    def __init__(self, message: str, *, needed_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class LogBroken(ChannelBroken):
+    """A write or a sync failed at ``offset`` of ``path`` with ``errno``. What was durable before can be read."""
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+        self.errno = errno
+
+
+class LogDamaged(ChannelBroken):
+    """At ``offset`` of ``path`` something else is found than what was durable there."""
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+def damaged(path: Path, offset: int, what: str) -> LogDamaged:
+    """The error for durable bytes that are not there any more."""
+    return LogDamaged(
+        f"{path} is damaged at byte {offset}: {what}; restore the file from a copy, or move its folder away to start "
+        "a new stream and lose what was not acknowledged",
+        path=str(path),
+        offset=offset,
+    )
+
+
+def broken(path: Path, offset: int, doing: str, cause: OSError) -> LogBroken:
+    """The error for a failed write or sync, which may have left anything beyond what was durable."""
+    return LogBroken(
+        f"{doing} {path} at byte {offset} failed: {cause.strerror or cause} (errno {cause.errno}); nothing more is "
+        "written here, what was durable can still be read; check the disk, then register the channel again",
+        path=str(path),
+        offset=offset,
+        errno=cause.errno,
+    )
+
+
+def no_space(directory: Path, needed_bytes: int, cause: OSError) -> StorageFull:
+    """The error for a full disk, after what was written of the record was taken back."""
+    return StorageFull(
+        f"no space is left on the disk of {directory} for a record of {needed_bytes} bytes "
+        f"({cause.strerror or cause}); free some, or wait until the receiver has acknowledged more",
+        needed_bytes=needed_bytes,
+    )
+
+
+def over_limit(directory: Path, needed_bytes: int, used_bytes: int, limit_bytes: int) -> StorageFull:
+    """The error for a record that would exceed ``max_disk_bytes``."""
+    return StorageFull(
+        f"a record of {needed_bytes} bytes does not fit into {directory}: {used_bytes} of max_disk_bytes="
+        f"{limit_bytes} are used; wait until the receiver has acknowledged more, or raise the limit",
+        needed_bytes=needed_bytes,
+    )

@@ -1,0 +1,78 @@
+"""Ports of their own for data connections, one per attempt, from a range or whichever is free."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import socket
+from typing import TYPE_CHECKING
+
+from netchannel.core.receiver import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from netchannel.transports.runner import LinkProtocol
+
+
+def parse_data_ports(text: str) -> range | None:
+    """Read ``"40000-40999"``, or ``"ephemeral"`` as None. Raises ValueError with what was expected."""
+    if text == "ephemeral":
+        return None
+    low, dash, high = text.partition("-")
+    if not (dash and low.isdigit() and high.isdigit() and 0 < int(low) <= int(high) <= 65535):
+        raise ValueError(f"data_ports is {text!r}: expected 'ephemeral' or a range such as '40000-40999'")
+    return range(int(low), int(high) + 1)
+
+
+class DataPorts:
+    """Opens a listening port for each data connection that is granted; the lease closes it."""
+
+    def __init__(self, host: str, ports: range | None, make_protocol: Callable[[], LinkProtocol]) -> None:
+        self._host = host
+        self._ports = ports
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._starting: set[asyncio.Task[None]] = set()
+
+    def lease(self) -> Lease:
+        """Listen on one more port. Raises OSError if none is free."""
+        listener = self._bind()
+        server: list[asyncio.Server] = []
+        closed = False
+
+        async def serve() -> None:
+            # Connections wait in the socket's own queue until this has run.
+            server.append(await self._loop.create_server(self._make_protocol, sock=listener))
+            if closed:
+                server[0].close()
+
+        def close() -> None:
+            nonlocal closed
+            closed = True
+            if server:
+                server[0].close()
+
+        task = self._loop.create_task(serve(), name="netchannel listens for data")
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return Lease(listener.getsockname()[1], close)
+
+    def _bind(self) -> socket.socket:
+        for port in self._candidates():
+            try:
+                return socket.create_server((self._host, port), backlog=16)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise OSError(errno.EADDRINUSE, f"all ports of {self._ports} are in use on {self._host}")
+
+    def _candidates(self) -> Iterable[int]:
+        if self._ports is None:
+            return [0]
+        return random.sample(self._ports, len(self._ports))
+
+    async def stop(self) -> None:
+        """Wait until nothing is being started any more."""
+        await asyncio.gather(*self._starting)
