@@ -1,81 +1,30 @@
-"""The process-wide services: one sender and one receiver on a background thread, as blocking objects.
+"""The process-wide services as blocking objects, for code that has no event loop, such as a Spark task.
 
-For code that has no event loop, such as a Spark task. The thread runs a uvloop of its own; it is started by the
-first call and stopped, after leaving both servers, when the interpreter exits. A forked child starts anew.
+The names are those of `SenderServer`, `ReceiverServer` and their channels; each call waits for its result.
 """
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import os
-import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-import uvloop
-
-from netchannel.errors import EndOfChannel, NetChannelError
-from netchannel.receiver import ReceiverChannel, ReceiverServer
-from netchannel.sender import SenderChannel, SenderServer
+from netchannel import services
+from netchannel.errors import EndOfChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Iterable
 
     import pyarrow as pa
 
+    from netchannel.receiver import ReceiverChannel, ReceiverServer
+    from netchannel.sender import SenderChannel, SenderServer
+    from netchannel.services import ServiceThread
     from netchannel.values import ChannelStatistics, CloseReport, Message, Position
-
-T = TypeVar("T")
-
-DEFAULT_LISTEN = "127.0.0.1:0"
-
-
-class _Thread:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="netchannel", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` there and wait for it here; an interrupt here cancels it there."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def call(self, function: Callable[..., T], *args: Any, **settings: Any) -> T:
-        """Call ``function`` there and wait for its result here."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(function(*args, **settings))
-            except Exception as error:  # noqa: BLE001 - it is raised where the caller waits
-                future.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return future.result()
-
-    def stop(self) -> None:
-        """Stop the loop and the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class BlockingSenderChannel:
     """`SenderChannel` for threads without an event loop: the same names, and each call waits for its result."""
 
-    def __init__(self, thread: _Thread, channel: SenderChannel) -> None:
+    def __init__(self, thread: ServiceThread, channel: SenderChannel) -> None:
         self._thread = thread
         self._channel = channel
 
@@ -130,7 +79,7 @@ class BlockingSenderChannel:
 class BlockingReceiverChannel:
     """`ReceiverChannel` for threads without an event loop: the same names, and each call waits; an iterator."""
 
-    def __init__(self, thread: _Thread, channel: ReceiverChannel) -> None:
+    def __init__(self, thread: ServiceThread, channel: ReceiverChannel) -> None:
         self._thread = thread
         self._channel = channel
 
@@ -160,11 +109,11 @@ class BlockingReceiverChannel:
 
     def recv(self) -> Any:
         """As `ReceiverChannel.recv`."""
-        return self._thread.wait(self._channel.recv())
+        return self.recv_message().batch
 
     def recv_message(self) -> Message:
         """As `ReceiverChannel.recv_message`."""
-        return self._thread.wait(self._channel.recv_message())
+        return self._channel.read(self._thread.wait(self._channel.next_item(), self._channel.put_back))
 
     def ack(self, upto: int) -> None:
         """As `ReceiverChannel.ack`."""
@@ -190,7 +139,7 @@ class BlockingReceiverChannel:
 class BlockingSenderServer:
     """The process-wide `SenderServer`."""
 
-    def __init__(self, thread: _Thread, server: SenderServer) -> None:
+    def __init__(self, thread: ServiceThread, server: SenderServer) -> None:
         self._thread = thread
         self._server = server
 
@@ -203,7 +152,7 @@ class BlockingSenderServer:
 class BlockingReceiverServer:
     """The process-wide `ReceiverServer`."""
 
-    def __init__(self, thread: _Thread, server: ReceiverServer) -> None:
+    def __init__(self, thread: ServiceThread, server: ReceiverServer) -> None:
         self._thread = thread
         self._server = server
 
@@ -218,70 +167,9 @@ class BlockingReceiverServer:
         return BlockingReceiverChannel(self._thread, channel)
 
 
-class _Services:
-    """What this process has started of the two."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: _Thread | None = None
-        self._sender: SenderServer | None = None
-        self._receiver: ReceiverServer | None = None
-        self._listen = ""
-
-    def _started(self) -> _Thread:
-        if self._thread is None:
-            self._thread = _Thread()
-            atexit.register(self.leave)
-        return self._thread
-
-    def sender(self) -> BlockingSenderServer:
-        with self._lock:
-            thread = self._started()
-            if self._sender is None:
-                self._sender = thread.wait(SenderServer().__aenter__())
-            return BlockingSenderServer(thread, self._sender)
-
-    def receiver(self, address: str | None) -> BlockingReceiverServer:
-        with self._lock:
-            thread = self._started()
-            if self._receiver is None:
-                listen = address or DEFAULT_LISTEN
-                self._receiver = thread.wait(ReceiverServer(listen).__aenter__())
-                self._listen = listen
-            elif address not in (None, self._listen, self._receiver.address):
-                raise NetChannelError(
-                    f"this process receives at {self._receiver.address} already, not at {address}: the first call "
-                    f"of receiver_server() binds; start a ReceiverServer of your own for another address"
-                )
-            return BlockingReceiverServer(thread, self._receiver)
-
-    def leave(self) -> None:
-        """Leave both servers, each within its ``leave_s``, and stop the thread."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            if thread is None:
-                return
-            for server in (self._sender, self._receiver):
-                if server is not None:
-                    thread.wait(server.__aexit__(None, None, None))
-            self._sender = self._receiver = None
-            thread.stop()
-
-
-_services = _Services()
-
-
-def _start_anew() -> None:
-    global _services  # noqa: PLW0603 - the process' one instance; a child has no thread to serve the parent's
-    _services = _Services()
-
-
-os.register_at_fork(after_in_child=_start_anew)
-
-
 def sender_server() -> BlockingSenderServer:
     """The process-wide sender, started by the first call."""
-    return _services.sender()
+    return BlockingSenderServer(*services.services.sender())
 
 
 def receiver_server(address: str | None = None) -> BlockingReceiverServer:
@@ -291,4 +179,4 @@ def receiver_server(address: str | None = None) -> BlockingReceiverServer:
         NetChannelError: it is bound to another address already.
         OSError: the address cannot be bound.
     """
-    return _services.receiver(address)
+    return BlockingReceiverServer(*services.services.receiver(address))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .codec import Decoder
-    from .core.inbound import InboundChannel
+    from .core.inbound import InboundChannel, Item
 
 MESSAGE_LIMIT = 1 << 30
 
@@ -118,6 +118,10 @@ class ReceiverServer:
         self._core.on_farewells_done = done.notify
         while self._core.farewells:
             await done.wait()
+
+    def descriptors(self) -> list[int]:
+        """Of all its sockets, e.g. to close them in a forked child."""
+        return [] if self._runner is None else self._runner.descriptors() + self._listener.descriptors()
 
     @property
     def address(self) -> str:
@@ -230,8 +234,20 @@ class ReceiverChannel:
 
     async def recv_message(self) -> Message:
         """Wait for the next message, with its note, number and send timestamp."""
+        return self.read(await self.next_item())
+
+    async def next_item(self) -> Item:
+        """Wait for the next message as it was received; for faces on other threads, which `read` it there."""
         while (item := self._core.take()) is None:
             await self._changes.wait()
+        return item
+
+    def put_back(self, item: Item) -> None:
+        """Whoever took ``item`` was cancelled before it got it: it is next again."""
+        self._core.put_back(item)
+
+    def read(self, item: Item) -> Message:
+        """Decode an item."""
         body, note, sequence, timestamp, context = item
         return Message(self._decoder.decode(body, context), note, sequence, timestamp)
 

@@ -128,6 +128,10 @@ class SenderServer:
         self._channels.add(channel)
         return channel
 
+    def descriptors(self) -> list[int]:
+        """Of all its sockets, e.g. to close them in a forked child."""
+        return [] if self._runner is None else self._runner.descriptors()
+
     async def _leave(self, reason: str) -> None:
         runner, self._runner = self._runner, None
         if runner is None:

@@ -142,6 +142,12 @@ class InboundChannel:
         self.check_live()
         return None
 
+    def put_back(self, item: Item) -> None:
+        """Undo the last `take`."""
+        self._queue.appendleft(item)
+        self.queued_bytes += len(item.body) + len(item.note)
+        self.on_change()
+
     def ack(self, upto: int, now: float) -> None:
         """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
         expected = self.expected or 0

@@ -80,6 +80,12 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self._link.lost(reason, self._runner.loop.time())
         self._runner.check_done()
 
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's, if there is one."""
+        sock = self._transport.get_extra_info("socket")
+        return None if sock is None else int(sock.fileno())
+
     def abort(self) -> None:
         """Close at once, whatever the link wants."""
         self._link.closing = Closing.ABORT
@@ -175,6 +181,10 @@ class Runner:
         if (when := self.core.timers.next()) is not None:
             self._set_alarm(when)
 
+    def descriptors(self) -> list[int]:
+        """Of all connections."""
+        return [found for protocol in self.protocols if (found := protocol.descriptor) is not None]
+
     def check_done(self) -> None:
         """Tell `stop` when nothing is connected or dialing any more."""
         if self._done is not None and not self.protocols and not self._dialing:
@@ -210,9 +220,14 @@ async def connect(address: str, make_protocol: Callable[[], LinkProtocol]) -> No
 class Listener:
     """A place where connections are accepted. ``address`` is the one that is bound."""
 
-    def __init__(self, address: str, close: Callable[[], None]) -> None:
+    def __init__(self, address: str, close: Callable[[], None], server: asyncio.Server | None = None) -> None:
         self.address = address
         self._close = close
+        self._server = server
+
+    def descriptors(self) -> list[int]:
+        """Of the sockets that listen."""
+        return [] if self._server is None else [sock.fileno() for sock in self._server.sockets]
 
     def close(self) -> None:
         """Accept no more."""
@@ -233,7 +248,7 @@ async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Lis
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
     port = server.sockets[0].getsockname()[1]
-    return Listener(str(TcpAddress(where.host, port)), server.close)
+    return Listener(str(TcpAddress(where.host, port)), server.close, server)
 
 
 async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProtocol]) -> Listener:
@@ -247,7 +262,7 @@ async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProto
         server.close()
         Path(where.path).unlink(missing_ok=True)
 
-    return Listener(str(where), close)
+    return Listener(str(where), close, server)
 
 
 def _clear(where: UnixAddress) -> None:

@@ -92,27 +92,75 @@ async def test_a_process_that_exits_without_closing_has_failed() -> None:
 
 FORK = """
 import json, os, netchannel
+from netchannel.services import services
+alive, keep_alive = os.pipe()
 parent = netchannel.receiver_server()
 inbox = parent.register_channel("c", codec="bytes")
+own = netchannel.sender_server().register_channel("own", to=parent.address, codec="bytes")
+parent.register_channel("own", codec="bytes")
+own.attached()
 reader, writer = os.pipe()
-if os.fork() == 0:
+pid = os.fork()
+if pid == 0:
+    os.close(keep_alive)
     child = netchannel.receiver_server()
     outbox = netchannel.sender_server().register_channel("c", to=parent.address, codec="bytes")
     outbox.send(child.address.encode())
     outbox.close()
     os.write(writer, b"done")
+    os.read(alive, 1)  # until the parent is gone or lets go
     os._exit(0)
 address = bytes(inbox.recv()).decode()
 os.read(reader, 4)
+own.send(b"unharmed")
+own.flush()
+parent_address = parent.address
+services.leave()
+again = netchannel.receiver_server(parent_address)
+print(json.dumps([parent_address, again.address, address]))
+os.close(keep_alive)
 os.wait()
-print(json.dumps([parent.address, address]))
 """
 
 
 def test_a_forked_child_gets_services_of_its_own() -> None:
-    """CH-FORK-1: fork after use: the child's are fresh, the parent's unharmed."""
-    parent, child = ended(script(FORK))
-    assert parent != child
+    """CH-FORK-1: the child's are fresh, the parent's unharmed, its port free again while the child lives."""
+    parent, again, child = ended(script(FORK))
+    assert parent == again != child
+
+
+AIO = """
+import asyncio, json, pyarrow as pa, netchannel.aio
+async def main():
+    receiver, sender = netchannel.aio.receiver_server(), netchannel.aio.sender_server()
+    inbox = receiver.register_channel("c", ack="explicit")
+    outbox = sender.register_channel("c", to=receiver.address)
+    received = []
+    async def consume():
+        async for batch in inbox:
+            received.append(batch.column(0)[0].as_py())
+            await inbox.ack(inbox.position.sequence)
+    async def cancelled():
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+    for number in range(200):
+        await outbox.send(pa.record_batch({"n": [number]}))
+        await cancelled()
+    consuming = asyncio.create_task(consume())
+    report = await outbox.close()
+    await consuming
+    print(json.dumps([received, report.acknowledged, inbox.statistics().received]))
+asyncio.run(main())
+"""
+
+
+def test_coroutines_of_other_loops_use_the_same_services() -> None:
+    """CH-CAN-1: through `netchannel.aio` too, a `recv` that is cancelled takes nothing away."""
+    received, acknowledged, counted = ended(script(AIO))
+    assert received == list(range(200))
+    assert (acknowledged, counted) == (200, 200)
 
 
 KILLED_RECEIVER = """

@@ -1,0 +1,158 @@
+"""The process-wide services: one sender and one receiver on a background thread with a uvloop of its own.
+
+The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
+child closes what it inherited of them and starts anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import uvloop
+
+from netchannel.errors import NetChannelError
+from netchannel.receiver import ReceiverServer
+from netchannel.sender import SenderServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
+
+DEFAULT_LISTEN = "127.0.0.1:0"
+
+
+class ServiceThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="netchannel", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """Run ``coroutine`` there and wait for it here.
+
+        An interrupt here cancels it there; if it was done already, ``undo`` is called there with its result.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            self._take_back(future, undo)
+            raise
+
+    async def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """`wait` for coroutines of other loops; cancelling counts as an interrupt."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._take_back(future, undo)
+            raise
+
+    def _take_back(self, future: Future[T], undo: Callable[[T], None] | None) -> None:
+        if not future.cancel() and undo is not None and future.exception() is None:
+            self._loop.call_soon_threadsafe(undo, future.result())
+
+    def call(self, function: Callable[..., T], *args: Any, **settings: Any) -> T:
+        """Call ``function`` there and wait for its result here."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*args, **settings))
+            except Exception as error:  # noqa: BLE001 - it is raised where the caller waits
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+    def stop(self) -> None:
+        """Stop the loop and the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Services:
+    """What this process has started of the two."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: ServiceThread | None = None
+        self._sender: SenderServer | None = None
+        self._receiver: ReceiverServer | None = None
+        self._listen = ""
+
+    def _started(self) -> ServiceThread:
+        if self._thread is None:
+            self._thread = ServiceThread()
+            atexit.register(self.leave)
+        return self._thread
+
+    def sender(self) -> tuple[ServiceThread, SenderServer]:
+        """The sender, started if it is not."""
+        with self._lock:
+            thread = self._started()
+            if self._sender is None:
+                self._sender = thread.wait(SenderServer().__aenter__())
+            return thread, self._sender
+
+    def receiver(self, address: str | None) -> tuple[ServiceThread, ReceiverServer]:
+        """The receiver, bound if it is not. Raises NetChannelError if it is bound elsewhere."""
+        with self._lock:
+            thread = self._started()
+            if self._receiver is None:
+                listen = address or DEFAULT_LISTEN
+                self._receiver = thread.wait(ReceiverServer(listen).__aenter__())
+                self._listen = listen
+            elif address not in (None, self._listen, self._receiver.address):
+                raise NetChannelError(
+                    f"this process receives at {self._receiver.address} already, not at {address}: the first call of "
+                    f"receiver_server() binds; start a ReceiverServer of your own for another address"
+                )
+            return thread, self._receiver
+
+    def leave(self) -> None:
+        """Leave both servers, each within its ``leave_s``, and stop the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            for server in (self._sender, self._receiver):
+                if server is not None:
+                    thread.wait(server.__aexit__(None, None, None))
+            self._sender = self._receiver = None
+            thread.stop()
+
+    def close_inherited(self) -> None:
+        """In a forked child: close the parent's sockets here, so that only the parent holds them."""
+        for server in (self._sender, self._receiver):
+            if server is not None:
+                for descriptor in server.descriptors():
+                    os.close(descriptor)
+
+
+services = Services()
+_inherited: list[Services] = []
+"""Never collected: an event loop that is torn down in a child would close what the child has opened since."""
+
+
+def _start_anew() -> None:
+    global services  # noqa: PLW0603 - the process' one instance; a child has no thread to serve the parent's
+    services.close_inherited()
+    _inherited.append(services)
+    services = Services()
+
+
+os.register_at_fork(after_in_child=_start_anew)
