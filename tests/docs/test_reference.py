@@ -387,7 +387,7 @@ def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
     from netchannel.core.sender import PERMANENT
 
     codes = {code(row[0]): row[2] for row in table(PROTOCOL, "deny")[4:]}
-    assert {name for name, then in codes.items() if then == "gives up"} == PERMANENT
+    assert {name for name, then in codes.items() if then == "gives up"} == set(PERMANENT)
 
 
 def test_states_are_drawn_from_the_tables() -> None:
