@@ -90,7 +90,7 @@ class BytesEncoder:
 
 
 class BytesDecoder:
-    """Bytes as they are; small ones as bytes, large ones as a memoryview of the receive buffer."""
+    """Bytes as they are: a memoryview of what was received."""
 
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn."""

@@ -58,7 +58,7 @@ class ReceiverServer:
     ) -> None:
         self._listen = listen
         self._advertise = advertise
-        self._data_ports = data_ports
+        self._data_ports = None if data_ports is None else _data_ports(listen, data_ports)
         self._secret = secret
         self._message_limit = message_limit
         self._timing = timing or Timing()
@@ -78,18 +78,15 @@ class ReceiverServer:
         )
         runner = Runner(self._core)
         self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
-        if self._data_ports is not None:
-            self._lease_ports(self._data_ports, runner)
+        self._lease_ports(runner)
         self._runner = runner
         return self
 
-    def _lease_ports(self, data_ports: str, runner: Runner) -> None:
-        where = parse_address(self._listen)
-        if not isinstance(where, TcpAddress):
-            raise NetChannelError(f"data_ports needs TCP, and this server listens on {self._listen}")
-        ports = parse_data_ports(data_ports)
-        self._ports = DataPorts(where.host, ports, lambda: LinkProtocol(runner, self._core.accept))
-        self._core.lease = self._ports.lease
+    def _lease_ports(self, runner: Runner) -> None:
+        if self._data_ports is not None:
+            host, ports = self._data_ports
+            self._ports = DataPorts(host, ports, lambda: LinkProtocol(runner, self._core.accept))
+            self._core.lease = self._ports.lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -179,6 +176,13 @@ class ReceiverServer:
         return ReceiverChannel(core_channel, decoder, self._runner.loop.time)
 
 
+def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:
+    where = parse_address(listen)
+    if not isinstance(where, TcpAddress):
+        raise NetChannelError(f"data_ports needs TCP, and this server listens on {listen}")
+    return where.host, parse_data_ports(data_ports)
+
+
 class ReceiverChannel:
     """One stream, as its consumer sees it; an async iterator. Made by `ReceiverServer.register_channel`.
 
@@ -238,8 +242,14 @@ class ReceiverChannel:
 
     async def next_item(self) -> Item:
         """Wait for the next message as it was received; for faces on other threads, which `read` it there."""
-        while (item := self._core.take()) is None:
-            await self._changes.wait()
+        core = self._core
+        while (item := core.take()) is None:
+            core.waiting += 1
+            core.check_starved()
+            try:
+                await self._changes.wait()
+            finally:
+                core.waiting -= 1
         return item
 
     def put_back(self, item: Item) -> None:
@@ -288,4 +298,6 @@ class ReceiverChannel:
             buffered_bytes=core.queued_bytes,
             in_flight=0,
             reconnects=max(0, core.attachments - 1),
+            dropped=core.dropped,
+            starved=core.starved,
         )

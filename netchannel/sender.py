@@ -219,7 +219,14 @@ class SenderChannel:
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in {core.head - core.acknowledged} "
                     f"messages, and {size} more do not fit ({core.buffer}): wait with flush(), or let it block"
                 )
-            await self.changes.wait()
+            if core.make_room(size):
+                break
+            core.waiting += 1
+            core.wait_for_room()
+            try:
+                await self.changes.wait()
+            finally:
+                core.waiting -= 1
             core.admit(body)
         core.append(body, context)
         self._since_yield += size + 64
@@ -307,4 +314,6 @@ class SenderChannel:
             buffered_bytes=core.kept_bytes,
             in_flight=core.sent - core.acknowledged,
             reconnects=core.reconnects,
+            dropped=core.dropped,
+            starved=core.starved,
         )

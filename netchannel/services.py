@@ -44,7 +44,7 @@ class ServiceThread:
 
         An interrupt here cancels it there; if it was done already, ``undo`` is called there with its result.
         """
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self._submit(coroutine, undo)
         try:
             return future.result()
         except BaseException:
@@ -53,14 +53,26 @@ class ServiceThread:
 
     async def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
         """`wait` for coroutines of other loops; cancelling counts as an interrupt."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self._submit(coroutine, undo)
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
             self._take_back(future, undo)
             raise
 
+    def _submit(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None) -> Future[T]:
+        future: Future[T] = Future()
+
+        def start() -> None:
+            task = self._loop.create_task(coroutine)
+            task.add_done_callback(lambda task: _hand_over(task, future, undo))
+            future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))
+
+        self._loop.call_soon_threadsafe(start)
+        return future
+
     def _take_back(self, future: Future[T], undo: Callable[[T], None] | None) -> None:
+        # Once it runs, the result is there or a moment away: `_hand_over` sets both together.
         if not future.cancel() and undo is not None and future.exception() is None:
             self._loop.call_soon_threadsafe(undo, future.result())
 
@@ -82,6 +94,19 @@ class ServiceThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], None] | None) -> None:
+    """Give the result to who waits for it; back where it came from if nobody does any more."""
+    if not future.set_running_or_notify_cancel():
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            undo(task.result())
+    elif task.cancelled():
+        future.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
 
 
 class Services:

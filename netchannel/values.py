@@ -15,22 +15,24 @@ class BufferPolicy:
     """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
 
     ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always admitted
-    to an empty buffer, whatever its size. When full, ``send`` waits (``block``) or raises `BufferFull` (``fail``).
+    to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull` (``fail``), or
+    drops the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer sees have a gap
+    there, and it waits while there is nothing to drop).
     On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
     channel's socket is not read.
     """
 
     max_bytes: int | None = 64 * MIB
     max_messages: int | None = None
-    when_full: Literal["block", "fail"] = "block"
+    when_full: Literal["block", "fail", "drop_oldest"] = "block"
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_messages"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1, or None for no bound")
-        if self.when_full not in ("block", "fail"):
-            raise ValueError(f"when_full is {self.when_full!r}: expected 'block' or 'fail'")
+        if self.when_full not in ("block", "fail", "drop_oldest"):
+            raise ValueError(f"when_full is {self.when_full!r}: expected 'block', 'fail' or 'drop_oldest'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,9 @@ class ChannelStatistics:
 
     On a sender ``sent`` counts messages taken from the application, ``received`` those that the peer has, and
     ``buffered_*`` what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection. On
-    a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read.
+    a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read. ``dropped`` counts
+    messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the consumer for
+    a message: acknowledge more often than the sender's buffer is full.
     """
 
     state: str
@@ -101,6 +105,8 @@ class ChannelStatistics:
     buffered_bytes: int
     in_flight: int
     reconnects: int
+    dropped: int
+    starved: bool
 
 
 def check_channel_id(channel_id: str) -> str:

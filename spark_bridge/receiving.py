@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import netchannel
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy
-from netchannel.address import MemoryAddress, TcpAddress, parse_address
+from netchannel.address import TcpAddress, parse_address
 
 from .errors import SparkBridgeError
 from .schemas import DeclaredSchema, Normaliser, arrow_schema
@@ -91,8 +91,8 @@ def _announcement(channel: str) -> str:
 def _listen_address(peer: str) -> str:
     """Any port on the interface by which this machine reaches ``peer``."""
     address = parse_address(peer)
-    if isinstance(address, MemoryAddress):
-        raise SparkBridgeError(f"{peer} is within one process: tasks announce themselves to host:port")
+    if not isinstance(address, TcpAddress):
+        raise SparkBridgeError(f"{peer} is within one machine: tasks announce themselves to host:port")
     family, kind, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)

@@ -7,6 +7,8 @@ import struct
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from xxhash import xxh3_64_intdigest
+
 from netchannel.errors import HandshakeError, ProtocolError
 
 from .link import Closing, Link, log
@@ -15,15 +17,20 @@ from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessagePa
 if TYPE_CHECKING:
     from .link import Core
 
-GREETING = struct.Struct("<4sBBBx")
-"""The first 8 bytes of every connection: magic, lowest and highest version, purpose, zero."""
+GREETING = struct.Struct("<4sBBBB")
+"""The first 8 bytes of every connection: magic, lowest and highest version, purpose, check of the seven before."""
 MAGIC = b"NETC"
 FOR_CONTROL, FOR_DATA = 0, 1
 
 
 def greeting(purpose: int) -> bytes:
     """What the side that dialed sends first."""
-    return GREETING.pack(MAGIC, VERSION, VERSION, purpose)
+    return with_check(GREETING.pack(MAGIC, VERSION, VERSION, purpose, 0))
+
+
+def with_check(greeting: bytes) -> bytes:
+    """The greeting with its last byte set: the lowest of XXH3-64 over the others."""
+    return greeting[:-1] + bytes([xxh3_64_intdigest(greeting[:-1]) & 0xFF])
 
 
 class ControlLink(Link):
@@ -83,7 +90,7 @@ class ControlLink(Link):
             case "proof":
                 self._check_proof(message["mac"], now)
             case "error":
-                self.refused(HandshakeError(f"{self.peer} says: {message['message']}"), now)
+                self._told_off(message, now)
             case "ping":
                 self.say("pong", at=message["at"])
             case "pong":
@@ -91,7 +98,15 @@ class ControlLink(Link):
             case _ if self.greeted:
                 self.told(message, now)
             case kind:
-                raise HandshakeError(f"{self.peer} sent {kind!r} before its hello")
+                raise ProtocolError(f"{self.peer} sent {kind!r} before its hello")
+
+    def _told_off(self, message: Message, now: float) -> None:
+        """The peer hangs up; only what two versions or two secrets cannot mend is for good."""
+        if message["permanent"]:
+            self.refused(HandshakeError(f"{self.peer} says: {message['message']}"), now)
+        else:
+            log.warning("%s: %s hangs up: %s", self.core.name, self.peer, message["message"])
+            self.abort()
 
     def _greet(self, message: Message, now: float) -> None:
         if self._peer_nonce:
@@ -112,7 +127,7 @@ class ControlLink(Link):
 
     def _check_proof(self, mac: bytes, now: float) -> None:
         if self.greeted or not self._peer_nonce or self.core.secret is None:
-            raise HandshakeError(f"{self.peer} sent a proof that nobody asked for")
+            raise ProtocolError(f"{self.peer} sent a proof that nobody asked for")
         expected = self._mac(
             b"receiver" if self.role == b"sender" else b"sender", self._peer_nonce, self._nonce
         )
@@ -151,7 +166,7 @@ class ControlLink(Link):
     def violated(self, error: ProtocolError, now: float) -> None:
         """Tell the peer why before hanging up."""
         log.warning("%s: control connection with %s closed: %s", self.core.name, self.peer, error)
-        self.say("error", message=str(error)[:1000])
+        self.say("error", message=str(error)[:1000], permanent=isinstance(error, HandshakeError))
         self.close()
 
     @abstractmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.errors import HandshakeError, SchemaMismatch
+from netchannel.errors import ProtocolError, SchemaMismatch
 
-from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC
+from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, with_check
 from .frames import LAST, Buffer, Frame, FrameParser, Kind, signal
 from .link import Closing, Link, log
 from .messages import VERSION, encode
@@ -36,16 +36,16 @@ class Incoming(Link):
         self._filled += n
         if self._filled < len(self._greeting):
             return
-        magic, lowest, highest, purpose = GREETING.unpack(self._greeting)
-        if magic != MAGIC or purpose not in (FOR_CONTROL, FOR_DATA):
-            raise HandshakeError(
+        magic, lowest, highest, purpose, _ = GREETING.unpack(self._greeting)
+        good = with_check(bytes(self._greeting)) == self._greeting
+        if not good or magic != MAGIC or purpose not in (FOR_CONTROL, FOR_DATA):
+            raise ProtocolError(
                 f"its first bytes {bytes(self._greeting)!r} are not those of a network channel"
             )
         if not lowest <= VERSION <= highest:
             text = f"it speaks versions {lowest} to {highest}, this side version {VERSION}"
-            self.send(
-                encode({"t": "error", "message": text}) if purpose == FOR_CONTROL else signal(Kind.REFUSED)
-            )
+            answer = {"t": "error", "message": text, "permanent": True}
+            self.send(encode(answer) if purpose == FOR_CONTROL else signal(Kind.REFUSED))
             log.warning("%s: connection from %s closed: %s", self.core.name, self.remote, text)
             self.close()
             return
@@ -93,7 +93,7 @@ class ReceiverData(Link):
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
-            raise HandshakeError(f"a frame {Kind(frame.kind).name} came where a token was due")
+            raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
         channel = self._receiver.redeem(bytes(frame.payload))
         self.disarm()
         if channel is None:
@@ -116,19 +116,21 @@ class ReceiverData(Link):
                 channel.deliver_part(frame)
             case Kind.SCHEMA | Kind.CONTEXT:
                 self._collect(channel, frame, now)
+            case Kind.GAP:
+                channel.gap(frame.sequence, frame.items)
+            case Kind.BLOCKED:
+                channel.blocked(frame.sequence, frame.items)
             case Kind.END:
                 channel.end(frame.sequence, now)
             case Kind.FAIL:
                 channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
             case kind:
-                raise HandshakeError(f"a frame {Kind(kind).name} came out of place")
+                raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
 
     def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
         self._blob += frame.payload
         if len(self._blob) > self._receiver.message_limit:
-            raise HandshakeError(
-                f"a schema or dictionaries of more than {self._receiver.message_limit} bytes"
-            )
+            raise ProtocolError(f"a schema or dictionaries of more than {self._receiver.message_limit} bytes")
         if not frame.flags & LAST:
             return
         blob, self._blob = bytes(self._blob), bytearray()

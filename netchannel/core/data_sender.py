@@ -56,6 +56,8 @@ class SenderData(Link):
                 channel.on_ack(frame.sequence)
             case Kind.RECEIPT if attached:
                 channel.on_receipt(frame.sequence)
+            case Kind.STARVED if attached:
+                channel.on_starved()
             case Kind.ATTACHED if not attached:
                 self.disarm()
                 self.attached = True

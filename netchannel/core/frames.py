@@ -2,11 +2,12 @@
 
 A frame is a header of 48 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
 
-    checksum u32 | kind u8 | flags u8 | reserved u16 | count u32 | length u32
+    checksum u32 | check u16 | kind u8 | flags u8 | count u32 | length u32
     sequence u64 | timestamp i64 (microseconds since 1970 UTC) | group u64 | extent u64
 
 ``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen bits let
-pass, and what a middlebox breaks, ends the connection, and the message is sent again.
+pass, and what a middlebox breaks, ends the connection, and the message is sent again. ``check`` is the lowest quarter
+of XXH3-64 over the header behind it, so that a length is believed before its payload has come.
 
 The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
 lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
@@ -32,8 +33,9 @@ Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
 
 _CHECKSUM = struct.Struct("<I")
-_FIELDS = struct.Struct("<BBHIIQqQQ")
-_HEADER = struct.Struct("<IBBHIIQqQQ")
+_CHECK = struct.Struct("<H")
+_FIELDS = struct.Struct("<BBIIQqQQ")
+_HEADER = struct.Struct("<IHBBIIQqQQ")
 HEADER_SIZE = _HEADER.size
 
 FRAME_LIMIT = 1 << 20
@@ -60,12 +62,15 @@ class Kind(IntEnum):
     PART = 5
     END = 6  # sequence: the number of messages of the stream
     FAIL = 7  # sequence: as END; payload: the producer's message
+    GAP = 8  # count messages from sequence on were dropped before they were sent
+    BLOCKED = 9  # the producer waits: all below sequence is received, count of it not acknowledged
     ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
     ACK = 17  # sequence: everything below is acknowledged
     RECEIPT = 18  # sequence: everything below is received
     FINISHED = 19  # the end is acknowledged
     CLOSED = 20  # the consumer wants no more; payload: why
     REFUSED = 21  # the token, or once attached the schema, is not taken; payload: why
+    STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
     REQUEST = 32  # reserved
 
 
@@ -105,7 +110,8 @@ def _fields(
     extent: int = 0,
 ) -> bytes:
     """A header but for its checksum."""
-    return _FIELDS.pack(kind, flags, 0, count, length, sequence, timestamp, 0, extent)
+    fields = _FIELDS.pack(kind, flags, count, length, sequence, timestamp, 0, extent)
+    return _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields
 
 
 def _joined(fields: bytes, *payload: Buffer) -> bytes:
@@ -276,7 +282,7 @@ class FrameParser:
         self._stash = b""
         while end - start >= HEADER_SIZE:
             header = _HEADER.unpack_from(slab, start)
-            length = _checked_length(header)
+            length = _checked_length(header, slab[start + _CHECKSUM.size + _CHECK.size : start + HEADER_SIZE])
             payload_start, frame_end = start + HEADER_SIZE, start + HEADER_SIZE + length
             if frame_end > end:
                 if length <= DIRECT:
@@ -291,7 +297,7 @@ class FrameParser:
         return frames
 
     def _receive_directly(self, header: tuple[int, ...], begun: memoryview) -> None:
-        _, kind, _, _, part, length, *_ = header
+        _, _, kind, _, part, length, *_ = header
         if kind == Kind.PART and part:
             self._target = self._room(part, length)
         else:
@@ -301,7 +307,7 @@ class FrameParser:
         self._header = header
 
     def _completed(self, header: tuple[int, ...], payload: memoryview) -> list[Frame]:
-        _, kind, flags, _, count, length, sequence, timestamp, _, extent = header
+        _, _, kind, flags, count, length, sequence, timestamp, _, extent = header
         if kind == Kind.PART and count:
             room = self._room(count, length)
             if payload.obj is not room.obj:
@@ -340,8 +346,10 @@ class FrameParser:
         return body.toreadonly()
 
 
-def _checked_length(header: tuple[int, ...]) -> int:
-    kind, length = header[1], header[5]
+def _checked_length(header: tuple[int, ...], fields: memoryview) -> int:
+    check, kind, length = header[1], header[2], header[5]
+    if xxh3_64_intdigest(fields) & 0xFFFF != check:
+        raise ProtocolError("a frame's header does not match its check: it was changed on the way")
     if kind not in KINDS:
         raise ProtocolError(f"a frame has the unknown kind {kind}")
     if length > PAYLOAD_LIMIT:

@@ -95,11 +95,16 @@ class InboundChannel:
         self.attachments = 0
         self.queued_bytes = 0
         self.ended: int | None = None
+        self.dropped = 0
+        self.starved = False
+        self.waiting = 0  # consumers that wait for a message
+        self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: ReceiverControl | None = None
         self.link: ReceiverData | None = None
         self.context: memoryview | None = None
         self._queue: deque[Item] = deque()
         self._receipted = 0
+        self._last_failure = "nobody asked for the channel"
         self._part_note = b""
         self._expiry: Timer | None = None
         self._close_port: Callable[[], None] | None = None
@@ -161,6 +166,8 @@ class InboundChannel:
             )
         if upto > self.acked:
             self.acked = upto
+            self.starved = False
+            self._blocked_at = -1  # the sender says again if this did not help
             self._touch()
             self._maybe_finish(now)
 
@@ -224,9 +231,10 @@ class InboundChannel:
     def _watch(self, now: float) -> None:
         retry = self.fault.retry
         if self._give_up is None and retry != "forever" and retry > 0:
-            self._give_up = self.core.timers.at(
-                now + retry, lambda now: self._gave_up(f"{retry} s passed", now)
-            )
+            self._give_up = self.core.timers.at(now + retry, self._ran_out)
+
+    def _ran_out(self, now: float) -> None:
+        self._gave_up(f"{self.fault.retry} s passed; {self._last_failure}", now)
 
     def _gave_up(self, reason: str, now: float) -> None:
         self.fail(
@@ -245,6 +253,11 @@ class InboundChannel:
             text = f"channel {self.id!r} has the codec {self.codec!r} here, {request['codec']!r} at {session.peer}"
             self.fail(SchemaMismatch(text), now)
             return Refusal("codec", text)
+        if request["lossy"] and self.explicit:
+            text = (
+                f"channel {self.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
+            )
+            return Refusal("policy", f"{text}: use one or the other")
         if request["schema"] is not None:
             try:
                 self.learn(request["schema"])
@@ -355,6 +368,7 @@ class InboundChannel:
         """The connection is gone; the sender is expected back."""
         self.link = None
         self.context = None
+        self._last_failure = reason
         if self.state in (ReceiverState.ATTACHED, ReceiverState.GRANTED):
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -373,6 +387,11 @@ class InboundChannel:
         """A DATA frame; messages that are here already are passed over."""
         messages = unpack(frame)
         expected = self._due(frame.sequence)
+        limit = self.core.message_limit
+        if len(frame.payload) > limit and any(len(body) > limit for body, _ in messages):
+            raise ProtocolError(
+                f"channel {self.id!r}: a message is larger than the limit here, {limit} bytes"
+            )
         for body, note in messages[expected - frame.sequence :]:
             self._queue_one(body, note, expected, frame.timestamp)
             expected += 1
@@ -386,6 +405,44 @@ class InboundChannel:
         elif frame.sequence == expected:
             self._queue_one(frame.payload, self._part_note, expected, frame.timestamp)
             self._received_to(expected + 1)
+
+    def gap(self, first: int, count: int) -> None:
+        """The sender has dropped messages that it never sent."""
+        expected = self._due(first)
+        end = first + count
+        if end > expected:
+            log.warning(
+                "channel %s: its sender dropped messages %d to %d: its buffer was full",
+                self.id,
+                expected,
+                end - 1,
+            )
+            self.dropped += end - expected
+            self._received_to(end)
+
+    def blocked(self, head: int, kept: int) -> None:
+        """The sender can send nothing above ``head`` before one of the ``kept`` messages below is acknowledged."""
+        if head - kept == self.acknowledged:  # else an acknowledgement is on its way already
+            self._blocked_at = head
+            self.check_starved()
+
+    def check_starved(self) -> None:
+        """If the consumer waits for what the sender holds back, say so on both sides, once per episode."""
+        expected = self.expected or 0
+        if (
+            self.link is not None
+            and self.waiting
+            and not self.starved
+            and not self._queue
+            and self._blocked_at == expected > self.acknowledged
+        ):
+            self.starved = True
+            log.warning(
+                "channel %s is starved: its consumer waits for message %d, and its sender, whose buffer is full, for "
+                "an acknowledgement of the %d from number %d on: acknowledge more often, or give it a larger buffer",
+                self.id, expected, expected - self.acknowledged, self.acknowledged,
+            )  # fmt: skip
+            self.link.send(signal(Kind.STARVED, sequence=expected))
 
     def _due(self, sequence: int) -> int:
         expected = self.expected or 0

@@ -1,6 +1,7 @@
-"""The messages of control connections: a length, a checksum (u32 each, little-endian) and a msgpack map.
+"""The messages of control connections: a prefix and a msgpack map.
 
-The checksum is the lower half of XXH3-64 over the map.
+The prefix is the map's length (u32, little-endian), a check of it (u16, the lowest quarter of XXH3-64 over the four
+bytes of the length) and a checksum (u32, the lower half of XXH3-64 over the map).
 
 Every message has a type under ``t``; `FIELDS` lists the fields of each and what they hold. Unknown fields are
 ignored, so that a later version can add some; a missing or mistyped one is a ProtocolError.
@@ -21,7 +22,8 @@ VERSION = 1
 
 Message = dict[str, Any]
 
-_PREFIX = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+_PREFIX = struct.Struct("<IHI")
 MESSAGE_LIMIT = 4 << 20
 """The largest control message in bytes; an open request carries a schema."""
 
@@ -41,7 +43,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "proof": {"mac": (bytes,)},
     "ping": {"at": (int,)},
     "pong": {"at": (int,)},
-    "error": {"message": (str,)},
+    "error": {"message": (str,), "permanent": (bool,)},
     # sender to receiver
     "open": {
         "channel": (str,),
@@ -51,6 +53,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "schema": (bytes, _Optional),
         "oldest": (int,),
         "head": (int, _Optional),
+        "lossy": (bool,),
     },
     # receiver to sender
     "ok": {
@@ -70,7 +73,11 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 def encode(message: Message) -> bytes:
     """The bytes of one message on the wire."""
     payload: bytes = msgpack.packb(message)
-    return _PREFIX.pack(len(payload), _checksum(payload)) + payload
+    return _PREFIX.pack(len(payload), _check(len(payload)), _checksum(payload)) + payload
+
+
+def _check(length: int) -> int:
+    return xxh3_64_intdigest(_LENGTH.pack(length)) & 0xFFFF
 
 
 def _checksum(payload: bytes) -> int:
@@ -119,7 +126,11 @@ class MessageParser:
         messages = []
         start = 0
         while len(self._kept) - start >= _PREFIX.size:
-            length, checksum = _PREFIX.unpack_from(self._kept, start)
+            length, check, checksum = _PREFIX.unpack_from(self._kept, start)
+            if check != _check(length):
+                raise ProtocolError(
+                    "a control message's length does not match its check: it was changed on the way"
+                )
             if length > self.limit:
                 raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
             end = start + _PREFIX.size + length

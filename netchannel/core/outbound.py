@@ -38,6 +38,7 @@ class Record(NamedTuple):
     first: int
     end: int
     size: int
+    largest: int
     buffers: list[Buffer]
     context: bytes
 
@@ -87,13 +88,20 @@ class OutboundChannel:
         self.bytes = 0
         self.kept_bytes = 0
         self.reconnects = 0
+        self.dropped = 0
+        self.starved = False
+        self.waiting = 0  # producers that wait for room
         self.attachments = 0
         self.request = 0
+        self.last_failure = "still going on"
         self.backoff_s = core.timing.backoff_s
         self.progressed = False  # whether anything was received since the last loss
         self.retry: Timer | None = None
         self.link: SenderData | None = None
         self.ending: bytes | None = None
+        self._gaps = 0  # dropped messages whose numbers are not acknowledged yet
+        self._blocked_at = -1  # the head that the receiver was told of
+        self._dropping = False
         self._pending: list[Body] = []
         self._pending_size = 0
         self._pending_since = 0
@@ -114,8 +122,8 @@ class OutboundChannel:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         if not self.placed:
             return False
-        kept = self.head - self.acknowledged
-        if not kept:
+        kept = self.head - self.acknowledged - self._gaps
+        if kept <= 0:
             return True
         policy = self.buffer
         return (policy.max_messages is None or kept < policy.max_messages) and (
@@ -126,10 +134,25 @@ class OutboundChannel:
         """Raise what stands against sending ``body``; called before it takes a number."""
         self.check_open()
         if self.message_limit is not None and body.size > self.message_limit:
-            raise MessageTooLarge(
-                f"a message of {body.size} bytes on channel {self.id!r}: {self.to} takes at most "
-                f"{self.message_limit}; send smaller batches, or raise its message_limit"
-            )
+            raise self._too_large(body.size, self.message_limit)
+
+    def _too_large(self, size: int, limit: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"a message of {size} bytes on channel {self.id!r}: {self.to} takes at most {limit}; send smaller "
+            f"batches, or raise its message_limit"
+        )
+
+    def granted(self, link: SenderData, message_limit: int, now: float) -> None:
+        """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
+        self.message_limit = message_limit
+        kept = [record.largest for record in (*self._in_flight, *self._unsent)]
+        largest = max([*kept, *[body.size for body in self._pending]], default=0)
+        if largest > message_limit:
+            self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
+            return
+        self.link = link
+        self.move(SenderEvent.OK, now)
+        self.core.dial(link)
 
     def check_open(self) -> None:
         """Raise the reason why nothing more can be sent."""
@@ -137,6 +160,61 @@ class OutboundChannel:
             raise type(self.error)(*self.error.args)
         if self.ending is not None or self.terminal:
             raise ChannelClosed(f"channel {self.id!r} was closed by this side after {self.head} messages")
+
+    def make_room(self, size: int) -> bool:
+        """Drop the oldest messages that were never sent, if the policy says so; whether there is room then."""
+        if self.buffer.when_full == "drop_oldest" and self.placed:
+            if self._pending:
+                self._seal()
+            while not self.room(size) and self._drop_one():
+                if not self._dropping:
+                    self._dropping = True
+                    log.warning("channel %s to %s drops messages: its buffer is full", self.id, self.to)
+        return self.room(size)
+
+    def _drop_one(self) -> bool:
+        for index, record in enumerate(self._unsent):
+            if record.first >= self.sent and record.size:
+                first = self._swallow_gap(index, record.first)
+                gap: list[Buffer] = [signal(Kind.GAP, sequence=first, count=record.end - first)]
+                place = index if first == record.first else index - 1
+                self._unsent[place] = Record(first, record.end, 0, 0, gap, record.context)
+                self.kept_bytes -= record.size
+                self._gaps += record.end - record.first
+                self.dropped += record.end - record.first
+                return True
+        return False
+
+    def _swallow_gap(self, index: int, first: int) -> int:
+        """Take the unsent gap before ``index`` out, if there is one; where the gap that replaces it begins."""
+        before = self._unsent[index - 1] if index else None
+        if before is None or before.size or before.first < self.sent:
+            return first
+        del self._unsent[index - 1]
+        return before.first
+
+    def wait_for_room(self) -> None:
+        """A producer waits: if only acknowledgements are missing, the receiver is told."""
+        if (
+            self.link is not None
+            and self.link.attached
+            and self.waiting
+            and self.received == self.head > self.acknowledged
+            and self._blocked_at != self.head
+        ):
+            self._blocked_at = self.head
+            self.link.send(signal(Kind.BLOCKED, sequence=self.head, count=self.head - self.acknowledged))
+
+    def on_starved(self) -> None:
+        """The consumer waits for a message while we wait for its acknowledgement."""
+        if not self.starved:
+            self.starved = True
+            log.warning(
+                "channel %s to %s is starved: %d messages from number %d on are received and not acknowledged, the "
+                "buffer (%s) takes no more, and the consumer waits for number %d: acknowledge more often, or give the "
+                "sender a larger buffer",
+                self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
+            )  # fmt: skip
 
     def append(self, body: Body, context: bytes) -> None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged."""
@@ -208,13 +286,16 @@ class OutboundChannel:
         """Start the clock of the fault policy, if it does not run."""
         retry = self.fault.retry
         if self._give_up is None and retry != "forever" and retry > 0:
-            reason = f"no connection for {retry} s"
-            self._give_up = self.core.timers.at(now + retry, lambda now: self.give_up(reason, now))
+            self._give_up = self.core.timers.at(now + retry, self._ran_out)
+
+    def _ran_out(self, now: float) -> None:
+        self.give_up(f"no connection for {self.fault.retry} s; the last attempt: {self.last_failure}", now)
 
     def unreachable(self, event: SenderEvent | None, reason: str, now: float) -> None:
         """An attempt failed, or the connection was lost."""
         if self.terminal:
             return
+        self.last_failure = reason
         if self.link is not None:
             self.link.drop()
             self.link = None
@@ -255,6 +336,8 @@ class OutboundChannel:
             return
         self.last_note = last_note
         self._rewind(expected)
+        self._blocked_at = -1
+        self._dropping = False
         self._progress(expected)
         self.reconnects += self.attachments > 0
         self.attachments += 1
@@ -303,7 +386,10 @@ class OutboundChannel:
             buffers = cut(bodies[0], first, self._pending_since)
         else:
             buffers = pack(bodies, first, self._pending_since)
-        self._unsent.append(Record(first, self.head, self._pending_size, buffers, self._pending_context))
+        largest = max([body.size for body in bodies])
+        self._unsent.append(
+            Record(first, self.head, self._pending_size, largest, buffers, self._pending_context)
+        )
         self._pending, self._pending_size = [], 0
 
     def on_receipt(self, upto: int) -> None:
@@ -313,6 +399,7 @@ class OutboundChannel:
                 f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
             )
         self._progress(upto)
+        self.wait_for_room()
 
     def _progress(self, received: int) -> None:
         if received > self.received:
@@ -326,8 +413,13 @@ class OutboundChannel:
         if upto <= self.acknowledged:
             return
         self.acknowledged = upto
+        self.starved = False
+        self._blocked_at = -1
         while self._in_flight and self._in_flight[0].end <= upto:
-            self.kept_bytes -= self._in_flight.popleft().size
+            record = self._in_flight.popleft()
+            self.kept_bytes -= record.size
+            if not record.size:
+                self._gaps -= record.end - record.first
         self.on_change()
 
     def finished(self, reason: str, message: str, now: float) -> None:

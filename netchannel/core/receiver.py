@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import ChannelInUse, HandshakeError
+from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
 
 from .control import FOR_CONTROL, ControlLink
 from .data_receiver import Incoming, ReceiverData
@@ -253,7 +253,7 @@ class ReceiverControl(ControlLink):
 
     def told(self, message: Message, now: float) -> None:
         if message["t"] != "open":
-            raise HandshakeError(f"{self.peer} sent {message['t']!r}, which a sender does not send")
+            raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a sender does not send")
         self._receiver.requested(self, message, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from .timers import Timer
     from .timing import Timing
 
-PERMANENT = frozenset({"codec", "schema"})
-"""Codes of refusals that asking again cannot change."""
+PERMANENT: dict[str, type[NetChannelError]] = {
+    "codec": SchemaMismatch,
+    "schema": SchemaMismatch,
+    "policy": HandshakeError,
+}
+"""Codes of refusals that asking again cannot change, and what they raise."""
 
 
 class SenderCore(Core):
@@ -129,6 +133,7 @@ class Peer:
             schema=channel.schema,
             oldest=channel.acknowledged,
             head=channel.head if channel.placed else None,
+            lossy=channel.buffer.when_full == "drop_oldest",
         )
 
     def established(self, now: float) -> None:
@@ -230,23 +235,20 @@ class SenderControl(ControlLink):
             case "finished":
                 channel.finished(message["reason"], message["message"], now)
             case kind:
-                raise HandshakeError(f"{self.peer} sent {kind!r}, which a receiver does not send")
+                raise ProtocolError(f"{self.peer} sent {kind!r}, which a receiver does not send")
 
     def _granted(self, channel: OutboundChannel, message: Message, now: float) -> None:
-        channel.message_limit = message["message_limit"]
-        channel.move(SenderEvent.OK, now)
         remote = self.remote
         if message["port"] is not None:
             remote = f"{remote.rpartition(':')[0]}:{message['port']}"
-        channel.link = SenderData(channel, self, remote, message["token"])
-        self.core.dial(channel.link)
+        link = SenderData(channel, self, remote, message["token"])
+        channel.granted(link, message["message_limit"], now)
 
     def _denied(self, channel: OutboundChannel, message: Message, now: float) -> None:
         text = message["message"]
-        if message["code"] in PERMANENT:
-            error: NetChannelError = SchemaMismatch(
-                f"channel {channel.id!r} was refused by {self.peer}: {text}"
-            )
+        permanent = PERMANENT.get(message["code"])
+        if permanent is not None:
+            error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")
             channel.fail(SenderEvent.GIVE_UP, error, now)
             return
         channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)

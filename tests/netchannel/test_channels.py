@@ -129,6 +129,17 @@ async def test_large_messages_are_cut_and_joined() -> None:
         await refused.close()
 
 
+async def test_what_the_receiver_that_came_cannot_take(sender: SenderServer, free_address: str) -> None:
+    """CH-ARW-2: a message sent before there was a receiver, above its limit: said at once, not tried for ever."""
+    outbox = sender.register_channel("c", to=free_address, codec="bytes")
+    await outbox.send(bytes(300_000))
+    async with ReceiverServer(free_address, message_limit=200_000) as receiver:
+        receiver.register_channel("c", codec="bytes")
+        async with asyncio.timeout(5):
+            with pytest.raises(netchannel.MessageTooLarge, match=r"300000 bytes.*200000"):
+                await outbox.close()
+
+
 async def test_explicit_acknowledgement_and_a_successor(
     receiver: ReceiverServer, sender: SenderServer
 ) -> None:
@@ -193,6 +204,68 @@ async def test_a_full_buffer_may_fail(sender: SenderServer) -> None:
         await outbox.send(b"z")
     assert outbox.position == 2
     assert (await outbox.close(grace=0)).undelivered == 2
+
+
+async def test_the_oldest_may_be_dropped(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-BUF-2: what was never sent is dropped, oldest first; both sides count it, the numbers show the gap."""
+    policy = BufferPolicy(max_messages=10, when_full="drop_oldest")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=policy)
+    for number in range(100):
+        await outbox.send(b"%d" % number)
+        await asyncio.sleep(0)  # frames are made once per turn of the loop
+    inbox = receiver.register_channel("c", codec="bytes")
+    assert (await outbox.close()).acknowledged == 100
+    messages = [await inbox.recv_message() for _ in range(10)]
+    with pytest.raises(netchannel.EndOfChannel):
+        await inbox.recv()
+    assert [message.sequence for message in messages] == list(range(90, 100))
+    assert [int(message.batch) for message in messages] == list(range(90, 100))
+    assert outbox.statistics().dropped == inbox.statistics().dropped == 90
+
+
+async def test_dropping_and_explicit_acknowledgement_do_not_go_together(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-BUF-2: refused by name, for good."""
+    receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel(
+        "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(when_full="drop_oldest")
+    )
+    with pytest.raises(netchannel.HandshakeError, match="drop_oldest"):
+        await outbox.close()
+
+
+async def test_a_starved_channel_is_named_on_both_sides(
+    receiver: ReceiverServer, sender: SenderServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CH-ACK-3: a buffer of 64, a consumer that commits per 100: one warning each with both numbers, no silence."""
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel(
+        "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=64)
+    )
+
+    async def produce() -> None:
+        for _ in range(200):
+            await outbox.send(b"x")
+        await outbox.close()
+
+    async def consume() -> None:
+        for number in range(200):
+            await inbox.recv()
+            if number % 100 == 99:
+                await inbox.ack(number + 1)
+
+    producing, consuming = asyncio.create_task(produce()), asyncio.create_task(consume())
+    await eventually(lambda: inbox.statistics().starved and outbox.statistics().starved)
+    warnings = [record.getMessage() for record in caplog.records if "starved" in record.getMessage()]
+    assert len(warnings) == 2
+    assert all("64" in warning and "number 0 on" in warning for warning in warnings)
+    while not consuming.done():
+        if inbox.statistics().starved:  # the way out: acknowledge what is there
+            assert inbox.position is not None
+            await inbox.ack(inbox.position.sequence)
+        await asyncio.sleep(0.001)
+    await producing
 
 
 async def test_leaving_by_an_exception_is_no_clean_end(receiver: ReceiverServer) -> None:
@@ -471,7 +544,7 @@ async def test_ports_for_data(data_ports: str, sender: SenderServer) -> None:
 
 async def test_data_ports_that_are_all_in_use(sender: SenderServer, free_address: str) -> None:
     """CH-DATA-2: a range that is full is a denial with its reason, and the channel waits."""
-    host, port = free_address.split(":")
+    port = free_address.split(":")[1]
     async with ReceiverServer(free_address, data_ports=f"{port}-{port}") as receiver:
         receiver.register_channel("c", codec="bytes")
         outbox = sender.register_channel(

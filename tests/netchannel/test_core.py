@@ -617,9 +617,9 @@ def test_senders_that_say_nothing_are_dropped() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32), st.booleans(), st.lists(st.sampled_from("sdcrap"), min_size=5, max_size=60))
+@given(st.integers(0, 2**32), st.booleans(), st.lists(st.sampled_from("sdcrapf"), min_size=5, max_size=60))
 def test_any_faults_leave_the_sequence_exact(seed: int, explicit: bool, script: list[str]) -> None:
-    """CH-SEQ-2, CH-SEQ-3: sends, cuts of either connection at any byte, reads and acks, in any order."""
+    """CH-SEQ-2, CH-SEQ-3: sends, cuts of either connection at any byte, flipped bits, reads, acks, in any order."""
     world = World(seed, chunk=100)
     producer, consumer = pair(world, explicit=explicit, buffer=BufferPolicy(max_bytes=2000))
     sent = []
@@ -633,6 +633,10 @@ def test_any_faults_leave_the_sequence_exact(seed: int, explicit: bool, script: 
                     world.cut(wire)
             case "r":
                 consumer.read(world.random.randint(1, 5))
+            case "f":
+                for end in world.ends:
+                    if end.inbox:
+                        end.inbox[world.random.randrange(len(end.inbox))] ^= 1 << world.random.randrange(8)
             case "a" if explicit:
                 consumer.ack(consumer.items[-1].sequence + 1 if consumer.items else 0)
             case _:
