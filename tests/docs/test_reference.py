@@ -346,8 +346,17 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
     rows = table(PROTOCOL, "Greeting")
     assert sum(int(row[1]) for row in rows) == control.GREETING.size
     assert code(rows[0][2]).encode() == control.MAGIC
+    assert rows[-1][2].startswith("check: the lowest byte")
     assert f"purpose: {control.FOR_CONTROL} control, {control.FOR_DATA} data" in [row[2] for row in rows]
     assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text()
+
+
+def test_the_prefix_of_a_control_message_is_described_byte_by_byte() -> None:
+    prefix = messages._PREFIX
+    assert f"a prefix of {prefix.size} bytes (`{prefix.format}`" in PROTOCOL.read_text()
+    rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Control connection")]
+    sizes = [struct.calcsize(f"<{each}") for each in prefix.format.removeprefix("<")]
+    assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
 
 
 def test_limits_are_those_of_the_code() -> None:
