@@ -72,6 +72,16 @@ def broken(path: Path, offset: int, doing: str, cause: OSError) -> LogBroken:
     )
 
 
+def unreadable(path: Path, offset: int, cause: OSError) -> LogBroken:
+    """The error for a read that the disk refused."""
+    return LogBroken(
+        f"reading {path} at byte {offset} failed: {cause.strerror or cause} (errno {cause.errno}); check the disk",
+        path=str(path),
+        offset=offset,
+        errno=cause.errno,
+    )
+
+
 def no_space(directory: Path, needed_bytes: int, cause: OSError) -> StorageFull:
     """The error for a full disk, after what was written of the record was taken back."""
     return StorageFull(

@@ -184,8 +184,15 @@ class RealFiles:
     """The `FileSystem` of the operating system."""
 
     def make_directories(self, path: Path) -> None:
-        """Make directories from the top, each synced into the one above it."""
+        """Make directories from the top, each synced into the one above it.
+
+        One that is there is synced too: whoever made it may have been stopped before.
+        """
         if path.is_dir():
+            with suppress(
+                PermissionError
+            ):  # a directory that we may pass, not read: then it is not of our making
+                self.sync_directory(path.parent)
             return
         self.make_directories(path.parent)
         path.mkdir(exist_ok=True)
@@ -236,8 +243,8 @@ class RealFiles:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_at(descriptor, path):
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+                    # In place and of one width: a restart must not need room on a full disk.
+                    os.pwrite(descriptor, b"%-19d\n" % os.getpid(), 0)
                     return RealLock(descriptor)
             except BlockingIOError:
                 pid = os.pread(descriptor, 20, 0).strip()

@@ -1,0 +1,171 @@
+"""The format on disk, version 1. Numbers are little-endian; a CRC is zlib's CRC-32 with the seed that is named.
+
+A channel's folder, named after its id (`folder_name`), holds::
+
+    lock                           flock'ed by the process that has the log open, its process id as text
+    manifest                       what never changes; written under another name, synced, renamed
+    marks                          what changes often and may be stale: written in place, rarely synced
+    00000000000000000000.segment   records from number 0 on, and so on: the name is the first number
+    manifest.new, discarded        left by a crash while a log was made or thrown away
+
+**manifest**: a line of JSON, ``{"format": 1, "channel": id, "stream": identity, "codec": name}``, and a line with
+the CRC (seed 0) of the first line with its newline, as 8 hexadecimal digits.
+
+**marks**: two slots, at bytes 0 and 4096, written in turn; the whole one with the higher counter holds::
+
+    counter u64 | acknowledged u64 | base u64 | offset u64 | CRC u32
+
+The CRC's seed is the CRC of the stream identity. Everything below ``acknowledged`` is forgotten. The segment whose
+first number is ``base`` is durable up to ``offset``, and all segments before it are durable. A mark is written after
+what it tells is true, so an old one tells too little, never too much. Where both slots are lost, the first segment's
+first number is the acknowledged position.
+
+**A segment** is a header of 40 bytes and entries, each at a multiple of 8::
+
+    magic "NCSEGMT1" | base u64 | stream 16 bytes (BLAKE2b of the stream identity) | zero u32 | CRC u32, seed 0
+
+This CRC is the segment's salt. An entry is a header of 88 bytes, a payload and zeros up to the next
+multiple of 8::
+
+    magic u32 = 0x7A3C9E15 | kind u8 | flags u8 | zero u16 | length u64 | first u64 | end u64 | timestamp i64
+    size u64 | rows u64 | schema u64 | context u64 | durable u64 | payload CRC u32 | header CRC u32
+
+The header's CRC is that of the 84 bytes before it; its seed is the CRC of the entry's offset as u64, seeded with the
+salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries. The payload's CRC
+covers the zeros too, its seed is 0. Kinds:
+
+* 1, RECORD: messages ``first`` to ``end`` (excluded). ``flags``, ``timestamp``, ``size`` and ``rows`` are the
+  caller's. ``schema`` and ``context`` are offsets of BLOB entries of the same segment, 0 for none.
+* 2, BLOB: 16 bytes, the content's name (its BLAKE2b), and the content. It stands before its first use in the segment,
+  so that every segment can be read by itself.
+* 3, END, and 4, FAIL: the stream is over after ``first`` (= ``end``) messages; the payload is the producer's message.
+
+The records of a segment follow each other without gaps, from its base to the base of the next; a segment is synced
+before the next is made. ``durable`` is how far this segment was known to be durable when the entry was written (0
+until its name was). So damage is told from a torn tail without guessing: bytes that a mark or a later entry's
+``durable`` covers were on the disk once, and what is wrong with them is an error; anything after may be torn, by a
+crash that kept any part of what was not synced in any order, and is cut off at the first entry that is not valid.
+What is valid there is written again, in place, and synced before it counts: after a sync that failed it can be read
+from the kernel's cache, and may not be on the disk. That relies on disks to leave a sector old or new, which here is
+the same.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from .files import nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .files import Buffer
+
+FORMAT = 1
+RECORD, BLOB, END, FAIL = 1, 2, 3, 4
+NAME_BYTES = 16
+
+SEGMENT_HEADER = 40
+ENTRY_HEADER = 88
+ENTRY_MAGIC = struct.pack("<I", 0x7A3C9E15)
+SUFFIX = ".segment"
+
+_SEGMENT = struct.Struct("<8sQ16sII")
+_SEGMENT_MAGIC = b"NCSEGMT1"
+_ENTRY = struct.Struct("<4sBBHQQQqQQQQQII")
+_CRC = struct.Struct("<I")
+_OFFSET = struct.Struct("<Q")
+_PAD = bytes(8)
+_LONGEST_NAME = 200
+
+
+class Entry(NamedTuple):
+    """An entry's header."""
+
+    kind: int
+    flags: int
+    length: int
+    first: int
+    end: int
+    timestamp: int
+    size: int
+    rows: int
+    schema: int
+    context: int
+    durable: int
+    payload_crc: int
+
+
+def folder_name(channel_id: str) -> str:
+    """The name of a channel's folder: its id, percent-escaped; a long one is cut and told apart by its BLAKE2b.
+
+    What is cut contains a tilde, and nothing else does. The manifest holds the whole id.
+    """
+    name = quote(channel_id, safe="").replace("~", "%7E")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _LONGEST_NAME:
+        return f"{name[:_LONGEST_NAME]}~{content_name(channel_id.encode()).hex()}"
+    return name
+
+
+def segment_name(base: int) -> str:
+    """The name of the segment that starts at number ``base``."""
+    return f"{base:020}{SUFFIX}"
+
+
+def content_name(content: bytes) -> bytes:
+    """What stands for ``content`` in names."""
+    return blake2b(content, digest_size=NAME_BYTES).digest()
+
+
+def pack_segment_header(base: int, stream: bytes) -> bytes:
+    """The first bytes of a segment; ``stream`` is the `content_name` of the stream's identity."""
+    head = _SEGMENT.pack(_SEGMENT_MAGIC, base, stream, 0, 0)[:-4]
+    return head + _CRC.pack(zlib.crc32(head))
+
+
+def salt_of(header: bytes) -> int:
+    """What every entry's CRC of the segment with this header starts from."""
+    return int.from_bytes(header[-4:], "little")
+
+
+def padding(length: int) -> int:
+    """The number of zeros after ``length`` bytes."""
+    return -length & 7
+
+
+def entry_bytes(length: int) -> int:
+    """The size of an entry with a payload of ``length`` bytes."""
+    return ENTRY_HEADER + length + padding(length)
+
+
+def _seed(offset: int, salt: int) -> int:
+    return zlib.crc32(_OFFSET.pack(offset), salt)
+
+
+def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) -> list[Buffer]:
+    """The buffers of an entry to be written at ``offset``; ``payload_crc`` is filled in here."""
+    crc = 0
+    for buffer in payload:
+        crc = zlib.crc32(buffer, crc)
+    pad = _PAD[: padding(entry.length)]
+    crc = zlib.crc32(pad, crc)
+    head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], crc, 0)[:-4]
+    return [head + _CRC.pack(zlib.crc32(head, _seed(offset, salt))), *payload, pad]
+
+
+def unpack_entry(data: Buffer, at: int, offset: int, salt: int) -> Entry | None:
+    """The header at ``data[at:]``, which stands at ``offset`` of its segment; None if it is not one."""
+    if at + ENTRY_HEADER > nbytes(data):
+        return None
+    magic, kind, flags, _, *numbers, header_crc = _ENTRY.unpack_from(data, at)
+    if magic != ENTRY_MAGIC:
+        return None
+    if zlib.crc32(memoryview(data)[at : at + ENTRY_HEADER - 4], _seed(offset, salt)) != header_crc:
+        return None
+    return Entry(kind, flags, *numbers)

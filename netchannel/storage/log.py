@@ -1,0 +1,382 @@
+"""The durable log of one channel: append, sync, trim, and read by number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from netchannel.errors import ChannelClosed
+
+from . import opening
+from .faults import NO_SPACE, LogBroken, broken, no_space, over_limit
+from .files import RealFiles, nbytes
+from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
+from .manifest import Mark, Marks
+from .reading import Kept, Reading
+from .recovery import Recovered, recover
+from .segment import Ending
+from .tail import NO_CONTENT, Content, Names, Tail, create_tail, first_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from .files import Buffer, FileSystem
+    from .manifest import Manifest
+    from .segment import LogRecord, Outline
+
+SEGMENT_BYTES = 1 << 26
+_SEGMENTS_PER_LIMIT = 8
+"""Room comes back in whole segments: a limit holds several."""
+
+
+class SegmentLog:
+    """Records of a stream's messages, in segment files; made by `SegmentLog.open`.
+
+    What writes (`append`, `finish`, `sync`, `trim`, `close`) belongs to one thread at a time; iterators of `read` and
+    `outline` may be used by others meanwhile. Only what is durable is read.
+
+    A write or sync that failed is final (`LogBroken`): after a failed sync the kernel may call pages clean that it
+    never wrote, so trying again would prove nothing. The exception is a write that finds the disk full
+    (`StorageFull`): space is taken by the write, not by the sync, so the record is cut off again and can be appended
+    later. A disk that is found full by a sync (network file systems) breaks the log.
+    """
+
+    def __init__(
+        self,
+        folder: opening.Folder,
+        manifest: Manifest,
+        marks: Marks,
+        found: Recovered,
+        *,
+        segment_bytes: int,
+        max_disk_bytes: int | None,
+    ) -> None:
+        self.path = folder.path
+        self.stream = manifest.stream
+        self.codec = manifest.codec
+        self.ending = found.ending
+        self.disk_bytes = sum(segment.size for segment in found.segments)
+        self._folder = folder
+        self._files = folder.files
+        self._marks = marks
+        self._kept = Kept(tuple(found.segments), marks.last.acknowledged)
+        self._reading = Reading(folder.files, folder.path, manifest.stream, self._kept)
+        self._tail: Tail | None = None
+        if found.segments:
+            last = found.segments[-1]
+            self._tail = Tail(self._files.open(last.path), last, found.blobs, synced=True)
+        self._segment_bytes = segment_bytes
+        if max_disk_bytes is not None:
+            self._segment_bytes = min(segment_bytes, max_disk_bytes // _SEGMENTS_PER_LIMIT)
+        self._max_disk_bytes = max_disk_bytes
+        self._schemas, self._contexts = Names(), Names()
+        self._broken: LogBroken | None = None
+        self._closed = False
+        self._mark()
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | Path,
+        channel_id: str,
+        *,
+        create_stream: Callable[[], str],
+        codec: str = "",
+        segment_bytes: int = SEGMENT_BYTES,
+        max_disk_bytes: int | None = None,
+        files: FileSystem | None = None,
+    ) -> SegmentLog:
+        """Open the log of ``channel_id`` below ``directory``, or make one for the stream ``create_stream()``.
+
+        All that is found is durable when this returns; a torn tail is cut off. Raises ChannelInUse if it is open
+        already, in this process or another; LogDamaged if something durable is missing or wrong; SchemaMismatch if
+        it holds another codec; StorageFull and LogBroken if the disk does not play along.
+        """
+        files = files or RealFiles()
+        path = Path(directory) / folder_name(channel_id)
+        try:
+            folder = opening.lock_folder(files, path, channel_id)
+            try:
+                manifest = opening.claim(folder, channel_id, codec, create_stream)
+                marks = Marks(files, path, manifest.stream)
+                try:
+                    found = recover(files, path, manifest.stream, marks.last)
+                    return cls(
+                        folder, manifest, marks, found,
+                        segment_bytes=segment_bytes, max_disk_bytes=max_disk_bytes,
+                    )  # fmt: skip
+                except BaseException:
+                    marks.close()
+                    raise
+            except BaseException:
+                folder.lock.release()
+                raise
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise no_space(path, SEGMENT_HEADER, error) from error
+            raise broken(path, 0, "opening", error) from error
+
+    @property
+    def head(self) -> int:
+        """The number of the next message to append."""
+        return self._kept.head
+
+    @property
+    def durable(self) -> int:
+        """The number of the first message that is not durable."""
+        return self._kept.durable
+
+    @property
+    def acknowledged(self) -> int:
+        """Everything below is forgotten."""
+        return self._kept.acknowledged
+
+    def room(self, length: int, *, schema: bytes = b"", context: bytes = b"") -> bool:
+        """Whether ``max_disk_bytes`` admits a record with ``length`` bytes of payload now.
+
+        Errs on the side of no, by what may be stored already of ``schema`` and ``context``.
+        """
+        contents = (self._schemas.of(schema), self._contexts.of(context))
+        return self._admits(first_bytes(length, contents))
+
+    def append(
+        self,
+        first: int,
+        end: int,
+        buffers: Sequence[Buffer],
+        *,
+        timestamp: int = 0,
+        flags: int = 0,
+        size: int = 0,
+        rows: int = 0,
+        schema: bytes = b"",
+        context: bytes = b"",
+    ) -> None:
+        """Write messages ``first`` to ``end`` (excluded); they are durable after the next `sync`.
+
+        ``first`` must be `head`. ``buffers`` are written as they are, one after the other. ``flags`` (0 to 255),
+        ``timestamp``, ``size`` and ``rows`` are stored for the caller; ``schema`` and ``context`` are stored once per
+        segment. Raises StorageFull, and nothing has changed: append the same later, or something else. Raises
+        LogBroken, ChannelClosed; ValueError for a number that is not due.
+
+        One record is always admitted to a log whose messages are all acknowledged, whatever ``max_disk_bytes``.
+        """
+        if first != self.head or end <= first:
+            raise ValueError(f"messages {first} to {end} are appended where number {self.head} is due")
+        entry = Entry(RECORD, flags, sum(map(nbytes, buffers)), first, end, timestamp, size, rows, 0, 0, 0, 0)
+        schema_, context_ = self._schemas.of(schema), self._contexts.of(context)
+        self._check_writable()
+        tail = self._tail_for(entry.length, (schema_, context_))
+        self._write(tail, entry, buffers, schema_, context_)
+
+    def finish(self, failure: str | None = None) -> None:
+        """Write the end of the stream behind all messages: a clean one, or the producer's ``failure``.
+
+        It is durable after the next `sync`. It takes no heed of ``max_disk_bytes``. Raises as `append` does.
+        """
+        self._check_writable()
+        message = b"" if failure is None else failure.encode()
+        kind = END if failure is None else FAIL
+        entry = Entry(kind, 0, len(message), self.head, self.head, 0, 0, 0, 0, 0, 0, 0)
+        tail = self._tail or self._roll(first_bytes(len(message), ()))
+        self._write(tail, entry, [message], NO_CONTENT, NO_CONTENT)
+        self.ending = Ending(self.head, failure)
+
+    def sync(self) -> int:
+        """Make everything appended durable; returns the number of the first message that is not: `head`.
+
+        Raises LogBroken: what was appended since the last `sync` may or may not be found after a restart.
+        """
+        self._check_open()
+        tail = self._tail
+        if tail is None or tail.synced:
+            return self.durable
+        segment = tail.segment
+        try:
+            tail.sync()
+            if not segment.durable:
+                self._files.sync_directory(self.path)
+        except OSError as error:
+            raise self._break(segment.path, segment.durable, "syncing", error) from error
+        segment.durable = segment.size
+        self._kept.durable = segment.end
+        self._mark()
+        return self.durable
+
+    def trim(self, acknowledged: int) -> None:
+        """Everything below ``acknowledged`` may be forgotten: segments that hold nothing else are deleted.
+
+        The position itself gets to the disk when the kernel sees fit, at the latest by `close`: an older one found
+        after a crash means that messages are sent again. A broken log deletes nothing. Raises LogBroken; ValueError
+        beyond what is durable.
+        """
+        if acknowledged > self.durable:
+            raise ValueError(f"{acknowledged} messages are acknowledged, {self.durable} are durable")
+        if acknowledged <= self.acknowledged:
+            return
+        self._kept.acknowledged = acknowledged
+        if self._broken is None and not self._closed:
+            self._mark()
+            self._delete_segments()
+
+    def read(self, from_sequence: int) -> Iterator[LogRecord]:
+        """The durable records from the one that holds ``from_sequence``, and those that become durable meanwhile.
+
+        Raises PositionLost below what is kept, also later if `trim` overtakes the iterator by a segment; LogDamaged
+        where a record is not what was written. ValueError beyond what is durable.
+        """
+        return self._reading.read(from_sequence)
+
+    def outline(self, from_sequence: int) -> Iterator[Outline]:
+        """As `read`, without payloads: only headers are read from the disk."""
+        return self._reading.outline(from_sequence)
+
+    def close(self) -> None:
+        """Give the files and the lock back. What was appended since the last `sync` may be lost."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._broken is None:
+            self._marks.sync()
+        self._close_files()
+        self._folder.lock.release()
+
+    def abandon(self) -> None:
+        """Close the descriptors and do nothing else: for a forked child, whose parent goes on with the log."""
+        self._closed = True
+        self._close_files()
+        self._folder.lock.abandon()
+
+    def discard(self) -> None:
+        """Close the log and remove it from the disk: the stream is over and all of it acknowledged, or not wanted.
+
+        A crash leaves all of it or nothing. Raises LogBroken.
+        """
+        self._check_open()
+        self._closed = True
+        self._close_files()
+        try:
+            opening.discard(self._folder)
+        except OSError as error:
+            raise self._break(self.path, 0, "removing", error) from error
+        finally:
+            self._folder.lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- writing
+
+    def _check_open(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self._closed:
+            raise ChannelClosed(f"the buffer in {self.path} was closed at number {self.head}")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.ending is not None:
+            raise ChannelClosed(f"the stream in {self.path} has ended after {self.ending.count} messages")
+
+    def _break(self, path: Path, offset: int, doing: str, cause: OSError) -> LogBroken:
+        self._broken = broken(path, offset, doing, cause)
+        return self._broken
+
+    def _admits(self, needed: int) -> bool:
+        limit = self._max_disk_bytes
+        return limit is None or self.head == self.acknowledged or self.disk_bytes + needed <= limit
+
+    def _tail_for(self, length: int, contents: Sequence[Content]) -> Tail:
+        """Where an entry goes: the segment at hand, or a new one. Raises StorageFull."""
+        tail = self._tail
+        if tail is not None:
+            needed = tail.needed_bytes(length, contents)
+            if not tail.has_records or tail.segment.size + needed <= self._segment_bytes:
+                return self._with_room(tail, needed, length, contents)
+        needed = first_bytes(length, contents)
+        self._check_room(needed)
+        return self._roll(needed)
+
+    def _with_room(self, tail: Tail, needed: int, length: int, contents: Sequence[Content]) -> Tail:
+        self._check_room(needed)
+        limit = self._max_disk_bytes
+        if limit is None or not tail.has_records or self.disk_bytes + needed <= limit:
+            return tail
+        # All is acknowledged, and in the way only because a log never deletes its last segment.
+        return self._roll(first_bytes(length, contents))
+
+    def _check_room(self, needed: int) -> None:
+        limit = self._max_disk_bytes
+        if limit is not None and not self._admits(needed):
+            raise over_limit(self.path, needed, self.disk_bytes, limit)
+
+    def _roll(self, needed: int) -> Tail:
+        """Go on in a new segment, once the one before is durable: recovery relies on that order."""
+        self.sync()
+        try:
+            tail = create_tail(self._files, self.path, self.stream, self.head)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise no_space(self.path, needed, error) from error
+            raise self._break(self.path, 0, "making a segment in", error) from error
+        if self._tail is not None:
+            self._tail.file.close()
+        self._tail = tail
+        self._kept.segments = (*self._kept.segments, tail.segment)
+        self.disk_bytes += tail.segment.size
+        if self.acknowledged == self.head and len(self._kept.segments) > 1:
+            self.sync()
+            self._delete_segments()
+        return tail
+
+    def _write(
+        self, tail: Tail, entry: Entry, payload: Sequence[Buffer], schema: Content, context: Content
+    ) -> None:
+        before = tail.segment.size
+        try:
+            tail.write(entry, payload, schema, context)
+        except OSError as error:
+            path = tail.segment.path
+            if error.errno not in NO_SPACE:
+                raise self._break(path, before, "writing", error) from error
+            try:
+                tail.take_back()
+            except OSError as failure:
+                raise self._break(path, before, "cutting", failure) from error
+            raise no_space(self.path, entry_bytes(entry.length), error) from error
+        except BaseException:
+            # A signal's exception in between: what is behind the last entry now is not known.
+            self._break(tail.segment.path, before, "writing", InterruptedError("interrupted"))
+            raise
+        self.disk_bytes += tail.segment.size - before
+
+    def _mark(self) -> None:
+        mark = self._marks.last._replace(acknowledged=self.acknowledged)
+        if self._tail is not None and self._tail.segment.durable:
+            mark = Mark(self.acknowledged, self._tail.segment.base, self._tail.segment.durable)
+        self._marks.write(mark)
+
+    def _delete_segments(self) -> None:
+        # From the oldest, each for good before the next: a crash leaves no gap.
+        while len(self._kept.segments) > 1 and self._kept.segments[1].durable:
+            segment = self._kept.segments[0]
+            if segment.end > self.acknowledged:
+                break
+            try:
+                self._files.unlink(segment.path)
+                self._files.sync_directory(self.path)
+            except OSError as error:
+                raise self._break(segment.path, 0, "deleting", error) from error
+            self._kept.segments = self._kept.segments[1:]
+            self.disk_bytes -= segment.size
+
+    def _close_files(self) -> None:
+        if self._tail is not None:
+            self._tail.file.close()
+        self._marks.close()

@@ -1,0 +1,138 @@
+"""The manifest and the marks of a log (`netchannel.storage.layout`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from .faults import damaged
+from .files import read_all, write_all
+from .layout import FORMAT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .files import File, FileSystem
+
+log = logging.getLogger("netchannel")
+
+MANIFEST, MARKS, LOCK = "manifest", "marks", "lock"
+DISCARDED = "discarded"
+_NEW = "manifest.new"
+_LARGEST_MANIFEST = 1 << 16
+
+_MARK = struct.Struct("<QQQQ")
+_CRC = struct.Struct("<I")
+_SLOTS = (0, 4096)  # a page each: writing one can not tear the other
+
+
+class Manifest(NamedTuple):
+    """What never changes in the life of a log."""
+
+    channel_id: str
+    stream: str
+    codec: str
+
+
+def write_manifest(files: FileSystem, folder: Path, manifest: Manifest) -> None:
+    """Make the manifest, whole and durable or not at all."""
+    values = {
+        "format": FORMAT,
+        "channel": manifest.channel_id,
+        "stream": manifest.stream,
+        "codec": manifest.codec,
+    }
+    line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+    if _NEW in files.list_directory(folder):
+        files.unlink(folder / _NEW)
+    file = files.create(folder / _NEW)
+    try:
+        write_all(file, [line, b"%08x\n" % zlib.crc32(line)], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+    files.rename(folder / _NEW, folder / MANIFEST)
+    files.sync_directory(folder)
+
+
+def read_manifest(files: FileSystem, folder: Path) -> Manifest:
+    """Raises LogDamaged if it is not what was written, or of another version."""
+    path = folder / MANIFEST
+    file = files.open(path)
+    try:
+        data = read_all(file, _LARGEST_MANIFEST, 0)
+    finally:
+        file.close()
+    line, newline, crc = data.partition(b"\n")
+    if crc != b"%08x\n" % zlib.crc32(line + newline):
+        raise damaged(path, 0, "its checksum does not match")
+    values = json.loads(line)
+    if values["format"] != FORMAT:
+        raise damaged(path, 0, f"its format is {values['format']}, this version reads {FORMAT}")
+    return Manifest(values["channel"], values["stream"], values["codec"])
+
+
+class Mark(NamedTuple):
+    """How far the stream is acknowledged, and how far it is durable: up to ``offset`` of the segment at ``base``."""
+
+    acknowledged: int = 0
+    base: int = 0
+    offset: int = 0
+
+
+class Marks:
+    """The file of marks. Losing what was written here costs a repetition or a check, never data.
+
+    So a failed write is logged, once, and otherwise borne.
+    """
+
+    def __init__(self, files: FileSystem, folder: Path, stream: str) -> None:
+        self._path = folder / MARKS
+        self._salt = zlib.crc32(stream.encode())
+        self._failed = False
+        known = MARKS in files.list_directory(folder)
+        self._file: File = files.open(self._path) if known else files.create(self._path)
+        self._counter, self.last = max((self._read(slot) for slot in _SLOTS), default=(0, Mark()))
+
+    def _read(self, slot: int) -> tuple[int, Mark]:
+        data = read_all(self._file, _MARK.size + _CRC.size, slot)
+        body = data[: _MARK.size]
+        if data[_MARK.size :] != _CRC.pack(zlib.crc32(body, self._salt)):
+            return 0, Mark()
+        counter, *values = _MARK.unpack(body)
+        return counter, Mark(*values)
+
+    def write(self, mark: Mark) -> None:
+        """Write, not synced."""
+        if mark == self.last or self._failed:
+            return
+        self._counter += 1
+        body = _MARK.pack(self._counter, *mark)
+        try:
+            write_all(self._file, [body + _CRC.pack(zlib.crc32(body, self._salt))], _SLOTS[self._counter % 2])
+        except OSError as error:
+            self._fail(error)
+        else:
+            self.last = mark
+
+    def sync(self) -> None:
+        """Make the last mark durable."""
+        if not self._failed:
+            try:
+                self._file.fdatasync()
+            except OSError as error:
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = True
+        log.warning(
+            "%s cannot be written (%s): after a restart, messages that were acknowledged may be sent again",
+            self._path, error,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,114 @@
+"""Records by number, while the log goes on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from netchannel.errors import PositionLost
+
+from .faults import damaged
+from .segment import SegmentReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .files import FileSystem
+    from .layout import Entry
+    from .segment import LogRecord, Outline, Segment
+
+_KNOWN = 16
+"""Contents that are remembered to be given out as one object."""
+
+
+class Kept:
+    """What a log holds: written by the log, read by its readers in any thread.
+
+    ``segments`` is replaced as a whole, so that who has taken it sees no change.
+    """
+
+    def __init__(self, segments: tuple[Segment, ...], acknowledged: int) -> None:
+        self.segments = segments
+        self.acknowledged = max(acknowledged, segments[0].base if segments else 0)
+        self.durable = self.head
+
+    @property
+    def head(self) -> int:
+        """The number of the next message."""
+        return self.segments[-1].end if self.segments else 0
+
+    def holding(self, sequence: int) -> Segment | None:
+        """The segment that number ``sequence`` is in, or will be; None if it was deleted."""
+        segments = self.segments
+        index = bisect_right(segments, sequence, key=lambda segment: segment.base) - 1
+        return segments[index] if index >= 0 else None
+
+
+class Reading:
+    """Iterators over what is kept and durable."""
+
+    def __init__(self, files: FileSystem, path: Path, stream: str, kept: Kept) -> None:
+        self._files = files
+        self._path = path
+        self._stream = stream
+        self._kept = kept
+        self._known: dict[bytes, bytes] = {}
+
+    def read(self, sequence: int) -> Iterator[LogRecord]:
+        """See `SegmentLog.read`."""
+        self._check(sequence)
+        return self._read(sequence)
+
+    def outline(self, sequence: int) -> Iterator[Outline]:
+        """See `SegmentLog.outline`."""
+        self._check(sequence)
+        return self._outline(sequence)
+
+    def _check(self, sequence: int) -> None:
+        if sequence < self._kept.acknowledged:
+            raise self._lost(sequence)
+        if sequence > self._kept.durable:
+            raise ValueError(
+                f"number {sequence} was asked for, {self._kept.durable} are durable in {self._path}"
+            )
+
+    def _lost(self, sequence: int) -> PositionLost:
+        return PositionLost(
+            f"number {sequence} of stream {self._stream!r} was asked for, what is kept in {self._path} starts at "
+            f"{self._kept.acknowledged}"
+        )
+
+    def _read(self, sequence: int) -> Iterator[LogRecord]:
+        for reader, offset, entry in self._entries(sequence):
+            yield reader.record(offset, entry)
+
+    def _outline(self, sequence: int) -> Iterator[Outline]:
+        for reader, _, entry in self._entries(sequence):
+            yield reader.outline(entry)
+
+    def _entries(self, sequence: int) -> Iterator[tuple[SegmentReader, int, Entry]]:
+        while sequence < self._kept.durable:
+            start = sequence
+            for reader, offset, entry in self._entries_of_one_segment(sequence):
+                yield reader, offset, entry
+                sequence = entry.end
+            if sequence == start:
+                raise damaged(self._path, 0, f"number {sequence} is in none of its segments")
+
+    def _entries_of_one_segment(self, sequence: int) -> Iterator[tuple[SegmentReader, int, Entry]]:
+        segment = self._kept.holding(sequence)
+        if segment is None:
+            raise self._lost(sequence)
+        try:
+            file = self._files.open(segment.path)
+        except FileNotFoundError:
+            raise self._lost(sequence) from None
+        try:
+            reader = SegmentReader(file, segment, self._known)
+            for offset, entry in reader.headers(sequence):
+                yield reader, offset, entry
+        finally:
+            file.close()
+            if len(self._known) > _KNOWN:
+                self._known.clear()

@@ -1,0 +1,190 @@
+"""One segment of a log: where its entries are, and what is in them."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from .faults import damaged, unreadable
+from .files import read_all
+from .layout import (
+    BLOB,
+    ENTRY_HEADER,
+    NAME_BYTES,
+    RECORD,
+    SEGMENT_HEADER,
+    Entry,
+    entry_bytes,
+    padding,
+    unpack_entry,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .files import File
+
+_INDEX_STRIDE = 1 << 16
+"""An index entry for every so many bytes of a segment: what a random read scans at most, records apart."""
+_WINDOW = 1 << 12
+
+
+class Outline(NamedTuple):
+    """A record without its payload; ``size`` and ``rows`` are what the writer said."""
+
+    first: int
+    end: int
+    size: int
+    rows: int
+
+
+class LogRecord(NamedTuple):
+    """A record as it was appended. Equal schemas, and equal contexts, are one object as a rule."""
+
+    first: int
+    end: int
+    timestamp: int
+    flags: int
+    size: int
+    rows: int
+    payload: memoryview
+    schema: bytes
+    context: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The stream is over after ``count`` messages; ``failure`` is the producer's message, None at a clean end."""
+
+    count: int
+    failure: str | None
+
+
+class Segment:
+    """Where the records of a segment are. Its entries go up to ``size``, and are durable up to ``durable``."""
+
+    def __init__(self, path: Path, base: int, salt: int) -> None:
+        self.path = path
+        self.base = base
+        self.salt = salt
+        self.end = base
+        self.size = SEGMENT_HEADER
+        self.durable = 0
+        self._offsets = array("Q", [SEGMENT_HEADER])
+        self._firsts = array("Q", [base])
+
+    def add(self, entry: Entry) -> None:
+        """An entry stands at ``size`` now."""
+        if entry.kind == RECORD:
+            if self.size - self._offsets[-1] >= _INDEX_STRIDE:
+                # In this order: a reader in another thread looks for a number first.
+                self._offsets.append(self.size)
+                self._firsts.append(entry.first)
+            self.end = entry.end
+        self.size += entry_bytes(entry.length)
+
+    def seek(self, sequence: int) -> int:
+        """The offset of an entry at, or not far before, the record with number ``sequence``."""
+        return self._offsets[bisect_right(self._firsts, sequence) - 1]
+
+
+def walk(file: File, salt: int, start: int, stop: int) -> Iterator[tuple[int, Entry]]:
+    """The entries between two offsets, by their headers; ends early where none is valid."""
+    window, base = b"", start
+    while start < stop:
+        if start + ENTRY_HEADER > base + len(window):
+            window, base = read_all(file, _WINDOW, start), start
+        entry = unpack_entry(window, start - base, start, salt)
+        if entry is None or start + entry_bytes(entry.length) > stop:
+            return
+        yield start, entry
+        start += entry_bytes(entry.length)
+
+
+def read_payload(file: File, offset: int, entry: Entry) -> memoryview | None:
+    """The payload of the entry at ``offset``; None if its CRC does not match."""
+    length = entry.length + padding(entry.length)
+    data = read_all(file, length, offset + ENTRY_HEADER)
+    if len(data) != length or zlib.crc32(data) != entry.payload_crc:
+        return None
+    return memoryview(data)[: entry.length]
+
+
+class SegmentReader:
+    """Reads one segment through a descriptor of its own, so that it can be deleted meanwhile.
+
+    ``known`` maps names of blobs to contents, across segments, so that equal ones are one object.
+    """
+
+    def __init__(self, file: File, segment: Segment, known: dict[bytes, bytes]) -> None:
+        self._file = file
+        self._segment = segment
+        self._known = known
+        self._blobs: dict[int, bytes] = {0: b""}
+
+    def headers(self, sequence: int) -> Iterator[tuple[int, Entry]]:
+        """The durable records from the one that holds ``sequence``, also those that become durable meanwhile.
+
+        Raises LogDamaged, LogBroken.
+        """
+        segment = self._segment
+        offset = segment.seek(sequence)
+        try:
+            while offset < segment.durable:
+                stop = segment.durable
+                for at, entry in walk(self._file, segment.salt, offset, stop):
+                    offset = at + entry_bytes(entry.length)
+                    if entry.kind == RECORD and entry.end > sequence:
+                        yield at, entry
+                if offset != stop:
+                    raise damaged(segment.path, offset, "no entry is there")
+        except OSError as error:
+            raise unreadable(segment.path, offset, error) from error
+
+    def outline(self, entry: Entry) -> Outline:
+        """What the header tells."""
+        return Outline(entry.first, entry.end, entry.size, entry.rows)
+
+    def record(self, offset: int, entry: Entry) -> LogRecord:
+        """The record at ``offset``. Raises LogDamaged, LogBroken."""
+        try:
+            payload = self._payload(offset, entry)
+            schema, context = self._blob(entry.schema), self._blob(entry.context)
+        except OSError as error:
+            raise unreadable(self._segment.path, offset, error) from error
+        return LogRecord(
+            entry.first,
+            entry.end,
+            entry.timestamp,
+            entry.flags,
+            entry.size,
+            entry.rows,
+            payload,
+            schema,
+            context,
+        )
+
+    def _payload(self, offset: int, entry: Entry) -> memoryview:
+        payload = read_payload(self._file, offset, entry)
+        if payload is None:
+            what = f"messages {entry.first} to {entry.end}" if entry.kind == RECORD else "a schema or context"
+            raise damaged(self._segment.path, offset, f"the payload of {what} does not match its checksum")
+        return payload
+
+    def _blob(self, offset: int) -> bytes:
+        content = self._blobs.get(offset)
+        if content is None:
+            segment = self._segment
+            head = read_all(self._file, ENTRY_HEADER, offset)
+            entry = unpack_entry(head, 0, offset, segment.salt)
+            if entry is None or entry.kind != BLOB:
+                raise damaged(segment.path, offset, "no schema or context is there")
+            payload = self._payload(offset, entry)
+            name = bytes(payload[:NAME_BYTES])
+            content = self._known.setdefault(name, bytes(payload[NAME_BYTES:]))
+            self._blobs[offset] = content
+        return content
