@@ -15,7 +15,7 @@
     ├── SchemaMismatch        schema or codec are not the channel's
     ├── MessageTooLarge       the message is above the peer's limit
     └── ProtocolError         the peer broke the protocol
-        └── HandshakeError    ... before a channel was attached
+        └── HandshakeError    two sides cannot work together: version, secret or policy
 
 Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed* (the
 producer said so) and *end* (clean).
@@ -94,4 +94,4 @@ class ProtocolError(NetChannelError):
 
 
 class HandshakeError(ProtocolError):
-    """Two servers could not agree to talk: version, identity or limits."""
+    """Two sides cannot work together, and asking again would not help: version, secret or policy."""

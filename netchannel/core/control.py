@@ -165,7 +165,12 @@ class ControlLink(Link):
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """Tell the peer why before hanging up."""
-        log.warning("%s: control connection with %s closed: %s", self.core.name, self.peer, error)
+        who = (
+            self.peer
+            if self.greeted
+            else f"{self.remote}, which has not shown to be a network channel's node,"
+        )
+        log.warning("%s: control connection with %s closed: %s", self.core.name, who, error)
         self.say("error", message=str(error)[:1000], permanent=isinstance(error, HandshakeError))
         self.close()
 

@@ -284,8 +284,8 @@ class InboundChannel:
             return None
         text = (
             f"channel {self.id!r} was at number {self.expected or 0} of stream {self.stream!r}; its sender came back "
-            f"as stream {stream!r}, which begins anew: what the old one had not delivered is lost with it. "
-            f"Register the channel again to take the new stream"
+            f"as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
+            f"Register the channel again, without resume_from, to take the new stream"
         )
         self.fail(StreamReplaced(text), now)
         return Refusal("replaced", text)

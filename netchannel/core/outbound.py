@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .sender import SenderCore
     from .timers import Timer
 
+COMPLAIN_AFTER_S = 5.0
 WRITE_LIMIT = 1 << 20
 """Bytes handed to the transport at a time, so that it can say stop in between."""
 
@@ -94,6 +96,8 @@ class OutboundChannel:
         self.attachments = 0
         self.request = 0
         self.last_failure = "still going on"
+        self._failing_since: float | None = None
+        self._complained = False
         self.backoff_s = core.timing.backoff_s
         self.progressed = False  # whether anything was received since the last loss
         self.retry: Timer | None = None
@@ -256,7 +260,10 @@ class OutboundChannel:
         before, self.state = self.state, SENDER_TABLE[self.state, event]
         self.since = now
         if before is not self.state:
-            log.info(
+            # Asking again and being denied again is no news.
+            again = self._failing_since is not None and event in (SenderEvent.OPEN, SenderEvent.DENY)
+            log.log(
+                logging.DEBUG if again else logging.INFO,
                 "channel %s to %s: %s -> %s (%s; next %d, acknowledged %d)",
                 self.id, self.to, before, self.state, event, self.head, self.acknowledged,
             )  # fmt: skip
@@ -301,10 +308,24 @@ class OutboundChannel:
             self.link = None
         if event is not None:
             self.move(event, now)
+        else:
+            self.on_change()
+        self._complain(reason, now)
         if self.fault.retry == 0:
             self.give_up(reason, now)
         else:
             self.watch(now)
+
+    def _complain(self, reason: str, now: float) -> None:
+        """One warning per episode, once it is more than a hiccup."""
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._complained and now - self._failing_since >= COMPLAIN_AFTER_S:
+            self._complained = True
+            log.warning(
+                "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
+                self.id, self.to, now - self._failing_since, reason, self.head - self.acknowledged,
+            )  # fmt: skip
 
     def _release(self, now: float) -> None:
         for timer in (self.retry, self._give_up):
@@ -337,7 +358,8 @@ class OutboundChannel:
         self.last_note = last_note
         self._rewind(expected)
         self._blocked_at = -1
-        self._dropping = False
+        self._dropping = self._complained = False
+        self._failing_since = None
         self._progress(expected)
         self.reconnects += self.attachments > 0
         self.attachments += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -246,9 +247,15 @@ async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Lis
     try:
         server = await loop.create_server(make_protocol, where.host, where.port, backlog=1024)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        raise _cannot_listen(address, error) from None
     port = server.sockets[0].getsockname()[1]
     return Listener(str(TcpAddress(where.host, port)), server.close, server)
+
+
+def _cannot_listen(address: str, error: OSError) -> OSError:
+    # The loop's own text names the address again; the system's is enough. A name that is not known has no number.
+    why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+    return OSError(error.errno, f"cannot listen on {address}: {why}")
 
 
 async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProtocol]) -> Listener:
@@ -256,7 +263,7 @@ async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProto
     try:
         server = await asyncio.get_running_loop().create_unix_server(make_protocol, where.path, backlog=1024)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {where}: {error.strerror or error}") from error
+        raise _cannot_listen(str(where), error) from None
 
     def close() -> None:
         server.close()

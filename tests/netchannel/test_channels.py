@@ -285,6 +285,14 @@ async def test_leaving_by_an_exception_is_no_clean_end(receiver: ReceiverServer)
         await inbox.recv()
 
 
+async def test_leaving_does_not_wait_for_who_is_not_there() -> None:
+    """CH-END-5: an exception comes out at once where no receiver listens."""
+    began = time.perf_counter()
+    async with SenderServer() as sender:
+        await sender.register_channel("c", to="127.0.0.1:1", codec="bytes").send(b"x")
+    assert time.perf_counter() - began < 2
+
+
 async def test_abort_reaches_the_consumer(receiver: ReceiverServer, sender: SenderServer) -> None:
     """CH-END-2: after the data, with the message."""
     inbox = receiver.register_channel("c", codec="bytes")

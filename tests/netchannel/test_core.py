@@ -445,6 +445,28 @@ def test_a_policy_of_no_retries_gives_up_at_the_first_loss() -> None:
     assert consumer.channel.state is ReceiverState.BROKEN
 
 
+def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning per episode, with the reason: nobody listens, then nobody has registered the channel."""
+    caplog.set_level("INFO")
+    world = World()
+    producer = world.open(world.sender(), "numbers")
+    world.pass_time(60)
+    receiver = world.receiver()
+    nums = world.inbox(receiver, "nums")
+    world.pass_time(60)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "channel numbers to r:1 is not attached" in told[0]
+    assert "connection refused" in told[0]
+    assert sum("denied" in record.getMessage() for record in caplog.records) <= 1
+    nums.channel.close("wrong name", world.now)
+    world.inbox(receiver, "numbers")
+    world.run(lambda: producer.channel.state is SenderState.ATTACHED)
+    world.crash(receiver)
+    world.pass_time(60)
+    assert sum("is not attached" in record.getMessage() for record in caplog.records) == 2
+
+
 # -- positions and streams
 
 
