@@ -30,6 +30,7 @@ def exit_code(command: Callable[[], object]) -> int:
     and keeps its traceback.
     """
     try:
+        _open_closed_streams()
         # Without click's standalone mode, an exit that was asked for (--help) is a returned code.
         code = command()
         sys.stdout.flush()
@@ -40,8 +41,13 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has seen enough; what is left in the buffer has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read us has seen enough.
+        _drop_output()
+        return ExitCode.FAILED
+    except OSError as error:
+        # What reads or writes the user's files says which; this is a full disk below our output, or the like.
+        _drop_output()
+        click.echo(f"Error: {error}", err=True)
         return ExitCode.FAILED
     except Exception as error:
         if not _is_bad_input(error):
@@ -50,6 +56,23 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo(str(error) if has_places else f"Error: {error}", err=True)
         return ExitCode.BAD_INPUT
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that are closed, or the next sockets would be taken for them.
+
+    Data has nowhere to go then, which is an error where some is written; talk is dropped.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - as long as the process
+
+
+def _drop_output() -> None:
+    """What is left in the buffer has nowhere to go, and would be tried again at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_bad_input(error: Exception) -> bool:

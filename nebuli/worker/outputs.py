@@ -110,9 +110,12 @@ class _File:
 
     def discard(self) -> None:
         """Let go of the file as it is."""
-        if self._file is not None:
-            with suppress(OSError, pa.ArrowException):  # a disk that is full is why we are here
-                self._file.close()
+        # Each on its own: a disk that is full is why we are here. The rows first, or they would try again when they
+        # are collected, and complain of a file that is closed.
+        for each in (self._rows, self._file):
+            if each is not None:
+                with suppress(OSError, pa.ArrowException):
+                    each.close()
 
 
 class GrowingFile(_File):
@@ -125,7 +128,10 @@ class GrowingFile(_File):
         """Write and let readers see."""
         super().write(batch)
         assert self._file is not None
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
 
     def publish(self) -> None:
         """The last byte is on the disk."""
@@ -158,7 +164,8 @@ class WholeFile(_File):
     def discard(self) -> None:
         """Remove what was written aside."""
         super().discard()
-        self._place.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not be made, it need not be removed
+            self._place.unlink()
 
 
 class Terminal:
@@ -187,8 +194,11 @@ class Terminal:
         """What is printed stays."""
 
     def _print(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        encoding = sys.stdout.encoding
         try:
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            # As the terminal can show it: a locale without umlauts is no reason to fail a query at its end.
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
         except OSError as error:
             raise unwritable("standard output", error) from error

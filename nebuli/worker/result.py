@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import zset
+from nebuli.worker.errors import unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +41,7 @@ class Result:
         self._spill: _Spill | None = None
 
     def add(self, change: pa.RecordBatch) -> None:
-        """Add a Z-set."""
+        """Add a Z-set; ``OutputError`` if there is no room for it."""
         if self._only_grows and _takes_back(change):
             self._only_grows = False
             self._restore()
@@ -92,20 +94,32 @@ class _Spill:
     """A temporary file of batches, gone with the process however that ends."""
 
     def __init__(self, schema: pa.Schema, directory: Path | None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - lives as long as this object
-        self._writer = pa.ipc.new_stream(self._file, schema)
+        self._where = "a temporary file" if directory is None else f"a temporary file in {directory}"
+        with self._errors():
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - lives as long as this object
+            self._writer = pa.ipc.new_stream(self._file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+        with self._errors():
+            self._writer.write_batch(batch)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """All batches in order; nothing can be written afterwards."""
-        self._writer.close()
-        self._file.seek(0)
+        with self._errors():
+            self._writer.close()
+            self._file.seek(0)
         yield from pa.ipc.open_stream(self._file)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what a full disk did not take is not wanted any more
+            self._file.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self._where, error) from error
 
 
 def _takes_back(change: pa.RecordBatch) -> bool:

@@ -196,3 +196,16 @@ def test_help_and_placing_on_100_nodes_stay_within_their_processor_time(tmp_path
     )
     assert processor_seconds("--help", cwd=tmp_path) < 0.3
     assert processor_seconds("place", "t.yaml", "q.json", cwd=tmp_path) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        (">&-", "Error: [Errno 9] Bad file descriptor\n"),
+        (">/dev/full", "Error: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_output_that_goes_nowhere_is_one_line(directory: Path, redirection: str, said: str):
+    command = f"{sys.executable} -m nebuli place t.yaml q.json {redirection}"
+    ended = subprocess.run(command, shell=True, cwd=directory, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, said)

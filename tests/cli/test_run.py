@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -209,3 +212,20 @@ def test_the_memory_of_a_stateless_plan_does_not_grow_with_its_input(
     small, large = peaks
     # Ten times the rows are 160 MiB more; buffers, which a short run does not fill, are 8 MiB each.
     assert large - small < 64 << 20, f"{small >> 20} MiB for 400 000 rows, {large >> 20} MiB for 4 000 000"
+
+
+@pytest.mark.parametrize(("closed", "exit_code"), [("<&-", 0), ("2>&-", 0), ("<&- 2>&-", 0), (">&-", 1)])
+def test_with_closed_standard_streams_only_the_result_is_missed(
+    case: Case, closed: str, exit_code: int
+) -> None:
+    """Whatever is opened next would be taken for them."""
+    case.write_numbers(2)
+    case.sink = {"type": "Print"}
+    command = shlex.join([sys.executable, "-m", "nebuli", *map(str, case.arguments())])
+    ended = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, check=False)
+    assert ended.returncode == exit_code
+    assert len(ended.stdout.splitlines()) == (4 if exit_code == 0 else 0)
+    assert "Traceback" not in ended.stderr
+    assert "Assertion" not in ended.stderr
+    if exit_code:
+        assert "standard output cannot be written: Bad file descriptor" in ended.stderr

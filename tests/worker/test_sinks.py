@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import gc
+import io
+import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -180,3 +185,59 @@ def test_print_without_rows_has_a_header(capsys: pytest.CaptureFixture[str]) -> 
     sink.open(SCHEMA)
     sink.finish()
     assert capsys.readouterr().out.splitlines() == ["name  n", "----  -"]
+
+
+@pytest.mark.parametrize("rows_of", [csv_rows, parquet_rows])
+def test_an_abort_lets_go_of_the_file_without_a_word(tmp_path: Path, rows_of: Any) -> None:
+    """Rows that are collected later must not write to a file that is closed; pytest would warn of that."""
+    sink = ChangesSink(WholeFile(str(tmp_path / "result"), rows_of))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, 1)))
+    sink.abort("broken")
+    del sink
+    gc.collect()
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["file/x.csv", "file/x/y.csv", "x" * 250])
+def test_an_abort_of_what_could_not_be_opened_does_nothing(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").touch()
+    sink = FinalSink(WholeFile(str(tmp_path / path), csv_rows))
+    with pytest.raises(OutputError, match="cannot be written"):
+        sink.open(SCHEMA)
+    sink.abort("broken")
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_full_disk_below_a_growing_file_is_one_sentence() -> None:
+    sink = AppendSink(GrowingFile("/dev/full", csv_rows))
+    sink.open(SCHEMA)
+    with pytest.raises(OutputError, match=r"^/dev/full cannot be written: No space left on device$"):
+        sink.write(zset(("a", 1, 1)))
+    sink.abort("broken")
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_full_disk_below_a_large_result_is_one_sentence(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        result.tempfile, "TemporaryFile", lambda **_: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b")
+    )
+    sink = FinalSink(WholeFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    said = rf"^a temporary file in {target.parent} cannot be written: No space left on device$"
+    with pytest.raises(OutputError, match=said):
+        sink.write(zset(*(("a", number, 1) for number in range(2000))))
+    sink.abort("broken")
+    assert names_in(target.parent) == []
+
+
+def test_print_shows_what_the_terminal_cannot_in_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    sink = FinalSink(Terminal())
+    sink.open(SCHEMA)
+    sink.write(zset(("Größe", 1, 1)))
+    sink.finish()
+    assert written.getvalue().decode().splitlines()[2].split() == [r"Gr\xf6\xdfe", "1"]
