@@ -44,7 +44,8 @@ class WorkerClient:
     def __init__(self, node: str, address: str) -> None:
         self._node = node
         self._address = address
-        self._channel = grpc.aio.insecure_channel(address)
+        # gRPC would take the proxy that $http_proxy names, which reaches neither this machine nor its network.
+        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
         self._stub = WorkerStub(self._channel)
 
     async def __aenter__(self) -> Self:

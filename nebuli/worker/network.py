@@ -121,9 +121,9 @@ class ChannelSink:
         return 0
 
     def abort(self, reason: str) -> None:
-        """Tell the other side why the stream ends here."""
-        if self._channel is not None and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._abort(self._channel, reason), self._loop).result()
+        """Tell the other side why the stream ends here, also before it began: a reader waits for that."""
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._abort(reason), self._loop).result()
 
     def interrupt(self) -> None:
         """Cancel what the fragment waits for, and whatever it will wait for."""
@@ -147,12 +147,14 @@ class ChannelSink:
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
-    async def _register(self, schema: pa.Schema) -> None:
+    async def _register(self, schema: pa.Schema | None = None) -> None:
         self._channel = self._sender.register_channel(
             self._operator.channel, to=self._operator.address, schema=schema, buffer=_BUFFER
         )
 
-    @staticmethod
-    async def _abort(channel: netchannel.SenderChannel, reason: str) -> None:
+    async def _abort(self, reason: str) -> None:
         with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
-            await channel.abort(reason)
+            if self._channel is None:
+                await self._register()
+            assert self._channel is not None
+            await self._channel.abort(reason)

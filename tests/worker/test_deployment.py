@@ -129,3 +129,19 @@ async def test_a_dead_worker_ends_what_is_guarded(tmp_path: Path) -> None:
 
         with pytest.raises(WorkerDied, match=rf"^worker {victim.node} died \(killed by SIGKILL\)$"):
             await query.workers.guard(wait_for_the_sink())
+
+
+async def test_a_failure_before_the_first_row_reaches_the_reader(tmp_path: Path) -> None:
+    """Its channel was not registered yet; the reader would wait for it forever."""
+    async with running(tmp_path) as query:
+        await query.deployment.start()
+        sink = await query.wait_for_state(query.sink, FragmentState.FAILED)
+        assert sink.cause is Cause.UPSTREAM
+        assert f"numbers.csv: no such file in {tmp_path}" in sink.error
+
+
+async def test_workers_are_reached_past_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the environment is for the world outside, and is not there."""
+    monkeypatch.setenv("http_proxy", f"http://{free_addresses(1)[0]}")
+    async with running(tmp_path) as query:
+        assert (await query.status(query.sink)).state is FragmentState.REGISTERED
