@@ -27,12 +27,20 @@ def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
         return data
 
     try:
-        data = json.loads(text, object_pairs_hook=unique)
+        data = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
     except json.JSONDecodeError as error:
         return None, marks, [Mistake(f"not valid JSON: {error.msg}", file, error.lineno, error.colno)]
     except RecursionError:
         return None, marks, [Mistake("lists and objects are nested too deep", file)]
     return data, marks, list(_duplicates(text, file)) if repeated else []
+
+
+def _integer(digits: str) -> int | str:
+    """No query holds a number; one that Python refuses to convert stays the text that was written."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:

@@ -85,6 +85,9 @@ def _projected(operator: ProjectOperator, schema: Schema, faults: list[Fault]) -
 
     columns: list[Column] = []
     for name, sql in operator.columns.items():
+        if not _is_name(name):
+            faults.append((("columns", name), f"{name!r} cannot name a column"))
+            continue
         try:
             columns.append(Column(name=name, type=parse(sql, schema).type))
         except QueryError as error:
@@ -97,6 +100,9 @@ def _aggregated(operator: AggregateOperator, schema: Schema, faults: list[Fault]
 
     columns = [_column(schema, name, ("by", index), faults) for index, name in enumerate(operator.by)]
     for name, sql in operator.aggregates.items():
+        if not _is_name(name):
+            faults.append((("aggregates", name), f"{name!r} cannot name a column"))
+            continue
         try:
             columns.append(Column(name=name, type=parse_aggregate(sql, schema).type))
         except QueryError as error:
@@ -134,6 +140,11 @@ def _check_keys(operator: JoinOperator, inputs: Sequence[Schema], faults: list[F
             faults.append((("on", index), f"key {key!r} has different types: {shown}"))
         if key in operator.on[:index]:
             faults.append((("on", index), f"key {key!r} is given twice"))
+
+
+def _is_name(text: str) -> bool:
+    """Whether it is a text, and one that can be encoded: JSON can write half a character."""
+    return bool(text) and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _column(

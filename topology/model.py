@@ -21,6 +21,15 @@ Address = Annotated[str, AfterValidator(check_address)]
 Text = Annotated[str, Field(min_length=1)]
 
 
+def _check_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(f"expected a path, got {path!r}, which holds a null character")
+    return path
+
+
+FilePath = Annotated[Text, AfterValidator(_check_path)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
@@ -40,7 +49,7 @@ class CsvSource(_Model):
 
     logical: Text
     type: Literal["CSV"]
-    path: Text
+    path: FilePath
     nulls: tuple[str, ...] = ("",)
 
 
@@ -49,7 +58,7 @@ class ParquetSource(_Model):
 
     logical: Text
     type: Literal["Parquet"]
-    path: Text
+    path: FilePath
 
 
 PhysicalSource = Annotated[CsvSource | ParquetSource, Field(discriminator="type")]
@@ -68,14 +77,14 @@ class CsvSink(_Sink):
     """Writes a CSV file; a relative path starts at the working directory of the node's worker."""
 
     type: Literal["CSV"]
-    path: Text
+    path: FilePath
 
 
 class ParquetSink(_Sink):
     """Writes a Parquet file; a relative path starts at the working directory of the node's worker."""
 
     type: Literal["Parquet"]
-    path: Text
+    path: FilePath
 
 
 class PrintSink(_Sink):

@@ -36,17 +36,17 @@ class Document:
 def parse_yaml(text: str, file: str | None) -> Document:
     """Read one YAML document. Does not raise: mistakes are in the result."""
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        return _parsed(text, file)
     except yaml.YAMLError as error:
         return _broken(_syntax_mistake(error, text, file))
     except RecursionError:
-        return Document(
-            Marks(file), mistakes=[Mistake("lists and mappings are nested too deep", file)], broken=True
-        )
+        return _broken(Mistake("lists and mappings are nested too deep", file))
+
+
+def _parsed(text: str, file: str | None) -> Document:
+    root = yaml.compose(text, Loader=_Loader)
     if root is None:
-        return Document(
-            Marks(file), mistakes=[Mistake("the file is empty; expected nodes", file, 1, 1)], broken=True
-        )
+        return _broken(Mistake("the file is empty; expected nodes", file, 1, 1))
     builder = _Builder(file)
     data = builder.value(root, ())
     document = Document(Marks(file, lambda: _spots(root)), data, builder.mistakes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import click
@@ -11,9 +12,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     """Check an address; port 0, which takes a free one, is none that a topology could name."""
     from topology.address import check_address
 
-    if value is not None and not value.endswith(":0"):
+    if value is not None:
         try:
-            check_address(value)
+            check_address(re.sub(r":0$", ":1", value))
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from None
     return value

@@ -29,6 +29,8 @@ __all__ = ["CsvSource"]
 _BLOCK_BYTES = 1 << 20
 _SNIFFED_ROWS = 1000
 _SHOWN_CHARACTERS = 80
+_LONGEST_VALUE = (1 << 31) - 1
+"""What a column of texts can hold; Python's own limit is 128 KiB, less than Arrow reads."""
 _BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: (.*)", re.DOTALL)
 _BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _QUOTED = re.compile(r"'(.*?)'", re.DOTALL)
@@ -153,6 +155,10 @@ class CsvSource:
             return InputError(
                 f"{self._path}, {self._place(row)}: {values} where the header names {expected}: {text}"
             )
+        if "straddling object" in str(error):
+            return InputError(
+                f"{self._path}: a row is longer than {_BLOCK_BYTES:,} bytes, the most that is read"
+            )
         return InputError(f"{self._path}: {error}")
 
     def _complaint(self, name: str, why: str) -> str:
@@ -169,13 +175,14 @@ class CsvSource:
                 for number, (_, line) in enumerate(rows, start=1):
                     if number == row:
                         return f"line {line}"
-        except csv.Error:  # a value too long for this reader
+        except csv.Error:  # a value too long for either reader
             pass
         return f"row {row}"
 
     def _rows(self) -> Generator[tuple[list[str], int], None, None]:
         """The file's rows as text, blank lines left out, with the line on which each begins."""
         with io.TextIOWrapper(_open_bytes(self._path), "utf-8-sig", errors="replace", newline="") as text:
+            csv.field_size_limit(_LONGEST_VALUE)
             reader = csv.reader(text)
             line = 1
             for row in reader:

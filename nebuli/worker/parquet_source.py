@@ -65,6 +65,9 @@ class ParquetSource:
                 f"{self._path}: no column {', '.join(missing)}, which the logical source has; "
                 f"the file's columns are {', '.join(found.names)}"
             )
+        doubled = [name for name in self._schema.names if found.names.count(name) > 1]
+        if doubled:
+            raise InputError(f"{self._path}: more than one column {', '.join(doubled)}")
         for wanted in self._schema:
             type_ = found.field(wanted.name).type
             if not _holds(wanted.type, type_):

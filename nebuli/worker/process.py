@@ -89,7 +89,10 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
     await probe.wait_closed()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_WorkerServicer_to_server(Service(node), server)
-    bound = server.add_insecure_port(address)
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
+        raise _unusable("grpc", address, error) from error
     await server.start()
     return _GrpcServer(server, f"{host}:{bound}")
 
@@ -113,9 +116,11 @@ def _drain_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.call_soon_threadsafe(stop.set)
 
 
-def _unusable(option: str, address: str, error: OSError) -> AddressUnusable:
-    if error.errno == errno.EADDRINUSE:
+def _unusable(option: str, address: str, error: OSError | RuntimeError) -> AddressUnusable:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return AddressUnusable(
             f"--{option} {address}: the port is in use; stop what listens there, or choose another"
         )
-    return AddressUnusable(f"--{option} {address} cannot be bound: {error.strerror or error}")
+    return AddressUnusable(
+        f"--{option} {address} cannot be bound: {getattr(error, 'strerror', None) or error}"
+    )

@@ -89,6 +89,11 @@ def test_a_logical_source_of_several_parts_becomes_a_union_with_its_id():
             op("project", "x", input="j", columns={"a": "nope", "b": "delay"}),
             ["project x: column 'a'", "nope"],
         ),
+        (op("project", "x", input="j", columns={"": "delay"}), ["project x: '' cannot name a column"]),
+        (
+            op("aggregate", "x", input="j", aggregates={"\ud800": "count(*)"}),
+            [r"aggregate x: '\ud800' cannot name a column"],
+        ),
         (op("project", "x", input="j", columns={"_weight": "delay"}), ["project x: column '_weight'"]),
         (
             op("aggregate", "x", input="j", by=["nope"], aggregates={"n": "count(*)"}),

@@ -124,7 +124,8 @@ def test_more_than_one_sink_is_an_error_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "3", "null", "{}", '{"operators": []}', '{"operators": [3]}', "[" * 100_000]
+    "text",
+    ["", "[]", "3", "null", "{}", '{"operators": []}', '{"operators": [3]}', "[" * 100_000, "9" * 5000],
 )
 def test_a_file_that_is_no_query_at_all_is_refused(text: str):
     assert mistakes(text)

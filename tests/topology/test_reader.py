@@ -119,6 +119,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ("capacity: 2", "capacity: two", "8:15: expected a whole number as capacity, got 'two'"),
         ("capacity: 2", "capacity: -1", "8:15: expected at least 0 as capacity, got -1"),
         ("path: flights.csv, ", "", "11:9: missing key 'path'"),
+        ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
         ("path: flights.csv", "path: 7", "11:45: expected a text as path, got 7; put it in quotes"),
         (
             "links: {downstream: [127.0.0.1:9003]}",
@@ -142,7 +143,8 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "[]", "3", "nodes: []", "nodes: &a [*a]", "a: " + "[" * 3000]
+    "text",
+    ["", "# nothing\n", "[]", "3", "nodes: []", "nodes: &a [*a]", "a: " + "[" * 3000, "[" * 900 + "]" * 900],
 )
 def test_a_file_that_is_no_topology_at_all_is_refused(text: str):
     assert mistakes(text)

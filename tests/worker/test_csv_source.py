@@ -158,3 +158,11 @@ def test_a_time_without_a_zone_among_times_with_one_is_an_error() -> None:
     columns = (Column(name="at", type=DataType.TIMESTAMP),)
     said = message("at\n2013-01-01T10:00:00Z\n2013-01-01 11:00:00\n", columns=columns)
     assert said == "in.csv, line 3, column at: '2013-01-01 11:00:00' is no timestamp"
+
+
+def test_a_long_value_is_read_and_one_beyond_a_block_is_refused() -> None:
+    """Longer than 128 KiB, where Python's own reader stops."""
+    long = "x" * 300_000
+    assert read(f"origin,delay\n{long},1\n").column("origin").to_pylist() == [long]
+    said = message(f"origin,delay\n{long * 10},1\n")
+    assert said == "in.csv: a row is longer than 1,048,576 bytes, the most that is read"

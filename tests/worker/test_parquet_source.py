@@ -93,3 +93,10 @@ def test_a_file_of_another_format_and_a_missing_one_are_one_sentence(tmp_path: P
     with pytest.raises(InputError) as caught:
         read("absent.parquet")
     assert str(caught.value) == f"absent.parquet: no such file in {tmp_path}"
+
+
+def test_a_column_that_is_there_twice_is_an_error() -> None:
+    columns = [pa.array(["EWR"]), pa.array([7]), pa.array([8]), pa.array([AT])]
+    pq.write_table(pa.table(columns, ["origin", "delay", "delay", "at"]), "in.parquet")
+    with pytest.raises(InputError, match=r"^in.parquet: more than one column delay$"):
+        read()

@@ -206,3 +206,12 @@ def test_a_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, option: str) 
     assert ended.stderr == (
         f"Error: {option} {addresses[option]}: the port is in use; stop what listens there, or choose another\n"
     )
+
+
+@pytest.mark.parametrize("address", [":0", "127.0.0.1:7:0", "[::1:0"])
+def test_a_bad_address_with_a_free_port_is_bad_input(tmp_path: Path, address: str) -> None:
+    command = Command("worker", "--data", address, "--grpc", "127.0.0.1:0", directory=tmp_path)
+    ended = command.end()
+    assert ended.exit_code == 2
+    assert "Traceback" not in ended.stderr
+    assert "--data" in ended.stderr
