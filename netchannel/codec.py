@@ -64,6 +64,8 @@ def _check(codec: str, schema: pa.Schema | None) -> None:
 
 
 def _check_note(note: bytes) -> None:
+    if not isinstance(note, bytes):
+        raise NetChannelError(f"a note is a {type(note).__name__}: expected bytes")
     if len(note) > NOTE_LIMIT:
         raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
 

@@ -68,6 +68,10 @@ class ReceiverServer:
         self._runner: Runner | None = None
 
     async def __aenter__(self) -> Self:
+        if self._runner is not None:
+            raise NetChannelError(
+                f"this ReceiverServer is running already, at {self.address}: make another one"
+            )
         self._core = ReceiverCore(
             node_name("receiver"),
             self._timing,
@@ -162,6 +166,11 @@ class ReceiverServer:
             )
         if ack not in ("receipt", "explicit"):
             raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
+        if (
+            resume_from is not None
+            and (resume_from if isinstance(resume_from, int) else resume_from.sequence) < 0
+        ):
+            raise NetChannelError(f"resume_from is {resume_from}: numbers begin at 0")
         decoder = make_decoder(codec, schema)
         core_channel = self._core.register(
             check_channel_id(channel_id),

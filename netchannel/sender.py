@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
-from .address import parse_address
+from .address import TcpAddress, parse_address
 from .codec import CodecName, make_encoder
 from .core.link import log
 from .core.sender import SenderCore
@@ -66,6 +66,8 @@ class SenderServer:
         self._channels: set[SenderChannel] = set()
 
     async def __aenter__(self) -> Self:
+        if self._runner is not None:
+            raise NetChannelError("this SenderServer is running already: make another one")
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
@@ -111,7 +113,11 @@ class SenderServer:
             raise NetChannelError(
                 "this SenderServer is not running: use 'async with SenderServer() as sender'"
             )
-        parse_address(to)
+        where = parse_address(to)
+        if isinstance(where, TcpAddress) and where.port == 0:
+            raise ValueError(
+                f"the address {to!r} has port 0, which only a receiver can listen on: give its real one"
+            )
         encoder = make_encoder(codec, schema)
         core_channel = self._core.register(
             check_channel_id(channel_id),
@@ -207,6 +213,8 @@ class SenderChannel:
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
         core = self.core
+        self.changes.check_loop()
+        core.check_open()
         body = self._encoder.encode(batch, note)
         context = self._encoder.context
         core.admit(body)

@@ -111,9 +111,14 @@ class ChannelStatistics:
 
 def check_channel_id(channel_id: str) -> str:
     """A channel id is 1 to 255 bytes of printable UTF-8. Raises NetChannelError otherwise."""
-    size = len(channel_id.encode())
-    if not 1 <= size <= 255 or not channel_id.isprintable():
+    if not isinstance(channel_id, str):
         raise NetChannelError(
-            f"the channel id {channel_id[:60]!r} has {size} bytes: expected 1 to 255 bytes of printable UTF-8"
+            f"the channel id {channel_id!r} is no string: expected 1 to 255 bytes of printable UTF-8"
+        )
+    # Surrogates are not printable, so what passes can be encoded.
+    if not channel_id.isprintable() or not 1 <= len(channel_id.encode()) <= 255:
+        raise NetChannelError(
+            f"the channel id {channel_id[:60]!r} has {len(channel_id)} characters: expected 1 to 255 bytes of "
+            f"printable UTF-8"
         )
     return channel_id

@@ -81,11 +81,32 @@ async def test_a_taken_id_is_refused(receiver: ReceiverServer, sender: SenderSer
     await outbox.close()
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 256, "line\nbreak"])
+@pytest.mark.parametrize("bad", ["", "x" * 256, "line\nbreak", "\ud800", 5])
 async def test_ids_are_printable(receiver: ReceiverServer, bad: str) -> None:
     """An id is 1 to 255 bytes of printable UTF-8."""
     with pytest.raises(netchannel.NetChannelError, match="expected 1 to 255"):
         receiver.register_channel(bad)
+
+
+async def test_misuse_is_named(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """What cannot work says so where it is asked for."""
+    with pytest.raises(ValueError, match="port 0"):
+        sender.register_channel("c", to="127.0.0.1:0")
+    with pytest.raises(netchannel.NetChannelError, match="begin at 0"):
+        receiver.register_channel("c", resume_from=-1)
+    for server in (sender, receiver):
+        with pytest.raises(netchannel.NetChannelError, match="running already"):
+            await server.__aenter__()
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    with pytest.raises(netchannel.NetChannelError, match="expected bytes"):
+        await outbox.send(b"x", "note")  # type: ignore[arg-type]
+    for used in (outbox.send(b"x"), inbox.recv()):
+        with pytest.raises(netchannel.NetChannelError, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, used)
+    await outbox.close()
+    with pytest.raises(netchannel.ChannelClosed):
+        await outbox.send("of the wrong type")
 
 
 async def test_notes_numbers_and_timestamps(receiver: ReceiverServer, sender: SenderServer) -> None:
