@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.dataflow import zset
@@ -34,14 +35,20 @@ _LONGEST_VALUE = (1 << 31) - 1
 _BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: (.*)", re.DOTALL)
 _BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _QUOTED = re.compile(r"'(.*?)'", re.DOTALL)
-_HAS_ZONE = re.compile(r"(Z|[+-]\d\d(:?\d\d)?)$")
+_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+_HAS_ZONE = re.compile(_ZONE)
+_TIMESTAMP_FORMS = (
+    "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
+    "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
+)
 
 
 class CsvSource:
     """One CSV file: a header, then rows; of a zip archive, its only file.
 
     Columns are found by name, others are passed over. Memory is a few blocks, whatever the file's size.
-    Timestamps without a zone are UTC.
+    Timestamps without a zone are UTC. Arrow parses a column of one kind, with a zone or without; from the first
+    value of another kind on, timestamps are read as texts, and each value is taken for what it is.
     """
 
     def __init__(self, path: str, columns: Schema, nulls: tuple[str, ...]) -> None:
@@ -52,6 +59,9 @@ class CsvSource:
         self._header: list[str] = []
         self._file: IO[bytes] | None = None
         self._reader: pa.csv.CSVStreamingReader | None = None
+        self._rows_given = 0
+        self._rows_to_skip = 0
+        self._reads_texts = False
 
     def open(self) -> None:
         """Check the header, and start reading."""
@@ -59,7 +69,7 @@ class CsvSource:
             sample = self._read_sample()
             self._check_header()
             if sample:
-                self._start(self._parsed_as(sample))
+                self._start_in_one_kind(self._parsed_as(sample))
         except pa.ArrowInvalid as error:
             raise self._blame(error) from error
         except (
@@ -77,14 +87,15 @@ class CsvSource:
         if self._reader is None:  # a header and nothing below it
             return Signal.END
         try:
-            batch = self._reader.read_next_batch()
+            batch = self._next_batch().cast(self._schema)
         except StopIteration:
             return Signal.END
         except pa.ArrowInvalid as error:
             raise self._blame(error) from error
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise unreadable(self._path, error) from error
-        return zset.insertions(batch.cast(self._schema))
+        self._rows_given += batch.num_rows
+        return zset.insertions(batch)
 
     def close(self, reason: str) -> None:
         """Close reader and file."""
@@ -125,6 +136,74 @@ class CsvSource:
                 if not _HAS_ZONE.search(first.strip()):
                     types[name] = pa.timestamp(type_.unit)
         return types
+
+    def _start_in_one_kind(self, types: dict[str, pa.DataType]) -> None:
+        try:
+            self._start(types)
+        except pa.ArrowInvalid as error:
+            if not self._is_about_a_timestamp(error):
+                raise
+            self._start_over_with_texts()
+
+    def _start_over_with_texts(self) -> None:
+        self.close("start over")
+        self._reads_texts = True
+        self._rows_to_skip = self._rows_given
+        self._start(
+            {
+                field.name: pa.string() if pa.types.is_timestamp(field.type) else field.type
+                for field in self._schema
+            }
+        )
+
+    def _next_batch(self) -> pa.RecordBatch:
+        """The next rows that were not given yet."""
+        assert self._reader is not None
+        try:
+            batch = self._reader.read_next_batch()
+        except pa.ArrowInvalid as error:
+            if self._reads_texts or not self._is_about_a_timestamp(error):
+                raise
+            self._start_over_with_texts()
+            batch = self._reader.read_next_batch()
+        while self._rows_to_skip:
+            skipped = min(self._rows_to_skip, batch.num_rows)
+            self._rows_to_skip -= skipped
+            batch = batch.slice(skipped) if skipped < batch.num_rows else self._reader.read_next_batch()
+        return self._with_timestamps(batch) if self._reads_texts else batch
+
+    def _with_timestamps(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for place, field in enumerate(self._schema):
+            if not pa.types.is_timestamp(field.type):
+                continue
+            texts = batch.column(place)
+            try:
+                column = _instants(texts, field.type)
+            except pa.ArrowInvalid:
+                raise self._first_bad(texts, field) from None
+            batch = batch.set_column(place, field, column)
+        return batch
+
+    def _first_bad(self, texts: pa.Array, field: pa.Field) -> InputError:
+        low, high = 0, len(texts)  # the first bad value is in texts[low:high]
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                _instants(texts.slice(low, middle - low), field.type)
+                low = middle
+            except pa.ArrowInvalid:
+                high = middle
+        row = self._rows_given + low + 2  # Arrow counts from 1, and the header
+        return InputError(
+            f"{self._path}, {self._place(row)}, column {field.name}: "
+            f"{_short(texts[low].as_py())!r} is no {self._types[field.name]}; {_TIMESTAMP_FORMS}"
+        )
+
+    def _is_about_a_timestamp(self, error: pa.ArrowInvalid) -> bool:
+        found = _BAD_VALUE.match(str(error))
+        if found is None:
+            return False
+        return bool(pa.types.is_timestamp(self._schema.field(self._header[int(found[1])]).type))
 
     def _start(self, types: dict[str, pa.DataType]) -> None:
         self._file = _open_bytes(self._path)
@@ -189,6 +268,15 @@ class CsvSource:
                 if row:
                     yield row, line
                 line = reader.line_num + 1
+
+
+def _instants(texts: pa.Array, type_: pa.TimestampType) -> pa.Array:
+    """Timestamps, each with a zone or, as UTC, without."""
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    none = pa.scalar(None, pa.string())
+    with_zone = pc.if_else(zoned, texts, none).cast(type_)
+    without = pc.if_else(zoned, none, texts).cast(pa.timestamp(type_.unit)).cast(type_)
+    return pc.coalesce(with_zone, without)
 
 
 def _open_bytes(path: str) -> IO[bytes]:

@@ -154,10 +154,38 @@ def test_text_that_is_no_utf8_is_named_with_line_and_column() -> None:
     assert "UTF8" in said
 
 
-def test_a_time_without_a_zone_among_times_with_one_is_an_error() -> None:
-    columns = (Column(name="at", type=DataType.TIMESTAMP),)
-    said = message("at\n2013-01-01T10:00:00Z\n2013-01-01 11:00:00\n", columns=columns)
-    assert said == "in.csv, line 3, column at: '2013-01-01 11:00:00' is no timestamp"
+AT = (Column(name="at", type=DataType.TIMESTAMP), Column(name="delay", type=DataType.INT64))
+
+
+def test_each_timestamp_of_a_column_may_have_a_zone_or_none() -> None:
+    written = ["2013-01-01T10:00:00Z", "NA", "2013-01-01 10:00:00", "2013-01-01", "2013-01-01 12:00+02:00"]
+    ten = datetime(2013, 1, 1, 10, tzinfo=UTC)
+    read_as = [ten, None, ten, datetime(2013, 1, 1, tzinfo=UTC), ten]
+    for turn in range(len(written)):
+        values = [*written[turn:], *written[:turn]]
+        table = read("at,delay\n" + "".join(f"{value},1\n" for value in values), AT)
+        assert table.column("at").to_pylist() == [*read_as[turn:], *read_as[:turn]]
+
+
+def test_a_column_of_dates_is_read_as_their_midnights() -> None:
+    table = read("at,delay\n2013-01-01,1\n", AT)
+    assert table.column("at").to_pylist() == [datetime(2013, 1, 1, tzinfo=UTC)]
+
+
+def test_rows_before_a_timestamp_of_another_kind_come_once_and_in_order() -> None:
+    rows = "".join(f"2013-01-01T10:00:00Z,{number}\n" for number in range(100_000))
+    table = read(f"at,delay\n{rows}2013-01-01,100000\n", AT)
+    assert table.column("delay").to_pylist() == list(range(100_001))
+    said = message(f"at,delay\n{rows}2013-01-01,1\nsoon,2\n", columns=AT)
+    assert said.startswith("in.csv, line 100003, column at: 'soon' is no timestamp; ")
+
+
+def test_a_text_that_is_no_timestamp_is_named_with_the_forms_that_are() -> None:
+    said = message("at,delay\n2013-01-01,1\n1 May,2\n2 May,3\n", columns=AT)
+    assert said == (
+        "in.csv, line 3, column at: '1 May' is no timestamp; expected a form such as "
+        "2024-01-31, 2024-01-31T10:00:00, 2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
+    )
 
 
 def test_a_long_value_is_read_and_one_beyond_a_block_is_refused() -> None:
