@@ -65,9 +65,25 @@ class Meeting:
             below = self._sources_below(operator.id) if len(operator.children) > 1 else []
             if below and not self._paths.common_ancestors(Counter(pins[source] for source in below)):
                 places = ", ".join(f"{source} at {pins[source]}" for source in below)
-                raise NoCommonAncestor(f"{operator.type} {operator.id}: no node is downstream of {places}")
+                raise NoCommonAncestor(
+                    f"{operator.type} {operator.id}: no node is downstream of {places}; {self._remedy()}"
+                )
         source, sink = f"source {lost} at {pins[lost]}", f"sink {self._plan.sink} at {self._sink_node}"
-        raise NoPath(f"no links lead from {source} to {sink}")
+        raise NoPath(f"no links lead from {source} to {sink}; {self._remedy()}")
+
+    def _remedy(self) -> str:
+        """What to change in the topology, so that every source reaches the sink."""
+        sink = self._sink_node
+        reaching = self._paths.hops_to(sink)
+        lost = [node for node in dict.fromkeys(self._plan.pins.values()) if node not in reaching]
+        below = [node for node in lost if sink in self._paths.hops_to(node)]
+        if below:  # a link back would close a cycle
+            return (
+                f"links lead from {sink} to {', '.join(below)}: turn them around, or move the sink downstream"
+            )
+        return (
+            f"add links: {{downstream: [{sink}]}} to {'nodes' if len(lost) > 1 else 'node'} {', '.join(lost)}"
+        )
 
     def _sources_below(self, key: str) -> list[str]:
         children = {each: operator.children for each, operator in self._plan.operators.items()}

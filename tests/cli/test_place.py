@@ -185,7 +185,10 @@ def test_a_query_that_cannot_be_placed_is_exit_code_2(tmp_path: Path):
     write(tmp_path, topology({"1": "", "2": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3"))
     ended = nebuli("place", "t.yaml", "q.json", cwd=tmp_path)
     assert ended.returncode == 2
-    assert ended.stderr == ("Error: join join: no node is downstream of source1 at 1:1, source2 at 2:1\n")
+    assert ended.stderr == (
+        "Error: join join: no node is downstream of source1 at 1:1, source2 at 2:1; "
+        "add links: {downstream: [3:1]} to node 1:1\n"
+    )
 
 
 def test_help_and_placing_on_100_nodes_stay_within_their_processor_time(tmp_path: Path):

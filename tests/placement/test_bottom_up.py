@@ -130,9 +130,20 @@ def test_a_logical_source_of_several_parts_becomes_their_union():
             {"1": "", "2": "3", "3": ""},
             {},
             NoCommonAncestor,
-            "join join: no node is downstream of source1 at 1:1",
+            "no node is downstream of source1 at 1:1, source2 at 2:1; add links: {downstream: [3:1]} to node 1:1",
         ),
-        ({"1": "4", "2": "4", "3": "", "4": ""}, {}, NoPath, "source source1 at 1:1 to sink sink at 3:1"),
+        (
+            {"1": "4", "2": "4", "3": "", "4": ""},
+            {},
+            NoPath,
+            "source source1 at 1:1 to sink sink at 3:1; add links: {downstream: [3:1]} to nodes 1:1, 2:1",
+        ),
+        (
+            {"1": "2", "2": "", "3": "1"},
+            {},
+            NoPath,
+            "; links lead from 3:1 to 1:1, 2:1: turn them around, or move the sink downstream",
+        ),
         (
             {"1": "3", "2": "3", "3": ""},
             {"1": 1, "2": 1, "3": 0},
