@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from placement import InvalidQuery, load_query
 from topology import TopologyError, load_topology
@@ -17,9 +21,21 @@ def load(topology: str, query: str) -> tuple[Topology, Query]:
     try:
         model = load_topology(topology)
     except TopologyError as error:
+        refuse_query(topology)
         try:
             load_query(query)
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
     return model, load_query(query)
+
+
+def refuse_query(topology: str) -> None:
+    """Say that the arguments are in the wrong order, if what was given as topology is a query."""
+    try:
+        data = json.loads(Path(topology).read_text("utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return
+    if isinstance(data, dict) and "operators" in data and "nodes" not in data:
+        command = click.get_current_context().command_path
+        raise click.ClickException(f"{topology} looks like a query; the usage is {command} TOPOLOGY QUERY")

@@ -14,9 +14,15 @@ def validate(topology: str, query: str | None) -> None:
     No source file is opened. Whether the query can be placed is for "nebuli place" to say.
     """
     if query is None:
-        from topology import load_topology
+        from topology import TopologyError, load_topology
 
-        load_topology(topology)
+        try:
+            load_topology(topology)
+        except TopologyError:
+            from nebuli.cli.files import refuse_query
+
+            refuse_query(topology)
+            raise
         click.echo(f"{topology} is valid", err=True)
         return
     from nebuli.cli.files import load

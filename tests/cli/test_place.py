@@ -161,6 +161,16 @@ def test_mistakes_in_both_files_are_reported_together(directory: Path):
 
 
 @pytest.mark.parametrize(
+    "arguments", [("validate", "q.json", "t.yaml"), ("validate", "q.json"), ("place", "q.json", "t.yaml")]
+)
+def test_swapped_arguments_are_one_line_with_the_usage(directory: Path, arguments: tuple[str, ...]):
+    ended = nebuli(*arguments, cwd=directory)
+    usage = f"nebuli {arguments[0]} TOPOLOGY QUERY"
+    assert ended.returncode == 2
+    assert ended.stderr == f"Error: q.json looks like a query; the usage is {usage}\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("place", "no.yaml", "q.json"), "no.yaml: cannot read the file: No such file or directory"),
