@@ -17,7 +17,7 @@ from placement.plan import (
 )
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
-from topology.consistency import listed
+from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class _Binder:
         source = self._logical.get(name)
         attached = self._physical.get(name, [])
         if source is None:
-            message = f"unknown logical source {name!r}; expected {listed(self._logical)}"
+            hint = did_you_mean(name, self._logical)
+            message = f"unknown logical source {name!r}{hint}; expected {listed(self._logical)}"
             self._fault(operator, ("logical",), message, UnknownSource)
         elif any(column.name == RESERVED for column in source.columns):
             message = f"{name!r} has a column {RESERVED!r}, which is one that every stream has"
@@ -132,7 +133,8 @@ class _Binder:
 
     def _bind_sink(self, operator: SinkOperator) -> None:
         if operator.sink not in self._sinks:
-            message = f"unknown sink {operator.sink!r}; expected {listed(self._sinks)}"
+            hint = did_you_mean(operator.sink, self._sinks)
+            message = f"unknown sink {operator.sink!r}{hint}; expected {listed(self._sinks)}"
             self._fault(operator, ("sink",), message, UnknownSink)
             return
         node, sink = self._sinks[operator.sink]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
+_TRAILING_COMMA = re.compile(r",\s*[\]}]")
+
 
 def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
     """The data of a JSON text, where its parts are, and what is wrong. The data is None if it is not JSON."""
@@ -29,10 +31,20 @@ def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
     except json.JSONDecodeError as error:
-        return None, marks, [Mistake(f"not valid JSON: {error.msg}", file, error.lineno, error.colno)]
+        message = f"not valid JSON: {error.msg}"
+        # Python 3.13 stops at the comma, earlier ones at the bracket.
+        if _is_trailing_comma(text, error.pos):
+            message += "; remove the comma before the closing bracket"
+        return None, marks, [Mistake(message, file, error.lineno, error.colno)]
     except RecursionError:
         return None, marks, [Mistake("lists and objects are nested too deep", file)]
     return data, marks, list(_duplicates(text, file)) if repeated else []
+
+
+def _is_trailing_comma(text: str, position: int) -> bool:
+    comma = text.rfind(",", 0, position + 1)
+    found = _TRAILING_COMMA.match(text, comma) if comma >= 0 else None
+    return found is not None and position < found.end()
 
 
 def _integer(digits: str) -> int | str:

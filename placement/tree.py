@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from topology.consistency import listed
+from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,9 @@ def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> It
     for outline in outlines:
         for path, child in outline.inputs:
             if child not in by_id:
-                yield path, f"{outline}: unknown input {child!r}; expected {listed(by_id)}"
+                known = [key for key, each in by_id.items() if key != outline.id and each.type != "sink"]
+                hint = did_you_mean(child, known)
+                yield path, f"{outline}: unknown input {child!r}{hint}; expected {listed(known)}"
             elif by_id[child].type == "sink":
                 yield path, f"{outline}: reads {by_id[child]}; a sink has no output"
             elif child in reader:

@@ -6,6 +6,7 @@ they find their mistakes in a file that has others as well.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from topology.mistakes import Location
@@ -62,7 +63,10 @@ def _unknown_sources(logical: list[Item], nodes: list[Item]) -> Iterator[Found]:
     known = [name for _, name in _texts(logical, "name")]
     for path, name in _texts(_attached(nodes, "physical"), "logical"):
         if name not in known:
-            yield path, f"unknown logical source {name!r}; expected {listed(known)}"
+            yield (
+                path,
+                f"unknown logical source {name!r}{did_you_mean(name, known)}; expected {listed(known)}",
+            )
 
 
 def _bad_links(nodes: list[Item]) -> Iterator[Found]:
@@ -78,7 +82,12 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
             elif not isinstance(target, str):
                 continue
             elif target not in addresses:
-                yield place, f"link to {target!r}, which is no node's address; expected {listed(addresses)}"
+                others = [address for address in addresses if address != own]
+                hint = did_you_mean(target, others)
+                yield (
+                    place,
+                    f"link to {target!r}, which is no node's address{hint}; expected {listed(others)}",
+                )
             elif target in links[own]:
                 yield place, f"duplicate link from {own} to {target}; each may be given once"
             else:
@@ -99,6 +108,13 @@ def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
                 links[cycle[-1]][cycle[0]],
                 f"links form a cycle: {' -> '.join([*cycle, cycle[0]])}; expected none",
             )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What follows a misspelt name in a sentence: the known one that is closest, whatever its case, if any is."""
+    folded = {each.casefold(): each for each in known}
+    close = get_close_matches(name.casefold(), folded, n=1)
+    return f" (did you mean {folded[close[0]]!r}?)" if close else ""
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
+from topology.consistency import did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,15 +27,15 @@ _WANTED = {
     "tuple_type": "a list",
 }
 _TEMPLATES = {
-    "enum": "expected one of {expected}{as_key}, got {given}",
+    "enum": "expected one of {expected}{as_key}, got {given}{hint}",
     "greater_than_equal": "expected at least {ge}{as_key}, got {given}",
-    "literal_error": "expected one of {expected}{as_key}, got {given}",
+    "literal_error": "expected one of {expected}{as_key}, got {given}{hint}",
     "missing": "missing key {key!r}",
     "string_pattern_mismatch": "expected printable characters without spaces{as_key}, got {given}",
     "string_too_long": "expected at most {max_length} characters{as_key}, got {given}",
     "string_too_short": "expected {key} not to be empty",
     "too_short": "expected at least {min_length} in {key}, got {actual_length}",
-    "union_tag_invalid": "unknown type {tag!r}; expected one of {expected_tags}",
+    "union_tag_invalid": "unknown type {tag!r}{hint}; expected one of {expected_tags}",
     "union_tag_not_found": "missing key 'type'",
     "value_error": "{error}",
 }
@@ -119,7 +121,20 @@ def _message(details: ErrorDetails) -> str:
         return f"expected {_WANTED[kind]}{as_key}, got {_shown(given)}{hint}"
     template = _TEMPLATES.get(kind, "{message}, got {given}")
     context = {name: _plain(str(value)) for name, value in details.get("ctx", {}).items()}
-    return template.format(**context, key=key, as_key=as_key, given=_shown(given), message=details["msg"])
+    return template.format(
+        **context,
+        key=key,
+        as_key=as_key,
+        given=_shown(given),
+        hint=_hint(context, given),
+        message=details["msg"],
+    )
+
+
+def _hint(context: dict[str, str], given: Any) -> str:
+    choices = context.get("expected_tags", context.get("expected", ""))
+    wanted = context.get("tag", given)
+    return did_you_mean(wanted, choices.split(", ")) if isinstance(wanted, str) else ""
 
 
 def _unknown_key(key: str, known: list[str], close: list[str]) -> str:

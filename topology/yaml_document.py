@@ -63,11 +63,18 @@ def _syntax_mistake(error: yaml.YAMLError, text: str, file: str | None) -> Mista
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {', '.join(filter(None, (error.context, error.problem)))}"
         spot = _spot(mark) if mark else Spot(1, 1)
+        if mark and _is_tab(text, mark):
+            message += "; indent with spaces, as YAML takes no tabs there"
     else:
         position = getattr(error, "position", 0)
         message = f"not valid YAML: {getattr(error, 'reason', error)}"
         spot = Spot.at(text, position)
     return Mistake(message, file, spot.line, spot.column)
+
+
+def _is_tab(text: str, mark: yaml.Mark) -> bool:
+    lines = text.splitlines()
+    return mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
 
 
 def _spot(mark: yaml.Mark) -> Spot:

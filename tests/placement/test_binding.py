@@ -151,7 +151,7 @@ def test_a_union_takes_equal_schemas_only():
             [op("source", "f", logical="fligths")],
             "out",
             UnknownSource,
-            "source f: unknown logical source 'fligths'",
+            "source f: unknown logical source 'fligths' (did you mean 'flights'?); expected",
         ),
         (
             [op("source", "f", logical="nowhere")],

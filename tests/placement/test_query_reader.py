@@ -49,7 +49,7 @@ def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
         (
             '"input": "f",',
             '"input": @"g",',
-            "filter f1: unknown input 'g'; expected one of f, w, f1, j, a, s",
+            "filter f1: unknown input 'g'; expected one of f, w, j, a",
         ),
         ('["f1", "w"]', '["f1", @"f"]', "join j: 'f' is read by filter f1 already; a query is a tree"),
         ('["f1", "w"]', '["f1", @"f1"]', "join j: 'f1' is read by join j already; a query is a tree"),
@@ -57,7 +57,11 @@ def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
         ('["f1", "w"]', '["f1", @"s"]', "join j: reads sink s; a sink has no output"),
         ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; each may be given once"),
         ('"id": "w"', '"id": @"w>x"', "operator id 'w>x' has a '>'; channel names need it"),
-        ('"type": "filter"', '"type": @"fliter"', "unknown type 'fliter'; expected one of source, filter"),
+        (
+            '"type": "filter"',
+            '"type": @"fliter"',
+            "unknown type 'fliter' (did you mean 'filter'?); expected one of source, filter",
+        ),
         (
             '"logical": "w',
             '@"logcal": "w',
@@ -71,6 +75,17 @@ def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
             "the query has no sink; expected exactly one operator of type sink",
         ),
         ('"time_hour"]', '"time_hour",@]', "not valid JSON"),
+        (
+            '["origin"]',
+            '["origin",  @]',
+            "not valid JSON: Expecting value; remove the comma before the closing",
+        ),
+        ('"delays"}', '"delays",@}', "not valid JSON: Expecting property name"),
+        (
+            '"input": "j"',
+            '"input": @"F1"',
+            "aggregate a: unknown input 'F1' (did you mean 'f1'?); expected one",
+        ),
         ('"id": "j"', '"id": "j", @"id": "j"', "duplicate key 'id'; each may be given once"),
     ],
 )
@@ -102,9 +117,16 @@ def test_all_mistakes_are_reported_at_once_and_a_misnamed_input_is_one():
     assert [message.partition(";")[0] for message in messages] == [
         "duplicate operator id 'f'",
         "join j: unknown input 'w'",
-        "aggregate a: unknown input 'jj'",
+        "aggregate a: unknown input 'jj' (did you mean 'j'?)",
         "unknown key 'buy' (did you mean 'by'?)",
     ]
+
+
+def test_a_comma_before_a_closing_bracket_is_what_to_remove():
+    for text in ('{"operators": [],}', '{"operators": [1,\n]}'):
+        assert mistakes(text)[0].endswith("; remove the comma before the closing bracket")
+    for text in ('{"operators": [1,,2]}', '{"operators": [1, x]}', "{'operators': []}"):
+        assert "comma before" not in mistakes(text)[0]
 
 
 def test_more_than_one_sink_is_an_error_of_its_own():
@@ -136,4 +158,4 @@ def test_places_are_found_behind_escapes_tabs_and_nested_values():
 	"logical":"l\u00e9"},{"id":"s","type":"sink","input":@"b","sink":"x"}]}"""
     column = len(text.splitlines()[1].partition("@")[0]) + 1
     said = mistakes(text.replace("@", ""))
-    assert said == [f"q.json:2:{column}: sink s: unknown input 'b'; expected one of a\"}}{{, s"]
+    assert said == [f"q.json:2:{column}: sink s: unknown input 'b'; expected a\"}}{{"]

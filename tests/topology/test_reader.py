@@ -82,11 +82,11 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
     with pytest.raises(TopologyError) as caught:
         load_topology(file)
 
-    addresses = "one of 127.0.0.1:9001, 127.0.0.1:9003"
+    addresses = "(did you mean '127.0.0.1:9003'?); expected 127.0.0.1:9003"
     known = "address, capacity, grpc, links, listen, physical, sinks"
     assert str(caught.value).splitlines() == [
         f"{file}:8:5: unknown key 'capasity' (did you mean 'capacity'?); expected {known}",
-        f"{file}:9:26: link to '127.0.0.1:9004', which is no node's address; expected {addresses}",
+        f"{file}:9:26: link to '127.0.0.1:9004', which is no node's address {addresses}",
         f"{file}:13:11: expected a port from 1 to 65535 in '127.0.0.1:80030', got '80030'",
     ]
 
@@ -107,8 +107,19 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
             "14:26: links form a cycle: 127.0.0.1:9001 -> 127.0.0.1:9003 -> 127.0.0.1:9001",
         ),
         ("[127.0.0.1:9003]", "[127.0.0.1:9003, 127.0.0.1:9003]", "9:42: duplicate link"),
-        ("{logical: flights", "{logical: fights", "11:19: unknown logical source 'fights'; expected flights"),
+        (
+            "{logical: flights",
+            "{logical: fights",
+            "11:19: unknown logical source 'fights' (did you mean 'flights'?); expected flights",
+        ),
         ("type: int64", "type: integer", "3:38: expected one of bool, int8, int16, int32, int64, uint8"),
+        ("type: CSV", "type: csv", "11:34: unknown type 'csv' (did you mean 'CSV'?); expected one of CSV"),
+        (
+            "type: Parquet",
+            "type: parquet",
+            "unknown type 'parquet' (did you mean 'Parquet'?); expected one of",
+        ),
+        ("type: int64", "type: Int64", "got 'Int64' (did you mean 'int64'?)"),
         ("type: CSV", "type: TCP", "11:34: unknown type 'TCP'; expected one of CSV, Parquet"),
         ("name: origin", "name: flight_id", "3:53: duplicate column 'flight_id'"),
         (
@@ -134,6 +145,8 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ),
         ("links: {downstream: [127.0.0.1:9003]}", "links: {downstream: [127.0.0.1:9003}", "not valid YAML"),
         ("logical:\n", "logical:\n\t- x\n", "2:1: not valid YAML"),
+        ("logical:\n", "logical:\n\t- x\n", "; indent with spaces, as YAML takes no tabs there"),
+        ("    capacity: 2", "\tcapacity: 2", "; indent with spaces, as YAML takes no tabs there"),
     ],
 )
 def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
