@@ -131,7 +131,12 @@ def test_validate_says_on_standard_error_that_files_are_valid(directory: Path):
         ("t.yaml", "type: float64", "type: @double", "expected one of bool, int8"),
         ("t.yaml", "nodes:", "nodes: [@", "not valid YAML: "),
         ("q.json", '"k > 0"', '@"kk > 0"', "filter filter1: unknown column"),
-        ("q.json", '"type":"join"', '"type":@"joyn"', "unknown type 'joyn'; expected one of source, filter"),
+        (
+            "q.json",
+            '"type":"join"',
+            '"type":@"joyn"',
+            "unknown type 'joyn' (did you mean 'join'?); expected one of source, filter",
+        ),
         ("q.json", '{"operators', "{@operators", "not valid JSON: "),
     ],
 )
