@@ -124,7 +124,9 @@ def _shell(number: int, step: Step, ports: dict[str, str]) -> str:
 
 def _without_notices(output: str, script: Path) -> str:
     """What was printed, without what the shell says of jobs that were killed; an interactive one says it too."""
-    lines = [line for line in output.splitlines() if not line.startswith(f"{script}: line ")]
+    # A notice may stand behind an output that does not end its line.
+    notice = rf"(?m)^{re.escape(str(script))}: line .*\n?|{re.escape(str(script))}: line .*"
+    lines = re.sub(notice, "", output).splitlines()
     return "".join(f"{line}\n" for line in lines)
 
 
