@@ -117,6 +117,9 @@ class _Recovery:
             if salt is not None:
                 self.result.segments.append(self._last(file, Segment(path, base, salt), proven))
                 return
+            # The header is known without reading it, and so is what the entries' checksums start from.
+            salt = salt_of(pack_segment_header(base, self._stream))
+            proven = max(proven, _durable(file, salt, file.size()))
         finally:
             file.close()
         if proven:
@@ -147,9 +150,8 @@ class _Recovery:
         if segment.size > proven:
             self._write_again(file, proven, segment.size)
         # Always: an opener before us may have been stopped between its cut and its sync.
+        # Names are durable already: `claim` synced the directory.
         file.fdatasync()
-        if segment.size > proven:
-            self._files.sync_directory(self._folder)
         segment.durable = segment.size
         return segment
 

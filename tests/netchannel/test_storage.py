@@ -1,4 +1,4 @@
-"""The durable log against a model, over disks that crash, fill up, fail and forget; and the spill."""
+"""The durable log against a model, over disks that crash, fill up, fail and forget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -31,315 +30,33 @@ from netchannel.storage import (
     LogBroken,
     LogDamaged,
     LogRecord,
-    Outline,
     SegmentLog,
-    SpillFile,
-    SpillHandle,
     StorageFull,
 )
 from netchannel.storage.layout import folder_name
 from tests.support.simulated_files import Crash, SimulatedFiles
-
-ROOT = Path("/buffers")
-FOLDER = ROOT / "flights"
-CONTEXTS = (b"", b"first dictionary", bytes(range(256)))
-
-
-def opened(
-    files: SimulatedFiles,
-    *,
-    segment_bytes: int = 700,
-    max_disk_bytes: int | None = None,
-    create_stream: Callable[[], str] = lambda: "stream",
-) -> SegmentLog:
-    return SegmentLog.open(
-        ROOT,
-        "flights",
-        create_stream=create_stream,
-        codec="bytes",
-        segment_bytes=segment_bytes,
-        max_disk_bytes=max_disk_bytes,
-        files=files,
-    )
-
-
-def at(directory: Path, *, max_disk_bytes: int | None = None, segment_bytes: int = 1 << 20) -> SegmentLog:
-    return SegmentLog.open(
-        directory,
-        "flights",
-        create_stream=lambda: "stream",
-        max_disk_bytes=max_disk_bytes,
-        segment_bytes=segment_bytes,
-    )
-
-
-def record(first: int, count: int, size: int, context: int, random: Random) -> LogRecord:
-    return LogRecord(
-        first,
-        first + count,
-        random.getrandbits(62) - (1 << 61),
-        random.getrandbits(8),
-        size,
-        random.getrandbits(40),
-        memoryview(random.randbytes(size)),
-        CONTEXTS[context and 1],
-        CONTEXTS[context],
-    )
-
-
-def put(log: SegmentLog, new: LogRecord) -> None:
-    third = len(new.payload) // 3
-    log.append(
-        new.first,
-        new.end,
-        [bytes(new.payload[:third]), b"", bytearray(new.payload[third:])],
-        timestamp=new.timestamp,
-        flags=new.flags,
-        size=new.size,
-        rows=new.rows,
-        schema=new.schema,
-        context=new.context,
-    )
-
-
-def fill(log: SegmentLog, count: int, *, size: int = 60, seed: int = 0) -> list[LogRecord]:
-    random = Random(f"{seed} {log.head}")
-    made = []
-    for _ in range(count):
-        new = record(log.head, random.randint(1, 4), size, random.randrange(3), random)
-        put(log, new)
-        made.append(new)
-    return made
-
-
-def fill_up(log: SegmentLog, made: list[LogRecord], *, size: int) -> StorageFull:
-    while True:
-        try:
-            made += fill(log, 1, size=size)
-        except StorageFull as error:
-            return error
-
-
-def damage_of(files: SimulatedFiles) -> LogDamaged | tuple[list[LogRecord], Ending | None]:
-    """What opening and reading the whole log gives."""
-    try:
-        return all_of(files)
-    except LogDamaged as error:
-        return error
-
-
-def all_of(files: SimulatedFiles) -> tuple[list[LogRecord], Ending | None]:
-    log = opened(files)
-    try:
-        return list(log.read(0)), log.ending
-    finally:
-        log.close()
-
+from tests.support.storage_model import (
+    CONTEXTS,
+    FALLIBLE,
+    FOLDER,
+    ROOT,
+    SIZES,
+    World,
+    all_of,
+    at,
+    damage_of,
+    drawn_steps,
+    fill,
+    fill_up,
+    opened,
+)
 
 # -- the model
 
-FALLIBLE = ["pwritev", "fdatasync", "sync_directory", "create", "unlink"]
-
-
-class World:
-    """One channel's log through faults, and what it must hold.
-
-    ``records`` is all that was ever appended in this history, of which ``durable`` messages were promised.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        self.files = SimulatedFiles(seed)
-        self.records: list[LogRecord] = []
-        self.durable = 0
-        self.acknowledged = 0
-        self.ending: Ending | None = None
-        self.ending_durable = False
-        self.streams = 0
-        self.stream: str | None = None
-        self.promised: dict[int, LogRecord] = {}
-        self.reader: Iterator[LogRecord] | None = None
-        self.reading = 0
-        self.faulty = False
-        self.squeezed = False
-        self.log: SegmentLog
-        self.open()
-
-    @property
-    def head(self) -> int:
-        return self.records[-1].end if self.records else 0
-
-    def create_stream(self) -> str:
-        self.streams += 1
-        return f"stream {self.streams}"
-
-    def open(self) -> bool:
-        """Start a process; where it stops or fails at once, another. Whether all that was there is there still."""
-        whole = True
-        self.faulty = self.random.random() < 0.1
-        if self.faulty:
-            self.files.fail(self.random.choice(FALLIBLE), errno.EIO, after=self.random.randrange(3))
-        if self.random.random() < 0.3:
-            self.files.crash_at = self.random.randrange(12)
-        while True:
-            try:
-                self.log = opened(self.files, create_stream=self.create_stream)
-                break
-            except Crash:
-                whole = False
-                self.random.choice([self.files.power_on, self.files.kill])()
-            except LogBroken:
-                assert self.faulty
-                whole = False
-                self.files.kill()
-            except StorageFull:
-                self.files.capacity = None
-        self.stream = self.stream or self.log.stream
-        assert self.log.stream == self.stream
-        return whole
-
-    def restart(self, stop: Callable[[], None], *, loses: bool) -> None:
-        """``stop`` the process; what the next one finds must be what was promised, and a prefix of the rest."""
-        stop()
-        self.reader = None
-        loses = loses or self.faulty or self.squeezed
-        self.squeezed = self.files.capacity is not None
-        whole = self.open()
-        log, head = self.log, self.log.head
-        assert self.durable <= head <= self.head
-        assert head in {0, *(each.end for each in self.records)}
-        assert log.durable == head
-        assert log.acknowledged <= self.acknowledged
-        if self.ending_durable:
-            assert log.ending == self.ending
-        assert log.ending in (None, self.ending)
-        if whole and not loses:
-            assert (head, log.ending) == (self.head, self.ending)
-            assert log.acknowledged == self.acknowledged
-        self.records = [each for each in self.records if each.end <= head]
-        self.ending, self.ending_durable = log.ending, log.ending is not None
-        self.acknowledged = log.acknowledged
-        self.promise(head)
-        expected = [each for each in self.records if each.end > log.acknowledged]
-        assert list(log.read(log.acknowledged)) == expected
-        assert list(log.outline(log.acknowledged)) == [
-            Outline(each.first, each.end, each.size, each.rows) for each in expected
-        ]
-
-    def promise(self, upto: int) -> None:
-        self.durable = upto
-        for each in self.records:
-            if each.end <= upto:
-                assert self.promised.setdefault(each.first, each) == each, "a number was used twice"
-
-    def append(self, count: int, size: int, context: int) -> None:
-        new = record(self.head, count, size, context, self.random)
-        if self.ending is not None:
-            with pytest.raises(ChannelClosed):
-                put(self.log, new)
-            return
-        self.records.append(new)
-        try:
-            put(self.log, new)
-        except StorageFull:
-            assert self.files.capacity is not None
-            self.records.pop()
-            assert self.log.head == self.head
-            if self.random.random() < 0.5:
-                self.files.capacity = None
-        self.promise(self.log.durable)
-
-    def finish(self, failure: str | None) -> None:
-        if self.ending is None and self.random.random() < 0.2:
-            self.ending = Ending(self.head, failure)
-            try:
-                self.log.finish(failure)
-            except StorageFull:
-                self.ending = None
-
-    def sync(self) -> None:
-        assert self.log.sync() == self.head
-        self.promise(self.head)
-        self.ending_durable = self.ending is not None
-
-    def trim(self, part: float) -> None:
-        upto = self.acknowledged + int(part * (self.durable - self.acknowledged))
-        self.acknowledged = upto
-        self.log.trim(upto)
-
-    def read(self, count: int, part: float) -> None:
-        """Go on with a reader that was started some time before."""
-        if self.reader is None:
-            self.reading = self.acknowledged + int(part * (self.durable - self.acknowledged))
-            self.reader = self.log.read(self.reading)
-        durable = self.log.durable
-        expected = [each for each in self.records if self.reading < each.end <= durable][:count]
-        for each in expected:
-            try:
-                assert next(self.reader) == each
-            except PositionLost:
-                assert self.reading < self.acknowledged
-                self.reader = None
-                return
-            self.reading = each.end
-        if self.reading == durable:
-            self.reader = None
-
-    def step(self, name: str, *arguments: object) -> None:
-        match name:
-            case "kill":
-                self.restart(self.files.kill, loses=False)
-            case "crash":
-                self.restart(self.files.power_on, loses=True)
-            case "close":
-                self.log.close()
-                self.restart(self.files.kill, loses=False)
-            case "crash_at":
-                self.files.crash_at = arguments[0]  # type: ignore[assignment]  # as drawn
-            case "fail":
-                self.faulty = True
-                self.files.fail(str(arguments[0]), errno.EIO, after=self.random.randrange(3))
-            case "squeeze":
-                self.squeezed = True
-                self.files.capacity = self.random.randrange(3000)
-            case _:
-                getattr(self, name)(*arguments)
-
-    def run(self, steps: list[tuple[object, ...]]) -> None:
-        for name, *arguments in steps:
-            try:
-                self.step(str(name), *arguments)
-            except Crash:
-                self.files.crash()
-                self.restart(self.random.choice([self.files.power_on, self.files.kill]), loses=True)
-            except LogBroken:
-                assert self.faulty
-                self.check_broken()
-                self.restart(self.random.choice([self.files.kill, self.files.power_on]), loses=True)
-
-    def check_broken(self) -> None:
-        """Nothing is written any more, and what was durable is there."""
-        log, before = self.log, self.files.operations
-        for call in (log.sync, lambda: put(log, record(log.head, 1, 1, 0, self.random))):
-            with pytest.raises(LogBroken) as error:
-                call()
-            assert error.value.errno == errno.EIO
-            assert error.value.path in str(error.value)
-        log.trim(self.acknowledged)
-        assert self.files.operations == before
-        assert log.durable >= self.durable
-        kept = [each for each in self.records if log.acknowledged < each.end <= log.durable]
-        assert list(log.read(log.acknowledged)) == kept
-
-
 STEPS = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("append"), st.integers(1, 5), st.sampled_from([0, 1, 7, 64, 300, 900]), st.integers(0, 2)
-        ),
-        st.tuples(
-            st.just("append"), st.integers(1, 5), st.sampled_from([0, 1, 7, 64, 300, 900]), st.integers(0, 2)
-        ),
+        st.tuples(st.just("append"), st.integers(1, 5), st.sampled_from(SIZES), st.integers(0, 2)),
+        st.tuples(st.just("append"), st.integers(1, 5), st.sampled_from(SIZES), st.integers(0, 2)),
         st.just(("sync",)),
         st.tuples(st.just("trim"), st.floats(0, 1)),
         st.tuples(st.just("read"), st.integers(1, 9), st.floats(0, 1)),
@@ -361,6 +78,15 @@ def test_after_any_crash_a_prefix_survives_that_holds_all_that_was_synced(
     world = World(seed)
     world.run(steps)
     world.run([("kill",), ("crash",)])
+
+
+@pytest.mark.parametrize("start", range(0, 2000, 250))
+def test_the_same_holds_in_longer_stories(start: int) -> None:
+    """CH-DUR-3."""
+    for seed in range(start, start + 250):
+        world = World(seed)
+        world.run(drawn_steps(Random(seed)))
+        world.run([("kill",), ("crash",)])
 
 
 # -- damage
@@ -413,6 +139,28 @@ def test_a_flipped_byte_is_an_error_with_file_and_offset_and_never_other_data(
                 assert len(vouched) <= len(records)
                 assert records == made[: len(records)]
                 assert ending is None or (records, ending) == outcome
+
+
+def test_without_marks_later_records_vouch_for_those_before_them() -> None:
+    files = SimulatedFiles()
+    log = opened(files, segment_bytes=10_000)
+    made, groups = [], []
+    for _ in range(3):
+        made += fill(log, 2)
+        log.sync()
+        groups.append(log.disk_bytes)
+    files.kill()
+    files.unlink(FOLDER / "marks")
+    path = FOLDER / f"{0:020}.segment"
+    for offset in range(groups[-1]):
+        flipped = copy.deepcopy(files)
+        flipped.flip(path, offset)
+        found = damage_of(flipped)
+        if offset < groups[1]:
+            assert isinstance(found, LogDamaged)
+            assert found.path == str(path)
+        else:
+            assert found in ((made[:4], None), (made[:5], None))
 
 
 def test_a_flipped_byte_of_a_record_that_was_not_synced_drops_it() -> None:
@@ -901,63 +649,3 @@ def test_numbers_that_are_not_due_are_refused() -> None:
     log.close()
     with pytest.raises(ChannelClosed, match="was closed"):
         log.append(log.head, log.head + 1, [b""])
-
-
-# -- the spill
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 5000) | st.none())
-def test_a_spill_gives_back_what_was_put_in_any_order(seed: int, limit: int | None) -> None:
-    random = Random(seed)
-    spill = SpillFile(ROOT, max_disk_bytes=limit, segment_bytes=1000, files=SimulatedFiles(seed))
-    live: list[tuple[SpillHandle, bytes]] = []
-    for _ in range(100):
-        if random.random() < 0.6:
-            pieces = [random.randbytes(random.randrange(200)) for _ in range(random.randrange(3))]
-            data = b"".join(pieces)
-            if spill.room(len(data)):
-                live.append((spill.append(pieces), data))
-            else:
-                with pytest.raises(StorageFull, match=f"max_disk_bytes={limit}"):
-                    spill.append(pieces)
-        elif live:
-            handle, data = live.pop(0 if random.random() < 0.9 else random.randrange(len(live)))
-            assert spill.read(handle) == data
-            spill.free(handle)
-        assert sum(len(data) for _, data in live) <= spill.disk_bytes
-        assert limit is None or spill.disk_bytes <= max(limit, 400)
-    for handle, data in live:
-        assert spill.read(handle) == data
-        spill.free(handle)
-    assert spill.disk_bytes == 0
-    spill.close()
-
-
-def test_a_spill_leaves_no_names_and_gives_descriptors_back(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    spill = SpillFile(tmp_path, segment_bytes=1 << 16)
-    handles = [spill.append([bytes([index]) * 10_000]) for index in range(50)]
-    assert list(tmp_path.iterdir()) == []
-    assert len(list(Path("/proc/self/fd").iterdir())) > before + 5
-    for index, handle in enumerate(handles[:-1]):
-        assert spill.read(handle) == bytes([index]) * 10_000
-        spill.free(handle)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
-    spill.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_a_spill_bears_a_full_disk_and_breaks_with_a_failing_one() -> None:
-    files = SimulatedFiles()
-    spill = SpillFile(ROOT, files=files)
-    kept = spill.append([b"kept"])
-    files.fail("pwritev", errno.ENOSPC)
-    with pytest.raises(StorageFull, match="for a record of 9 bytes"):
-        spill.append([b"no room", b"!!"])
-    after = spill.append([b"room"])
-    files.fail("pwritev", errno.EIO)
-    for _ in range(2):
-        with pytest.raises(LogBroken, match="errno 5"):
-            spill.append([b"more"])
-    assert (spill.read(kept), spill.read(after)) == (b"kept", b"room")
