@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -415,6 +416,7 @@ def test_a_second_opener_in_the_same_process_is_refused(tmp_path: Path) -> None:
 
 _WRITER = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from netchannel.storage import SegmentLog
 log = SegmentLog.open(sys.argv[1], "flights", create_stream=lambda: "stream", segment_bytes=4096)
@@ -559,6 +561,25 @@ def test_an_iterator_sees_what_becomes_durable_and_survives_the_deletion_of_its_
         del made[2]
     with pytest.raises(PositionLost):
         next(reader)
+
+
+def test_another_thread_reads_while_this_one_writes(tmp_path: Path) -> None:
+    seen: list[LogRecord] = []
+    with at(tmp_path, segment_bytes=20_000) as log, ThreadPoolExecutor(1) as pool:
+
+        def read() -> None:
+            while not seen or seen[-1].end < 5000:
+                seen.extend(log.read(seen[-1].end if seen else 0))
+
+        reading = pool.submit(read)
+        made: list[LogRecord] = []
+        while log.durable < 5000:
+            made += fill(log, 20, size=50)
+            log.sync()
+            log.trim(min(seen[-1].end if seen else 0, log.durable))
+        reading.result(60)
+    assert seen == made[: len(seen)]
+    assert seen[-1].end >= 5000
 
 
 def test_equal_contexts_are_stored_once_per_segment_and_read_as_one_object(tmp_path: Path) -> None:

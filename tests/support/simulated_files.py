@@ -286,8 +286,10 @@ class SimulatedFiles:
         try:
             self._changes("fdatasync")
         except OSError:
-            # Some was written, the rest is forgotten, and the next sync knows nothing of it.
-            contents.stored = self._survived(contents)
+            # Some was written, the rest is forgotten, and the next sync knows nothing of it. Sizes are the journal's.
+            for operation in contents.unsynced:
+                if isinstance(operation, int) or self._chance():
+                    _apply(contents.stored, operation)
             contents.unsynced = []
             raise
         for operation in contents.unsynced:
