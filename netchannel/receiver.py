@@ -159,6 +159,7 @@ class ReceiverServer:
 
         Raises:
             ChannelInUse: the id is registered here.
+            ValueError: the buffer is one that only senders have.
         """
         if self._runner is None:
             raise NetChannelError(
@@ -171,6 +172,10 @@ class ReceiverServer:
             and (resume_from if isinstance(resume_from, int) else resume_from.sequence) < 0
         ):
             raise NetChannelError(f"resume_from is {resume_from}: numbers begin at 0")
+        if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
+            raise ValueError(
+                f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
+            )
         decoder = make_decoder(codec, schema)
         core_channel = self._core.register(
             check_channel_id(channel_id),
@@ -305,6 +310,7 @@ class ReceiverChannel:
             bytes=core.bytes,
             buffered_messages=core.queued,
             buffered_bytes=core.queued_bytes,
+            disk_bytes=0,
             in_flight=0,
             reconnects=max(0, core.attachments - 1),
             dropped=core.dropped,

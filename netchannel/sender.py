@@ -7,11 +7,11 @@ import os
 import secrets
 import socket
 import time
-import uuid
+from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from .address import TcpAddress, parse_address
-from .codec import CodecName, make_encoder
+from .buffering import open_buffer
 from .core.link import log
 from .core.sender import SenderCore
 from .core.states import SenderState
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from .codec import CodecName
+    from .core.disk import Ticket
     from .core.outbound import OutboundChannel
 
 YIELD_AFTER = 1 << 17
@@ -55,7 +57,8 @@ class SenderServer:
 
     It holds one control connection per receiver, opened with the first channel there, and one data connection per
     channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
-    that an exception never looks like a clean end. ``secret`` must be the receivers', where there is no TLS.
+    that an exception never looks like a clean end; one with a durable buffer is detached: whoever registers it with
+    the same directory goes on with it. ``secret`` must be the receivers', where there is no TLS.
     """
 
     def __init__(self, *, secret: str | None = None, timing: Timing | None = None) -> None:
@@ -99,15 +102,20 @@ class SenderServer:
             to: the receiver's address; nobody needs to listen there yet.
             codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
             schema: the batches' schema; if not given, the first batch's.
-            stream: the identity of the stream, to go on with one that another process has detached.
+            stream: the identity of the stream, to go on with one that another process has detached. A durable
+                buffer keeps it by itself.
             replayable: the producer can start anywhere: the stream goes on at the receiver's next number, which
                 ``await channel.attached()`` tells.
-            buffer: how much is kept until it is acknowledged.
+            buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
+                waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
 
         Raises:
-            ChannelInUse: this process sends on that channel to that receiver already.
-            ValueError: ``to`` is no address.
+            ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is open
+                in this process or another.
+            LogDamaged, LogBroken, StorageFull: the durable buffer cannot be opened.
+            SchemaMismatch: the durable buffer holds messages of another schema or codec.
+            ValueError: ``to`` is no address, or the settings do not go together.
         """
         if self._runner is None:
             raise NetChannelError(
@@ -118,19 +126,29 @@ class SenderServer:
             raise ValueError(
                 f"the address {to!r} has port 0, which only a receiver can listen on: give its real one"
             )
-        encoder = make_encoder(codec, schema)
-        core_channel = self._core.register(
-            check_channel_id(channel_id),
-            to,
-            stream=stream or uuid.uuid4().hex,
-            codec=codec,
-            schema=encoder.schema if codec == "arrow" else None,
-            buffer=buffer or BufferPolicy(),
-            fault=fault or FaultPolicy(),
-            replayable=replayable,
-            now=self._runner.loop.time(),
-        )
-        channel = SenderChannel(core_channel, encoder, self._runner.loop.time)
+        policy = buffer or BufferPolicy()
+        if replayable and policy.directory is not None:
+            raise ValueError(
+                f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
+            )
+        opened = open_buffer(policy, check_channel_id(channel_id), codec, schema, stream)
+        try:
+            core_channel = self._core.register(
+                channel_id,
+                to,
+                stream=opened.stream,
+                codec=codec,
+                schema=opened.encoder.schema if codec == "arrow" else None,
+                buffer=policy,
+                fault=fault or FaultPolicy(),
+                replayable=replayable,
+                now=self._runner.loop.time(),
+                prepare=opened.prepare,
+            )
+        except BaseException:
+            opened.close()
+            raise
+        channel = SenderChannel(core_channel, opened.encoder, self._runner.loop.time)
         self._channels.add(channel)
         return channel
 
@@ -142,7 +160,7 @@ class SenderServer:
         runner, self._runner = self._runner, None
         if runner is None:
             return
-        channels = [channel for channel in self._channels if not channel.core.terminal]
+        channels = [channel for channel in self._channels if not channel.core.settled]
         try:
             async with asyncio.timeout(self._timing.leave_s):
                 await asyncio.gather(*(self._abandon(channel, reason) for channel in channels))
@@ -155,6 +173,9 @@ class SenderServer:
             await runner.stop()
 
     async def _abandon(self, channel: SenderChannel, reason: str) -> None:
+        if channel.core.durable:
+            await channel.leave()
+            return
         channel.core.finish(reason)
         while not channel.core.terminal and self._reachable(channel.core):
             await channel.changes.wait()
@@ -200,7 +221,7 @@ class SenderChannel:
         return self.core.head
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
-        """Take a message; waits only while the buffer is full, as its policy says.
+        """Take a message; waits while the buffer is full, as its policy says, and for the disk, if it is durable.
 
         The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
         ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not: `position`
@@ -209,11 +230,31 @@ class SenderChannel:
         Raises:
             SchemaMismatch: another schema than the channel's.
             MessageTooLarge: larger than the receiver takes.
-            BufferFull: the policy is to fail.
+            BufferFull: the policy is to fail. The message was not taken.
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
+        ticket = await self._take(batch, note)
+        if ticket is not None:
+            await self._committed(ticket)
+
+    async def send_many(self, batches: Iterable[Any]) -> None:
+        """Take several messages, in order; a durable buffer is waited for once.
+
+        Raises as `send` does; then `position` tells how many were taken.
+        """
+        ticket = None
+        for batch in batches:
+            if ticket is not None and ticket.error is not None:
+                break
+            ticket = await self._take(batch, b"")
+        if ticket is not None:
+            await self._committed(ticket)
+
+    async def _take(self, batch: Any, note: bytes) -> Ticket | None:
         core = self.core
         self.changes.check_loop()
+        if core.terminal:
+            await self._settled()
         core.check_open()
         body = self._encoder.encode(batch, note)
         context = self._encoder.context
@@ -224,8 +265,9 @@ class SenderChannel:
         while not core.room(size):
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
-                    f"channel {self.id!r} keeps {core.kept_bytes} bytes in {core.head - core.acknowledged} "
-                    f"messages, and {size} more do not fit ({core.buffer}): wait with flush(), or let it block"
+                    f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
+                    f"{core.head - core.acknowledged} messages, and {size} more do not fit ({core.buffer}): wait "
+                    f"with flush(), or let it block"
                 )
             if core.make_room(size):
                 break
@@ -235,29 +277,45 @@ class SenderChannel:
                 await self.changes.wait()
             finally:
                 core.waiting -= 1
+            if core.terminal:
+                await self._settled()
             core.admit(body)
-        core.append(body, context)
+        ticket = core.append(body, context)
         self._since_yield += size + 64
         if self._since_yield >= YIELD_AFTER:
             self._since_yield = 0
             await asyncio.sleep(0)
+        return ticket
 
-    async def send_many(self, batches: Iterable[Any]) -> None:
-        """Take several messages, in order, as `send` does each."""
-        for batch in batches:
-            await self.send(batch)
+    async def _committed(self, ticket: Ticket) -> None:
+        """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""
+        while not ticket.durable:
+            if ticket.error is not None:
+                raise copy(ticket.error)
+            if self.core.terminal:
+                await self._settled()
+                self.core.check_open()
+            await self.changes.wait()
+
+    async def _settled(self) -> None:
+        """Wait until the files are closed of a channel that is over: then its id can be registered again."""
+        while not self.core.settled:
+            await self.changes.wait()
 
     async def flush(self) -> None:
         """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
         upto = self.core.head
         while self.core.acknowledged < upto:
             if self.core.error is not None:
+                await self._settled()
                 self.core.check_open()
             await self.changes.wait()
 
     async def attached(self) -> tuple[int, bytes]:
         """Wait for the receiver: the number it wants next, and the last note it has."""
         while self.core.state is not SenderState.ATTACHED:
+            if self.core.terminal:
+                await self._settled()
             self.core.check_open()
             await self.changes.wait()
         return self.core.received, self.core.last_note
@@ -266,8 +324,8 @@ class SenderChannel:
         """End the stream, and wait until the end and all before it are acknowledged.
 
         Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given up,
-        and the report says what was not delivered. Raises what broke the channel. A call that is cancelled leaves
-        the end queued.
+        and the report says what was not delivered; a durable buffer keeps it, and whoever registers the channel
+        again delivers it, with the end. Raises what broke the channel. A call that is cancelled leaves the end queued.
         """
         core = self.core
         if not core.terminal:
@@ -279,34 +337,52 @@ class SenderChannel:
         except TimeoutError:
             report = CloseReport(core.acknowledged, core.acknowledged, core.head - core.acknowledged)
             core.give_up(f"close(grace={grace}) ran out", self._clock())
+            await self._settled()
             return report
+        await self._settled()
         if core.state is not SenderState.ENDED:
             core.check_open()
         elif core.error is not None:
-            raise type(core.error)(*core.error.args)
+            raise copy(core.error)
         return CloseReport(core.acknowledged)
 
     async def abort(self, error: str | BaseException) -> None:
         """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
 
-        Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up.
+        Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up. A durable
+        buffer keeps the failure for whoever registers the channel again.
         """
         core = self.core
-        if core.terminal:
-            return
-        core.finish(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
-        try:
-            async with asyncio.timeout(core.core.timing.leave_s):
-                while not core.terminal:
-                    await self.changes.wait()
-        except TimeoutError:
-            core.give_up(f"aborted ({error}), and {core.to} did not hear it in time", self._clock())
+        if not core.terminal:
+            core.finish(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+            try:
+                async with asyncio.timeout(core.core.timing.leave_s):
+                    while not core.terminal:
+                        await self.changes.wait()
+            except TimeoutError:
+                core.give_up(f"aborted ({error}), and {core.to} did not hear it in time", self._clock())
+        await self._settled()
 
     async def detach(self) -> None:
-        """Leave the stream to a successor (``stream=channel.stream, replayable=True``), after a `flush`."""
+        """Leave the stream to a successor, once all of it is acknowledged, or in a durable buffer.
+
+        The successor registers with the same directory, or with ``stream=channel.stream, replayable=True``.
+        """
         self.core.check_open()
-        await self.flush()
-        self.core.detach(self._clock())
+        if self.core.durable:
+            await self.leave()
+        else:
+            await self.flush()
+            self.core.detach(self._clock())
+
+    async def leave(self) -> None:
+        """Detach a durable buffer: all that was taken, and the end if it was closed, is on disk then."""
+        core = self.core
+        while not (core.terminal or core.on_disk_entirely):
+            await self.changes.wait()
+        if not core.terminal:
+            core.detach(self._clock())
+        await self._settled()
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters."""
@@ -320,6 +396,7 @@ class SenderChannel:
             bytes=core.bytes,
             buffered_messages=core.head - core.acknowledged,
             buffered_bytes=core.kept_bytes,
+            disk_bytes=core.disk_bytes,
             in_flight=core.sent - core.acknowledged,
             reconnects=core.reconnects,
             dropped=core.dropped,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import NetChannelError
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 MIB = 1024 * 1024
 
@@ -15,24 +18,50 @@ class BufferPolicy:
     """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
 
     ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always admitted
-    to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull` (``fail``), or
-    drops the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer sees have a gap
-    there, and it waits while there is nothing to drop).
+    to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull` (``fail``), drops
+    the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer sees have a gap there,
+    and it waits while there is nothing to drop), or goes on in temporary files (``spill``; gone with the process).
+
+    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of the
+    channel's own, and a process that registers the channel with the same directory goes on where the last one was.
+
+    Where messages go to disk, ``max_bytes`` bounds those in memory (None: 64 MiB), and ``max_disk_bytes`` the files;
+    room in these comes back an eighth of it at a time.
+
     On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
     channel's socket is not read.
     """
 
     max_bytes: int | None = 64 * MIB
     max_messages: int | None = None
-    when_full: Literal["block", "fail", "drop_oldest"] = "block"
+    when_full: Literal["block", "fail", "drop_oldest", "spill"] = "block"
+    directory: str | PathLike[str] | None = None
+    max_disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_messages"):
+        for name in ("max_bytes", "max_messages", "max_disk_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1, or None for no bound")
-        if self.when_full not in ("block", "fail", "drop_oldest"):
-            raise ValueError(f"when_full is {self.when_full!r}: expected 'block', 'fail' or 'drop_oldest'")
+        if self.when_full not in ("block", "fail", "drop_oldest", "spill"):
+            raise ValueError(
+                f"when_full is {self.when_full!r}: expected 'block', 'fail', 'drop_oldest' or 'spill'"
+            )
+        if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
+            raise ValueError(
+                f"when_full={self.when_full!r} does not go with a directory ({self.directory}): a durable buffer keeps "
+                f"all of its messages on disk; use 'block' or 'fail', or leave the directory away"
+            )
+        if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
+            raise ValueError(
+                f"max_disk_bytes={self.max_disk_bytes} bounds files, and this buffer has none: give a directory, or "
+                f"when_full='spill'"
+            )
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bound of what is in memory, where messages go to disk."""
+        return 64 * MIB if self.max_bytes is None else self.max_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +118,9 @@ class ChannelStatistics:
     """A channel's counters, since it was registered. ``since`` is when ``state`` began (monotonic seconds).
 
     On a sender ``sent`` counts messages taken from the application, ``received`` those that the peer has, and
-    ``buffered_*`` what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection. On
-    a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read. ``dropped`` counts
+    ``buffered_*`` what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
+    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer.
+    On a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read. ``dropped`` counts
     messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the consumer for
     a message: acknowledge more often than the sender's buffer is full.
     """
@@ -103,6 +133,7 @@ class ChannelStatistics:
     bytes: int
     buffered_messages: int
     buffered_bytes: int
+    disk_bytes: int
     in_flight: int
     reconnects: int
     dropped: int

@@ -53,7 +53,7 @@ class SenderData(Link):
         attached = self.attached
         match frame.kind:
             case Kind.ACK if attached:
-                channel.on_ack(frame.sequence)
+                channel.on_ack(frame.sequence, now)
             case Kind.RECEIPT if attached:
                 channel.on_receipt(frame.sequence)
             case Kind.STARVED if attached:

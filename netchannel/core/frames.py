@@ -239,6 +239,14 @@ def unpack(frame: Frame) -> list[tuple[memoryview, bytes]]:
     return messages
 
 
+def largest_message(frames: memoryview) -> int:
+    """The size in bytes of the largest message in ``frames``, one DATA frame or all PART frames of a message."""
+    _, _, kind, _, count, _, _, _, _, extent = _HEADER.unpack_from(frames)
+    if kind == Kind.PART:
+        return int(extent)
+    return max(map(int, struct.unpack_from(f"<{count}I", frames, HEADER_SIZE)))
+
+
 class FrameParser:
     """Bytes in, frames out; large payloads are received straight into memory of their own.
 

@@ -29,6 +29,26 @@ class Closing(Enum):
     ABORT = "abort"  # at once
 
 
+class Job(ABC):
+    """Blocking work, e.g. of a disk."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do it, on another thread; keeps what came of it and does not raise."""
+
+    @abstractmethod
+    def done(self, now: float) -> None:
+        """Back on the core's own thread, once it is done."""
+
+
+class Worker(ABC):
+    """Who has jobs, now and then, one at a time."""
+
+    @abstractmethod
+    def begin(self) -> Job | None:
+        """The job to run now, None if there is nothing to do."""
+
+
 class Core:
     """What a core has in common with every other: the adapter reads these after each call into it.
 
@@ -53,6 +73,7 @@ class Core:
         self.slab = memoryview(bytearray(SLAB))
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
+        self.due: dict[Worker, None] = {}
         self.on_work: Callable[[], None] = lambda: None
 
     def touch(self, link: Link) -> None:
@@ -61,6 +82,12 @@ class Core:
             if not self.dirty:
                 self.on_work()
             self.dirty[link] = None
+
+    def request(self, worker: Worker) -> None:
+        """Ask the adapter to begin a job of ``worker``, once per turn of the loop."""
+        if worker not in self.due:
+            self.due[worker] = None
+            self.on_work()
 
     def jitter(self) -> float:
         """A factor from 0.5 to 1, so that many who wait do not come back together."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING
 
 from netchannel.errors import (
     ChannelBroken,
@@ -15,14 +15,20 @@ from netchannel.errors import (
     NetChannelError,
     ProtocolError,
 )
+from netchannel.storage import Ending
 
+from .disk import Reader, Ticket, Writer
+from .durable import DurableWriter
 from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
 from .link import log
+from .retention import Cold, Record, Retention
+from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from netchannel.storage import SegmentLog
     from netchannel.values import BufferPolicy, FaultPolicy
 
     from .data_sender import SenderData
@@ -32,17 +38,6 @@ if TYPE_CHECKING:
 COMPLAIN_AFTER_S = 5.0
 WRITE_LIMIT = 1 << 20
 """Bytes handed to the transport at a time, so that it can say stop in between."""
-
-
-class Record(NamedTuple):
-    """Messages ``first`` to ``end`` (excluded) as they go on the wire."""
-
-    first: int
-    end: int
-    size: int
-    largest: int
-    buffers: list[Buffer]
-    context: bytes
 
 
 class OutboundChannel:
@@ -88,7 +83,6 @@ class OutboundChannel:
         self.last_note = b""
         self.message_limit: int | None = None
         self.bytes = 0
-        self.kept_bytes = 0
         self.reconnects = 0
         self.dropped = 0
         self.starved = False
@@ -102,20 +96,67 @@ class OutboundChannel:
         self.progressed = False  # whether anything was received since the last loss
         self.retry: Timer | None = None
         self.link: SenderData | None = None
-        self.ending: bytes | None = None
-        self._gaps = 0  # dropped messages whose numbers are not acknowledged yet
+        self.closing: Ending | None = None  # what the producer asked for
+        self.writer: Writer | None = None
+        self.retention = Retention()
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
+        self.pending_bytes = 0
         self._pending: list[Body] = []
-        self._pending_size = 0
         self._pending_since = 0
         self._pending_context = b""
-        self._unsent: deque[Record] = deque()
-        self._in_flight: deque[Record] = deque()
+        self._ticket: Ticket | None = None
+        self._reader = Reader(self)
         self._give_up: Timer | None = None
         self.watch(now)
 
     # -- the application's side
+
+    def keep_in(self, segment_log: SegmentLog) -> None:
+        """Make the buffer durable in ``segment_log``, and go on with what it holds. Raises LogDamaged, LogBroken."""
+        self.writer = DurableWriter(self, segment_log)
+        self.head = segment_log.head
+        self.acknowledged = self.received = self.sent = segment_log.acknowledged
+        self.closing = segment_log.ending
+        if self.acknowledged < self.head:
+            self.retention.add_cold(self.acknowledged, self.head, segment_log)
+
+    def spill_to(self, open_log: Callable[[int], SegmentLog], close: Callable[[], None]) -> None:
+        """Go on in temporary files when the memory is full; see `SpillWriter`."""
+        self.writer = SpillWriter(self, open_log, close)
+
+    @property
+    def settled(self) -> bool:
+        """It is over, and its files are closed."""
+        return self.terminal and (self.writer is None or self.writer.settled)
+
+    @property
+    def durable(self) -> bool:
+        """Messages are on disk before they go out."""
+        return isinstance(self.writer, DurableWriter)
+
+    @property
+    def offered(self) -> int:
+        """Everything below may go out."""
+        return self.writer.durable if isinstance(self.writer, DurableWriter) else self.head
+
+    @property
+    def on_disk_entirely(self) -> bool:
+        """All that the producer said is durable."""
+        writer = self.writer
+        assert isinstance(writer, DurableWriter)
+        return writer.durable == self.head and (writer.finished or self.closing is None)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of messages in memory."""
+        kept = self.retention.memory + self.pending_bytes
+        return kept + self.writer.uncommitted_bytes if isinstance(self.writer, DurableWriter) else kept
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of the buffer's files."""
+        return 0 if self.writer is None else self.writer.disk_bytes
 
     @property
     def terminal(self) -> bool:
@@ -126,13 +167,15 @@ class OutboundChannel:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         if not self.placed:
             return False
-        kept = self.head - self.acknowledged - self._gaps
+        kept = self.head - self.acknowledged - self.retention.gaps
         if kept <= 0:
             return True
         policy = self.buffer
-        return (policy.max_messages is None or kept < policy.max_messages) and (
-            policy.max_bytes is None or self.kept_bytes + size <= policy.max_bytes
-        )
+        if policy.max_messages is not None and kept >= policy.max_messages:
+            return False
+        if self.writer is not None:
+            return self.writer.room(size)
+        return policy.max_bytes is None or self.kept_bytes + size <= policy.max_bytes
 
     def admit(self, body: Body) -> None:
         """Raise what stands against sending ``body``; called before it takes a number."""
@@ -149,8 +192,7 @@ class OutboundChannel:
     def granted(self, link: SenderData, message_limit: int, now: float) -> None:
         """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
         self.message_limit = message_limit
-        kept = [record.largest for record in (*self._in_flight, *self._unsent)]
-        largest = max([*kept, *[body.size for body in self._pending]], default=0)
+        largest = max([self.retention.largest(), *[body.size for body in self._pending]])
         if largest > message_limit:
             self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
             return
@@ -161,44 +203,28 @@ class OutboundChannel:
     def check_open(self) -> None:
         """Raise the reason why nothing more can be sent."""
         if self.error is not None:
-            raise type(self.error)(*self.error.args)
-        if self.ending is not None or self.terminal:
-            raise ChannelClosed(f"channel {self.id!r} was closed by this side after {self.head} messages")
+            raise copy(self.error)
+        if self.closing is not None or self.terminal:
+            raise ChannelClosed(
+                f"channel {self.id!r} was closed by this side after {self.head} messages: register it again, once "
+                f"close() has returned, for a new stream"
+            )
 
     def make_room(self, size: int) -> bool:
         """Drop the oldest messages that were never sent, if the policy says so; whether there is room then."""
         if self.buffer.when_full == "drop_oldest" and self.placed:
-            if self._pending:
-                self._seal()
-            while not self.room(size) and self._drop_one():
+            self.seal()
+            while not self.room(size) and (dropped := self.retention.drop_oldest(self.sent)):
+                self.dropped += dropped
                 if not self._dropping:
                     self._dropping = True
                     log.warning("channel %s to %s drops messages: its buffer is full", self.id, self.to)
         return self.room(size)
 
-    def _drop_one(self) -> bool:
-        for index, record in enumerate(self._unsent):
-            if record.first >= self.sent and record.size:
-                first = self._swallow_gap(index, record.first)
-                gap: list[Buffer] = [signal(Kind.GAP, sequence=first, count=record.end - first)]
-                place = index if first == record.first else index - 1
-                self._unsent[place] = Record(first, record.end, 0, 0, gap, record.context)
-                self.kept_bytes -= record.size
-                self._gaps += record.end - record.first
-                self.dropped += record.end - record.first
-                return True
-        return False
-
-    def _swallow_gap(self, index: int, first: int) -> int:
-        """Take the unsent gap before ``index`` out, if there is one; where the gap that replaces it begins."""
-        before = self._unsent[index - 1] if index else None
-        if before is None or before.size or before.first < self.sent:
-            return first
-        del self._unsent[index - 1]
-        return before.first
-
     def wait_for_room(self) -> None:
         """A producer waits: if only acknowledgements are missing, the receiver is told."""
+        if self.writer is not None:
+            self.writer.request()
         if (
             self.link is not None
             and self.link.attached
@@ -220,32 +246,55 @@ class OutboundChannel:
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
             )  # fmt: skip
 
-    def append(self, body: Body, context: bytes) -> None:
-        """Take a message: it has number ``head`` now, and is kept until it is acknowledged."""
+    def append(self, body: Body, context: bytes) -> Ticket | None:
+        """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
+
+        A durable buffer gives a ticket, which tells when it is durable.
+        """
         size = body.size + len(body.note)
-        if self._pending and (context is not self._pending_context or self._pending_size + size > PACK_LIMIT):
-            self._seal()
+        if self._pending and (context is not self._pending_context or self.pending_bytes + size > PACK_LIMIT):
+            self.seal()
         if not self._pending:
             self._pending_since = self.core.wall()
             self._pending_context = context
-            if self.link is not None:
-                self.core.touch(self.link)
+            if self.writer is None:
+                self._touch()
+            else:
+                self._begin_on_disk()
         self._pending.append(body)
-        self._pending_size += size
-        self.kept_bytes += size
+        self.pending_bytes += size
         self.bytes += size
         self.head += 1
+        return self._ticket
+
+    def _begin_on_disk(self) -> None:
+        if isinstance(self.writer, DurableWriter):
+            self._ticket = Ticket()
+            self.writer.request()
+        elif isinstance(self.writer, SpillWriter):
+            self.writer.taken()
+            self._touch()
+
+    def _touch(self) -> None:
+        if self.link is not None:
+            self.core.touch(self.link)
 
     def finish(self, failure: str | None = None) -> None:
         """Queue the end, or the abort, behind everything sent."""
-        if self.ending is None:
-            self.ending = (
-                signal(Kind.END, sequence=self.head)
-                if failure is None
-                else signal(Kind.FAIL, sequence=self.head, payload=failure.encode()[:FRAME_LIMIT])
-            )
-            if self.link is not None:
-                self.core.touch(self.link)
+        if self.closing is None:
+            self.closing = Ending(self.head, failure)
+            if self.writer is not None:
+                self.writer.request()
+            self._touch()
+
+    def _ending(self) -> bytes | None:
+        """The frame that ends the stream, if it may go out."""
+        if self.closing is None or (isinstance(self.writer, DurableWriter) and not self.writer.finished):
+            return None
+        count, failure = self.closing.count, self.closing.failure
+        if failure is None:
+            return signal(Kind.END, sequence=count)
+        return signal(Kind.FAIL, sequence=count, payload=failure.encode()[:FRAME_LIMIT])
 
     def detach(self, now: float) -> None:
         """Leave the stream to a successor, unfinished."""
@@ -336,9 +385,12 @@ class OutboundChannel:
             self.link = None
         if self.state is SenderState.ENDED:
             self.acknowledged = self.head
-        self._pending, self._pending_size, self.kept_bytes = [], 0, 0
-        self._unsent.clear()
-        self._in_flight.clear()
+        self._pending, self.pending_bytes = [], 0
+        self.retention.clear()
+        if self.writer is not None:
+            # What the consumer is done with is of no use to a successor; anything else is.
+            ended = self.state is SenderState.ENDED and self.error is None
+            self.writer.leave(discard=ended or self.state is SenderState.CLOSED_BY_PEER)
         self.core.released(self, now)
 
     # -- the connection's side
@@ -348,15 +400,16 @@ class OutboundChannel:
         if not self.placed:
             self.placed = True
             self.head = self.sent = self.acknowledged = self.received = expected
-        if not self.acknowledged <= expected <= self.head:
+        if not self.acknowledged <= expected <= self.offered:
             self.give_up(
                 f"the receiver wants number {expected} of stream {self.stream!r}, kept are "
-                f"{self.acknowledged} to {self.head}",
+                f"{self.acknowledged} to {self.offered}",
                 now,
             )
             return
         self.last_note = last_note
-        self._rewind(expected)
+        self.sent = max(self.sent, expected)
+        self.retention.rewind(expected)
         self._blocked_at = -1
         self._dropping = self._complained = False
         self._failing_since = None
@@ -372,47 +425,81 @@ class OutboundChannel:
         self.move(SenderEvent.ATTACHED, now)
         self.core.touch(link)
 
-    def _rewind(self, expected: int) -> None:
-        """Send again from ``expected``; what the receiver has, but has not acknowledged, stays kept."""
-        while self._in_flight and self._in_flight[-1].end > expected:
-            self._unsent.appendleft(self._in_flight.pop())
-        while self._unsent and self._unsent[0].end <= expected:
-            self._in_flight.append(self._unsent.popleft())
-
     def output(self, link: SenderData) -> list[Buffer]:
         """What to write next: sealed records, then the end."""
-        if self._pending:
-            self._seal()
+        if not self.durable:
+            self.seal()
+        retention = self.retention
         buffers: list[Buffer] = []
         size = 0
-        if self._unsent and not link.schema_sent and self.schema is not None:
+        if retention.unsent and not link.schema_sent and self.schema is not None:
             buffers += blob(Kind.SCHEMA, self.schema)
             link.schema_sent = True
-        while self._unsent and size < WRITE_LIMIT:
-            record = self._unsent.popleft()
+        while size < WRITE_LIMIT and (record := retention.next_record()) is not None:
             if record.context is not link.context_sent:
                 buffers += blob(Kind.CONTEXT, record.context)
                 link.context_sent = record.context
             buffers += record.buffers
             size += record.size
-            self._in_flight.append(record)
             self.sent = max(self.sent, record.end)
-        if self.ending is not None and not self._unsent and not link.end_sent:
-            buffers.append(self.ending)
-            link.end_sent = True
+        if retention.has_cold:
+            self.core.request(self._reader)
+        if self.closing is not None and not retention.unsent and not link.end_sent:
+            ending = self._ending()
+            if ending is not None:
+                buffers.append(ending)
+                link.end_sent = True
         return buffers
 
-    def _seal(self) -> None:
+    def seal(self) -> None:
+        """Make a record of what was taken since the last one."""
         bodies, first = self._pending, self.head - len(self._pending)
+        if not bodies:
+            return
         if bodies[0].size > FRAME_LIMIT:
             buffers = cut(bodies[0], first, self._pending_since)
         else:
             buffers = pack(bodies, first, self._pending_since)
         largest = max([body.size for body in bodies])
-        self._unsent.append(
-            Record(first, self.head, self._pending_size, largest, buffers, self._pending_context)
-        )
-        self._pending, self._pending_size = [], 0
+        record = Record(first, self.head, self.pending_bytes, largest, buffers, self._pending_context)
+        self._pending, self.pending_bytes = [], 0
+        if isinstance(self.writer, DurableWriter):
+            assert self._ticket is not None
+            self.writer.take(record, self._ticket)
+        else:
+            self.retention.add(record)
+
+    # -- the disk's side
+
+    def take_back(self, first: int, error: NetChannelError) -> None:
+        """The disk did not take the messages from number ``first`` on: they were not sent."""
+        if self._ticket is not None and self._pending:
+            self._ticket.error = error
+        self._pending, self.pending_bytes = [], 0
+        self.head = first
+        if self.closing is not None:
+            self.closing = Ending(first, self.closing.failure)
+
+    def on_disk(self, now: float) -> None:
+        """A job of the writer is done."""
+        self._touch()
+        self.on_change()
+
+    def on_read(
+        self, cold: Cold, first: int, records: Sequence[Record], error: NetChannelError | None, now: float
+    ) -> None:
+        """A piece of what is on disk is in memory."""
+        if self.terminal:
+            return
+        limit = self.message_limit
+        largest = max([record.largest for record in records], default=0)
+        if limit is not None and largest > limit:
+            error = self._too_large(largest, limit)
+        if error is not None and self.retention.first_cold()[0] is cold:
+            self.fail(SenderEvent.GIVE_UP, error, now)
+            return
+        self.retention.warm(cold, first, records)
+        self._touch()
 
     def on_receipt(self, upto: int) -> None:
         """The receiver has everything below ``upto``. Raises ProtocolError if it cannot."""
@@ -425,11 +512,12 @@ class OutboundChannel:
 
     def _progress(self, received: int) -> None:
         if received > self.received:
+            self.retention.on_received(received)
             self.received = received
             self.progressed = True
             self.backoff_s = self.core.timing.backoff_s
 
-    def on_ack(self, upto: int) -> None:
+    def on_ack(self, upto: int, now: float) -> None:
         """The receiver has acknowledged everything below ``upto``. Raises ProtocolError if it cannot have."""
         self.on_receipt(upto)
         if upto <= self.acknowledged:
@@ -437,11 +525,9 @@ class OutboundChannel:
         self.acknowledged = upto
         self.starved = False
         self._blocked_at = -1
-        while self._in_flight and self._in_flight[0].end <= upto:
-            record = self._in_flight.popleft()
-            self.kept_bytes -= record.size
-            if not record.size:
-                self._gaps -= record.end - record.first
+        self.retention.on_acknowledged(upto)
+        if self.writer is not None:
+            self.writer.acknowledged(now)
         self.on_change()
 
     def finished(self, reason: str, message: str, now: float) -> None:
@@ -455,7 +541,7 @@ class OutboundChannel:
             )
             self.fail(SenderEvent.PEER_CLOSED, ChannelClosedByPeer(text), now)
             return
-        if self.ending is None:
+        if self.closing is None:
             text = f"channel {self.id!r} of stream {self.stream!r} has ended at {self.to} before ({message})"
             self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)
         self.move(SenderEvent.FINISHED, now)

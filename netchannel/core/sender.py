@@ -55,8 +55,9 @@ class SenderCore(Core):
         fault: FaultPolicy,
         replayable: bool,
         now: float,
+        prepare: Callable[[OutboundChannel], None] = lambda channel: None,
     ) -> OutboundChannel:
-        """Make a channel and begin to open it. Raises ChannelInUse."""
+        """Make a channel, `prepare` it, and begin to open it. Raises ChannelInUse."""
         peer = self.peers.get(to)
         if peer is None:
             peer = self.peers[to] = Peer(self, to)
@@ -77,6 +78,7 @@ class SenderCore(Core):
             now=now,
         )
         channel.schema = schema
+        prepare(channel)
         peer.channels[channel_id] = channel
         peer.open(channel, now)
         return channel
@@ -132,7 +134,7 @@ class Peer:
             codec=channel.codec,
             schema=channel.schema,
             oldest=channel.acknowledged,
-            head=channel.head if channel.placed else None,
+            head=channel.offered if channel.placed else None,
             lossy=channel.buffer.when_full == "drop_oldest",
         )
 

@@ -1,4 +1,4 @@
-"""Bytes on disk: the durable log of a channel, and a spill for what does not fit into memory.
+"""Bytes on disk: the durable log of a channel, in files that last or in temporary ones.
 
 Synchronous, and knows bytes only: what a record's payload means is the caller's affair. The format is described in
 `netchannel.storage.layout`.
@@ -10,7 +10,7 @@ from .faults import LogBroken, LogDamaged, StorageFull
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .log import SegmentLog
 from .segment import Ending, LogRecord, Outline
-from .spill import SpillFile, SpillHandle
+from .temporary import TemporaryFiles, spill_directory
 
 __all__ = [
     "Buffer",
@@ -24,7 +24,7 @@ __all__ = [
     "Outline",
     "RealFiles",
     "SegmentLog",
-    "SpillFile",
-    "SpillHandle",
     "StorageFull",
+    "TemporaryFiles",
+    "spill_directory",
 ]

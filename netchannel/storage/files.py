@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
@@ -79,9 +78,6 @@ class FileSystem(Protocol):
 
     def open(self, path: Path) -> File:
         """An existing file for reading and writing."""
-
-    def temporary(self, directory: Path) -> File:
-        """A new file without a name in ``directory``; it is gone once it is closed."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Move a file, at once, over what may be there."""
@@ -221,12 +217,6 @@ class RealFiles:
     def open(self, path: Path) -> RealFile:
         """Open what is there."""
         return RealFile(os.open(path, os.O_RDWR))
-
-    def temporary(self, directory: Path) -> RealFile:
-        """Make a file and take its name away."""
-        descriptor, name = tempfile.mkstemp(prefix="netchannel-", dir=directory)
-        Path(name).unlink()
-        return RealFile(descriptor)
 
     def rename(self, old: Path, new: Path) -> None:
         """Move."""

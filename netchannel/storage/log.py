@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 from netchannel.errors import ChannelClosed
 
@@ -30,6 +32,18 @@ _SEGMENTS_PER_LIMIT = 8
 """Room comes back in whole segments: a limit holds several."""
 
 
+_open_logs: WeakSet[SegmentLog] = WeakSet()
+
+
+def _abandon_inherited() -> None:
+    for log in list(_open_logs):
+        log.abandon()
+
+
+# A forked child would keep the lock of a parent that was killed, and the space of files without names.
+os.register_at_fork(after_in_child=_abandon_inherited)
+
+
 class SegmentLog:
     """Records of a stream's messages, in segment files; made by `SegmentLog.open`.
 
@@ -51,6 +65,7 @@ class SegmentLog:
         *,
         segment_bytes: int,
         max_disk_bytes: int | None,
+        start: int,
     ) -> None:
         self.path = folder.path
         self.stream = manifest.stream
@@ -60,7 +75,7 @@ class SegmentLog:
         self._folder = folder
         self._files = folder.files
         self._marks = marks
-        self._kept = Kept(tuple(found.segments), marks.last.acknowledged)
+        self._kept = Kept(tuple(found.segments), marks.last.acknowledged, start)
         self._reading = Reading(folder.files, folder.path, manifest.stream, self._kept)
         self._tail: Tail | None = None
         if found.segments:
@@ -74,6 +89,7 @@ class SegmentLog:
         self._broken: LogBroken | None = None
         self._closed = False
         self._mark()
+        _open_logs.add(self)
 
     @classmethod
     def open(
@@ -85,9 +101,12 @@ class SegmentLog:
         codec: str = "",
         segment_bytes: int = SEGMENT_BYTES,
         max_disk_bytes: int | None = None,
+        start: int = 0,
         files: FileSystem | None = None,
     ) -> SegmentLog:
         """Open the log of ``channel_id`` below ``directory``, or make one for the stream ``create_stream()``.
+
+        Numbers begin at ``start`` in a new one.
 
         All that is found is durable when this returns; a torn tail is cut off. Raises ChannelInUse if it is open
         already, in this process or another; LogDamaged if something durable is missing or wrong; SchemaMismatch if
@@ -104,7 +123,7 @@ class SegmentLog:
                     found = recover(files, path, manifest.stream, marks.last)
                     return cls(
                         folder, manifest, marks, found,
-                        segment_bytes=segment_bytes, max_disk_bytes=max_disk_bytes,
+                        segment_bytes=segment_bytes, max_disk_bytes=max_disk_bytes, start=start,
                     )  # fmt: skip
                 except BaseException:
                     marks.close()

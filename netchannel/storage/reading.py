@@ -28,15 +28,16 @@ class Kept:
     ``segments`` is replaced as a whole, so that who has taken it sees no change.
     """
 
-    def __init__(self, segments: tuple[Segment, ...], acknowledged: int) -> None:
+    def __init__(self, segments: tuple[Segment, ...], acknowledged: int, start: int) -> None:
         self.segments = segments
-        self.acknowledged = max(acknowledged, segments[0].base if segments else 0)
+        self._start = start
+        self.acknowledged = max(acknowledged, segments[0].base if segments else start)
         self.durable = self.head
 
     @property
     def head(self) -> int:
         """The number of the next message."""
-        return self.segments[-1].end if self.segments else 0
+        return self.segments[-1].end if self.segments else self._start
 
     def holding(self, sequence: int) -> Segment | None:
         """The segment that number ``sequence`` is in, or will be; None if it was deleted."""

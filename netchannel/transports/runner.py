@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,10 +18,12 @@ from . import memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.link import Core, Link
+    from netchannel.core.link import Core, Job, Link
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
+
+DISK_THREADS = 4
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
@@ -123,6 +126,8 @@ class Runner:
         self._pump_due = False
         self._alarm: asyncio.TimerHandle | None = None
         self._done: asyncio.Event | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._jobs = 0
         core.on_work = self._schedule
         core.timers.on_earlier = self._set_alarm
 
@@ -135,6 +140,10 @@ class Runner:
         """Once per turn of the loop at most: everything that the turn's events have left to do."""
         self._pump_due = False
         core = self.core
+        due, core.due = core.due, {}
+        for worker in due:
+            if (job := worker.begin()) is not None:
+                self._execute(job)
         dials, core.dials = core.dials, []
         for link in dials:
             task = self.loop.create_task(self._dial(link), name=f"netchannel dials {link.remote}")
@@ -144,6 +153,21 @@ class Runner:
         for link in dirty:
             if link.adapter is not None:
                 link.adapter.apply()
+
+    def _execute(self, job: Job) -> None:
+        # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(DISK_THREADS, "netchannel disk")
+        self._jobs += 1
+        future = self._threads.submit(job.run)
+        future.add_done_callback(lambda future: self.loop.call_soon_threadsafe(self._executed, job, future))
+
+    def _executed(self, job: Job, future: Future[None]) -> None:
+        self._jobs -= 1
+        if (error := future.exception()) is not None:
+            log.error("%s: a job of the disk failed", self.core.name, exc_info=error)
+        job.done(self.loop.time())
+        self.check_done()
 
     async def _dial(self, link: Link) -> None:
         try:
@@ -188,11 +212,14 @@ class Runner:
 
     def check_done(self) -> None:
         """Tell `stop` when nothing is connected or dialing any more."""
-        if self._done is not None and not self.protocols and not self._dialing:
+        if self._done is not None and not (self.protocols or self._dialing or self._jobs or self.core.due):
             self._done.set()
 
     async def stop(self) -> None:
-        """Close all connections at once and wait until they are gone."""
+        """Close all connections at once, and wait until they are gone and the disk's jobs are done.
+
+        These have no deadline: a thread that waits for a disk cannot be stopped, and must not be left.
+        """
         self._done = asyncio.Event()
         for task in list(self._dialing):
             task.cancel()
@@ -200,6 +227,8 @@ class Runner:
             protocol.abort()
         self.check_done()
         await self._done.wait()
+        if self._threads is not None:
+            self._threads.shutdown()
         if self._alarm is not None:
             self._alarm.cancel()
         self.core.timers.on_earlier = lambda when: None

@@ -156,10 +156,6 @@ class SimulatedFiles:
         self._running("open")
         return SimulatedFile(self, self._file(path))
 
-    def temporary(self, directory: Path) -> SimulatedFile:
-        self._changes("temporary")
-        return SimulatedFile(self, _Contents())
-
     def rename(self, old: Path, new: Path) -> None:
         self._changes("rename")
         self._rename(new, old, self._file(old), exists=True)

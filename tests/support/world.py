@@ -8,7 +8,7 @@ from typing import Any
 
 from netchannel.codec import make_decoder, make_encoder
 from netchannel.core.inbound import InboundChannel, Item
-from netchannel.core.link import Closing, Core, Link
+from netchannel.core.link import Closing, Core, Job, Link
 from netchannel.core.outbound import OutboundChannel
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.sender import SenderCore
@@ -43,6 +43,7 @@ class World:
         self.listening: dict[str, ReceiverCore] = {}
         self.ends: list[End] = []
         self.stalled: set[Core] = set()
+        self.jobs: list[tuple[Core, Job]] = []
 
     # -- nodes
 
@@ -103,11 +104,26 @@ class World:
             for link in dirty:
                 if link.adapter is not None and not link.adapter.over:
                     self._apply(link.adapter)
-            busy = busy or bool(dials or dirty)
+            due, core.due = core.due, {}
+            for worker in due:
+                if (job := worker.begin()) is not None:
+                    self.jobs.append((core, job))
+            busy = busy or bool(dials or dirty or due)
+        busy = self.work() or busy
         for end in list(self.ends):
             if not end.over and end.link.core not in self.stalled:
                 busy = self._read(end) or busy
         return busy
+
+    def work(self) -> bool:
+        """Let the disk do one of its jobs, drawn from the seed; whether there was one."""
+        if not self.jobs:
+            return False
+        core, job = self.jobs.pop(self.random.randrange(len(self.jobs)))
+        job.run()
+        if core in self.cores:
+            job.done(self.now)
+        return True
 
     def _dial(self, link: Link) -> None:
         core = self.listening.get(link.remote)

@@ -1,0 +1,197 @@
+"""What of a sender's channel goes to disk and comes back: blocking work, done in jobs beside the core.
+
+A core asks for work (`Core.request`); its adapter then calls `Worker.begin`, runs the job on another thread, and calls
+`Job.done` back on the loop. One job of a worker runs at a time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from netchannel.errors import BufferFull, NetChannelError
+
+from .frames import largest_message
+from .link import Job, Worker, log
+from .retention import Cold, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .outbound import OutboundChannel
+    from .timers import Timer
+
+READ_BYTES = 1 << 22
+"""Bytes read from the disk at a time, and kept ready ahead of the connection."""
+TRIM_S = 0.1
+"""Acknowledgements are carried to the disk so often at most, unless something is written anyway."""
+FULL_S = 1.0
+"""A disk that was full is tried again after this time, or when something was acknowledged."""
+
+
+class Ticket:
+    """Whether messages that were taken are durable; ``error`` says that they were not taken after all."""
+
+    __slots__ = ("durable", "error")
+
+    def __init__(self) -> None:
+        self.durable = False
+        self.error: NetChannelError | None = None
+
+
+class Reader(Worker):
+    """Reads what is to be sent next from the disk."""
+
+    def __init__(self, channel: OutboundChannel) -> None:
+        self.channel = channel
+        self.busy = False
+
+    def begin(self) -> Job | None:
+        """The next piece, if the connection will want it soon."""
+        channel = self.channel
+        if self.busy or channel.link is None:
+            return None
+        cold, ahead = channel.retention.first_cold()
+        if cold is None or ahead >= READ_BYTES:
+            return None
+        self.busy = True
+        return _Read(self, cold)
+
+
+class _Read(Job):
+    def __init__(self, reader: Reader, cold: Cold) -> None:
+        self._reader = reader
+        self._cold = cold
+        self._first, self._end = cold.first, cold.end
+        self._records: list[Record] = []
+        self._error: NetChannelError | None = None
+
+    def run(self) -> None:
+        size = 0
+        try:
+            for found in self._cold.log.read(self._first):
+                self._records.append(
+                    Record(
+                        found.first,
+                        found.end,
+                        found.size,
+                        largest_message(found.payload),
+                        [found.payload],
+                        found.context,
+                        log=self._cold.log,
+                    )
+                )
+                size += found.size
+                if found.end >= self._end or size >= READ_BYTES:
+                    return
+        except NetChannelError as error:
+            self._error = error
+
+    def done(self, now: float) -> None:
+        self._reader.busy = False
+        self._reader.channel.on_read(self._cold, self._first, self._records, self._error, now)
+
+
+class Writer(Worker):
+    """Writes a channel's messages to disk, and frees the space of what is acknowledged."""
+
+    def __init__(self, channel: OutboundChannel) -> None:
+        self.channel = channel
+        self.settled = False  # it holds no files any more
+        self._busy = False
+        self._leaving = False
+        self._discarding = False
+        self._full = False
+        self._retry: Timer | None = None
+        self._trim: Timer | None = None
+
+    # -- for the channel
+
+    @property
+    @abstractmethod
+    def disk_bytes(self) -> int:
+        """The size of its files."""
+
+    @abstractmethod
+    def room(self, size: int) -> bool:
+        """Whether ``size`` more bytes may be taken now."""
+
+    def request(self) -> None:
+        """There is something to do."""
+        if not self._busy and not self.settled:
+            self.channel.core.request(self)
+
+    def acknowledged(self, now: float) -> None:
+        """More is acknowledged: its space is free soon."""
+        if self._trim is None and not self._leaving:
+            self._trim = self.channel.core.timers.at(now + TRIM_S, self._trim_due)
+
+    def _trim_due(self, now: float) -> None:
+        self._trim = None
+        self._full = False
+        self.request()
+
+    def leave(self, *, discard: bool) -> None:
+        """The channel is over: close the files once the job at hand is done, and remove them if so said."""
+        self._leaving, self._discarding = True, discard
+        for timer in (self._retry, self._trim):
+            if timer is not None:
+                timer.cancel()
+        self.request()
+
+    def on_full(self, error: BufferFull, now: float) -> None:
+        """There is no space on the disk: say so once, and try again later."""
+        if self._retry is None:
+            log.warning("channel %s to %s: %s; trying again", self.channel.id, self.channel.to, error)
+        self._full = True
+        self._retry = self.channel.core.timers.at(now + FULL_S, self._try_again)
+
+    def _try_again(self, now: float) -> None:
+        self._full = False
+        self.request()
+
+    def on_written(self) -> None:
+        """The disk took something: an episode of fullness is over."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    # -- for the adapter
+
+    def begin(self) -> Job | None:
+        """The next job."""
+        if self._busy or self.settled:
+            return None
+        job = _Leave(self, self._leave_files) if self._leaving else self._work()
+        self._busy = job is not None
+        return job
+
+    def ended(self, now: float) -> None:
+        """The job is done; ``settled`` if it was the last."""
+        self._busy = False
+        self.request()
+        self.channel.on_disk(now)
+
+    @abstractmethod
+    def _work(self) -> Job | None:
+        """What is to be written or freed now."""
+
+    @abstractmethod
+    def _leave_files(self) -> None:
+        """Close the files, and remove them if ``_discarding``; on another thread."""
+
+
+class _Leave(Job):
+    def __init__(self, writer: Writer, leave: Callable[[], None]) -> None:
+        self._writer = writer
+        self._leave = leave
+
+    def run(self) -> None:
+        try:
+            self._leave()
+        except NetChannelError as error:
+            log.warning("%s", error)
+
+    def done(self, now: float) -> None:
+        self._writer.settled = True
+        self._writer.ended(now)

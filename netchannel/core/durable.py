@@ -1,0 +1,171 @@
+"""A sender's buffer on disk: nothing goes on the wire before its record is durable, and a successor goes on with it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from netchannel.errors import BufferFull, NetChannelError
+
+from .disk import Ticket, Writer
+from .link import Job
+from .states import SenderEvent
+
+if TYPE_CHECKING:
+    from netchannel.storage import SegmentLog
+
+    from .outbound import OutboundChannel
+    from .retention import Record
+
+ENTRY_BYTES = 128
+"""What a record takes on disk beside its messages, about."""
+
+
+class DurableWriter(Writer):
+    """Appends records to a log, all that wait by one sync, and lets them go out once they are durable."""
+
+    def __init__(self, channel: OutboundChannel, log: SegmentLog) -> None:
+        super().__init__(channel)
+        self.durable = log.durable
+        self.finished = log.ending is not None
+        self._log = log
+        self._waiting: deque[tuple[Record, Ticket]] = deque()
+        self._waiting_bytes = 0
+        self._cooling = False
+
+    @property
+    def disk_bytes(self) -> int:
+        return self._log.disk_bytes
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of messages that are in memory only."""
+        return self._waiting_bytes
+
+    def room(self, size: int) -> bool:
+        buffer = self.channel.buffer
+        waiting = self._waiting_bytes + self.channel.pending_bytes
+        if waiting and waiting + size > buffer.memory_bytes:
+            return False
+        needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)
+        return buffer.max_disk_bytes is None or needed <= buffer.max_disk_bytes
+
+    def take(self, record: Record, ticket: Ticket) -> None:
+        """Make ``record`` durable."""
+        self._waiting.append((record, ticket))
+        self._waiting_bytes += record.size
+        self.request()
+
+    def _work(self) -> Job | None:
+        channel = self.channel
+        channel.seal()
+        records = [] if self._full else [record for record, _ in self._waiting]
+        finish = channel.closing is not None and not self.finished and not self._full
+        if records or finish or channel.acknowledged > self._log.acknowledged:
+            return _Commit(self, self._log, records, finish=finish)
+        return None
+
+    def committed(self, job: _Commit, now: float) -> None:
+        """What of the job came to the disk may go out."""
+        channel = self.channel
+        for _ in range(job.appended):
+            record, ticket = self._waiting.popleft()
+            self._waiting_bytes -= record.size
+            self.durable = record.end
+            record.log = self._log
+            ticket.durable = True
+            if not channel.terminal:
+                self._keep(record)
+        if job.appended or job.finished:
+            self.on_written()
+        if job.finished:
+            self.finished = True
+        if job.full is not None:
+            if channel.buffer.when_full == "fail" and self._waiting:
+                self._refuse(job.full)
+            else:
+                self.on_full(job.full, now)
+        if job.error is not None:
+            channel.fail(SenderEvent.GIVE_UP, job.error, now)
+        self.ended(now)
+
+    def _keep(self, record: Record) -> None:
+        # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
+        retention, bound = self.channel.retention, self.channel.buffer.memory_bytes
+        room = retention.memory + record.size
+        self._cooling = room > (bound // 2 if self._cooling else bound)
+        if self._cooling:
+            retention.add_cold(record.first, record.end, self._log)
+        else:
+            retention.add(record)
+
+    def _refuse(self, error: BufferFull) -> None:
+        """Their senders are told instead of waiting: these messages were not taken."""
+        for _, ticket in self._waiting:
+            ticket.error = error
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.channel.take_back(self.durable, error)
+
+    def _leave_files(self) -> None:
+        log = self._log
+        try:
+            if self._discarding:
+                log.discard()
+            else:
+                log.trim(min(self.channel.acknowledged, log.durable))
+        finally:
+            log.close()
+
+
+class _Commit(Job):
+    """Appends, and one sync for all; what was acknowledged is forgotten first, as it makes room."""
+
+    def __init__(
+        self, writer: DurableWriter, log: SegmentLog, records: list[Record], *, finish: bool
+    ) -> None:
+        channel = writer.channel
+        self._writer = writer
+        self._log = log
+        self._records = records
+        self._schema = channel.schema or b""
+        self._closing = channel.closing if finish else None
+        self._acknowledged = channel.acknowledged
+        self.appended = 0
+        self.finished = False
+        self.full: BufferFull | None = None
+        self.error: NetChannelError | None = None
+
+    def run(self) -> None:
+        log = self._log
+        try:
+            log.trim(self._acknowledged)
+            appended, finished = self._append()
+            log.sync()
+        except NetChannelError as error:
+            self.error = error
+        else:
+            self.appended, self.finished = appended, finished
+
+    def _append(self) -> tuple[int, bool]:
+        appended = 0
+        try:
+            for record in self._records:
+                self._log.append(
+                    record.first,
+                    record.end,
+                    record.buffers,
+                    size=record.size,
+                    schema=self._schema,
+                    context=record.context,
+                )
+                appended += 1
+            if self._closing is not None:
+                self._log.finish(self._closing.failure)
+        except BufferFull as error:
+            self.full = error
+            return appended, False
+        return appended, self._closing is not None
+
+    def done(self, now: float) -> None:
+        self._writer.committed(self, now)

@@ -1,0 +1,103 @@
+"""A file system in files without names, for what need not outlive the process: its disk space cannot be left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from weakref import WeakSet
+
+from .files import Lock, RealFile
+
+
+class _File(RealFile):
+    """Nothing of it lasts, so nothing is waited for."""
+
+    def fdatasync(self) -> None:
+        """Nothing."""
+
+
+class _Lock:
+    """Nobody else can see what it guards."""
+
+    def release(self) -> None:
+        """Nothing."""
+
+    def abandon(self) -> None:
+        """Nothing."""
+
+
+class TemporaryFiles:
+    """A `FileSystem` whose names this object alone knows; the disk gets the space back when it goes, or the process.
+
+    ``directory`` is on the disk that holds the contents.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptors: dict[Path, int] = {}
+        _in_use.add(self)
+
+    def make_directories(self, path: Path) -> None:
+        """Nothing: directories are parts of names."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Nothing."""
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Names of files."""
+        return [name.name for name in self._descriptors if name.parent == path]
+
+    def remove_directory(self, path: Path) -> None:
+        """Nothing."""
+
+    def create(self, path: Path) -> RealFile:
+        """Make a file and take its name away."""
+        descriptor, name = tempfile.mkstemp(prefix="netchannel-", dir=self._directory)
+        Path(name).unlink()
+        self._descriptors[path] = descriptor
+        return self.open(path)
+
+    def open(self, path: Path) -> RealFile:
+        """Open it once more. Raises FileNotFoundError."""
+        try:
+            return _File(os.dup(self._descriptors[path]))
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give it another name."""
+        self._descriptors[new] = self._descriptors.pop(old)
+
+    def unlink(self, path: Path) -> None:
+        """Forget it."""
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def lock(self, path: Path) -> Lock:
+        """Always there."""
+        return _Lock()
+
+    def close(self) -> None:
+        """Forget all files."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+_in_use: WeakSet[TemporaryFiles] = WeakSet()
+
+
+def _close_inherited() -> None:
+    for files in list(_in_use):
+        files.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def spill_directory() -> Path:
+    """Where temporary files are kept on a disk: ``$TMPDIR``, else ``/var/tmp``, as ``/tmp`` is memory on many hosts."""
+    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):  # noqa: S108 - the files have no names there
+        return Path("/var/tmp")  # noqa: S108
+    return Path(tempfile.gettempdir())
