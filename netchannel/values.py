@@ -25,8 +25,9 @@ class BufferPolicy:
     ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of the
     channel's own, and a process that registers the channel with the same directory goes on where the last one was.
 
-    Where messages go to disk, ``max_bytes`` bounds those in memory (None: 64 MiB), and ``max_disk_bytes`` the files;
-    room in these comes back an eighth of it at a time.
+    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB), up to half of it more are
+    on their way from the disk to the connection, and ``max_disk_bytes`` bounds the files; room in these comes back an
+    eighth of it at a time.
 
     On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
     channel's socket is not read.

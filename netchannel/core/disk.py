@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 READ_BYTES = 1 << 22
-"""Bytes read from the disk at a time, and kept ready ahead of the connection."""
+"""Bytes read from the disk at a time, and kept ready ahead of the connection; a quarter of a small buffer."""
 TRIM_S = 0.1
 """Acknowledgements are carried to the disk so often at most, unless something is written anyway."""
 FULL_S = 1.0
@@ -52,15 +52,17 @@ class Reader(Worker):
         if self.busy or channel.link is None:
             return None
         cold, ahead = channel.retention.first_cold()
-        if cold is None or ahead >= READ_BYTES:
+        size = min(READ_BYTES, channel.buffer.memory_bytes // 4)
+        if cold is None or ahead > size:
             return None
         self.busy = True
-        return _Read(self, cold)
+        return _Read(self, cold, size)
 
 
 class _Read(Job):
-    def __init__(self, reader: Reader, cold: Cold) -> None:
+    def __init__(self, reader: Reader, cold: Cold, size: int) -> None:
         self._reader = reader
+        self._size = size
         self._cold = cold
         self._first, self._end = cold.first, cold.end
         self._records: list[Record] = []
@@ -82,7 +84,7 @@ class _Read(Job):
                     )
                 )
                 size += found.size
-                if found.end >= self._end or size >= READ_BYTES:
+                if found.end >= self._end or size >= self._size:
                     return
         except NetChannelError as error:
             self._error = error
@@ -108,9 +110,13 @@ class Writer(Worker):
     # -- for the channel
 
     @property
-    @abstractmethod
     def disk_bytes(self) -> int:
         """The size of its files."""
+        return 0 if self.settled else self._disk_bytes()
+
+    @abstractmethod
+    def _disk_bytes(self) -> int:
+        """Of all that is open."""
 
     @abstractmethod
     def room(self, size: int) -> bool:

@@ -33,8 +33,7 @@ class DurableWriter(Writer):
         self._waiting_bytes = 0
         self._cooling = False
 
-    @property
-    def disk_bytes(self) -> int:
+    def _disk_bytes(self) -> int:
         return self._log.disk_bytes
 
     @property

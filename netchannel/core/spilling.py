@@ -33,8 +33,7 @@ class SpillWriter(Writer):
         self._close = close
         self._logs: list[SegmentLog] = []
 
-    @property
-    def disk_bytes(self) -> int:
+    def _disk_bytes(self) -> int:
         return sum(log.disk_bytes for log in self._logs)
 
     def room(self, size: int) -> bool:

@@ -44,6 +44,7 @@ class World:
         self.ends: list[End] = []
         self.stalled: set[Core] = set()
         self.jobs: list[tuple[Core, Job]] = []
+        self.disk_works = True
 
     # -- nodes
 
@@ -117,7 +118,7 @@ class World:
 
     def work(self) -> bool:
         """Let the disk do one of its jobs, drawn from the seed; whether there was one."""
-        if not self.jobs:
+        if not (self.jobs and self.disk_works):
             return False
         core, job = self.jobs.pop(self.random.randrange(len(self.jobs)))
         job.run()
@@ -223,6 +224,7 @@ class Producer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
         replayable: bool = False,
+        prepare: Callable[[OutboundChannel], None] = lambda channel: None,
     ) -> None:
         self.world = world
         self.encoder = make_encoder(codec, schema)
@@ -236,6 +238,7 @@ class Producer:
             fault=fault or FaultPolicy(),
             replayable=replayable,
             now=world.now,
+            prepare=prepare,
         )
 
     def send(self, value: Any, note: bytes = b"") -> None:
