@@ -13,7 +13,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format lock proto clean
+.PHONY: help setup demo test simulate lint format lock proto clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 test: lint  ## Lint, check types and imports, and run all tests
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m pytest
+
+SEEDS ?= 2000
+FIRST ?= 0
+
+simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults, from seed FIRST=0 on
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(FIRST)
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
 	$(BIN)/ruff check

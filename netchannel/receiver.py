@@ -102,7 +102,7 @@ class ReceiverServer:
             if channel.queued and not channel.explicit:
                 log.warning(
                     "channel %s: left with %d messages acknowledged and not read, from number %d on",
-                    channel.id, channel.queued, channel.acknowledged - channel.queued,
+                    channel.id, channel.queued, channel.position,
                 )  # fmt: skip
             channel.detach(runner.loop.time())
         self._listener.close()
@@ -225,9 +225,9 @@ class ReceiverChannel:
     def position(self) -> Position | None:
         """Where `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
         core = self._core
-        if core.stream is None or core.expected is None:
+        if core.stream is None or core.position is None:
             return None
-        return Position(core.stream, core.expected - core.queued)
+        return Position(core.stream, core.position)
 
     def __aiter__(self) -> Self:
         return self

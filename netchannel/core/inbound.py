@@ -124,6 +124,11 @@ class InboundChannel:
         return len(self._queue)
 
     @property
+    def position(self) -> int | None:
+        """The number of the next message to read: there may be gaps, of dropped ones, in what is queued."""
+        return self._queue[0].sequence if self._queue else self.expected
+
+    @property
     def acknowledged(self) -> int:
         """Everything below is acknowledged."""
         return self.acked if self.explicit else self.expected or 0
@@ -143,6 +148,8 @@ class InboundChannel:
             item = self._queue.popleft()
             self.queued_bytes -= len(item.body) + len(item.note)
             self._admit()
+            if not self._queue:
+                self.core.announce(self.id)  # to a new stream that must not begin before
             return item
         self.check_live()
         return None
@@ -277,6 +284,9 @@ class InboundChannel:
             )
         untouched = self.expected == self.start and not isinstance(self.resume_from, Position)
         if untouched or self.fault.accept_new_stream:
+            if self._queue:
+                text = f"{len(self._queue)} messages of stream {self.stream!r} are still to be read"
+                return Refusal("unread", f"channel {self.id!r}: {text}")
             log.warning(
                 "channel %s: stream %s replaces %s at number %s", self.id, stream, self.stream, self.expected
             )

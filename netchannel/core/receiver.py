@@ -105,10 +105,14 @@ class ReceiverCore(Core):
             now=now,
         )
         self._tombstones.pop((channel_id, ANY_STREAM), None)
+        self.announce(channel_id)
+        return channel
+
+    def announce(self, channel_id: str) -> None:
+        """Tell the senders that were denied the channel to ask again."""
         for session in self._waiting.pop(channel_id, ()):
             session.waiting.discard(channel_id)
             session.say("ready", channel=channel_id)
-        return channel
 
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError, SchemaMismatch
+from netchannel.errors import (
+    ChannelInUse,
+    HandshakeError,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+    SchemaMismatch,
+)
 
 from .control import FOR_CONTROL, ControlLink, greeting
 from .data_sender import SenderData
@@ -249,6 +256,8 @@ class SenderControl(ControlLink):
     def _denied(self, channel: OutboundChannel, message: Message, now: float) -> None:
         text = message["message"]
         permanent = PERMANENT.get(message["code"])
+        if message["code"] == "position" and channel.replayable:
+            permanent, text = PositionLost, f"{text}; register the channel again, and it goes on there"
         if permanent is not None:
             error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")
             channel.fail(SenderEvent.GIVE_UP, error, now)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from netchannel.codec import make_decoder, make_encoder
+from netchannel.core.disk import Ticket
+from netchannel.core.frames import Buffer
 from netchannel.core.inbound import InboundChannel, Item
 from netchannel.core.link import Closing, Core, Job, Link
 from netchannel.core.outbound import OutboundChannel
@@ -109,7 +111,8 @@ class World:
             for worker in due:
                 if (job := worker.begin()) is not None:
                     self.jobs.append((core, job))
-            busy = busy or bool(dials or dirty or due)
+                    busy = True
+            busy = busy or bool(dials or dirty)
         busy = self.work() or busy
         for end in list(self.ends):
             if not end.over and end.link.core not in self.stalled:
@@ -144,13 +147,17 @@ class World:
             self.cut(end)
             return
         while not end.over and (buffers := link.output()):
-            for buffer in buffers:
-                end.peer.inbox += buffer
+            self._carry(end.peer, buffers)
         if link.closing is Closing.FLUSH and not end.over:
             end.over = True
             self.ends.remove(end)
             end.peer.hung_up = True
             link.lost("closed by this side", self.now)
+
+    def _carry(self, end: End, buffers: list[Buffer]) -> None:
+        """Bring what was written to the other end."""
+        for buffer in buffers:
+            end.inbox += buffer
 
     def _read(self, end: End) -> bool:
         link = end.link
@@ -200,12 +207,15 @@ class World:
             self.settle()
 
     def _pass(self, end: float) -> None:
-        due = [
+        self.now = max(self.now, min([*self._due(), end]))
+
+    def _due(self) -> list[float]:
+        """When something happens by itself."""
+        return [
             when
             for core in self.cores
             if core not in self.stalled and (when := core.timers.next()) is not None
         ]
-        self.now = max(self.now, min([*due, end]))
 
 
 class Producer:
@@ -241,12 +251,12 @@ class Producer:
             prepare=prepare,
         )
 
-    def send(self, value: Any, note: bytes = b"") -> None:
+    def send(self, value: Any, note: bytes = b"") -> Ticket | None:
         body = self.encoder.encode(value, note)
         self.channel.admit(body)
         if self.channel.schema is None and self.encoder.schema:
             self.channel.schema = self.encoder.schema
-        self.channel.append(body, self.encoder.context)
+        return self.channel.append(body, self.encoder.context)
 
 
 class Consumer:

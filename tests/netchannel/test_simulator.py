@@ -1,0 +1,158 @@
+"""Thousands of runs through every fault; and that each safeguard is one: without it, a run or a test fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from netchannel.core import frames
+from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.data_receiver import ReceiverData
+from netchannel.core.disk import Ticket
+from netchannel.core.durable import DurableWriter
+from netchannel.core.frames import Frame, Kind, signal, unpack
+from netchannel.core.inbound import InboundChannel
+from netchannel.core.receiver import ReceiverCore
+from netchannel.core.retention import Record, Retention
+from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
+from netchannel.storage import SegmentLog
+from netchannel.storage.tail import Tail
+from tests.simulator import simulate
+from tests.simulator.__main__ import run
+from tests.simulator.oracle import Violation
+from tests.simulator.simulation import FAULT_TABLE, FAULTS, MESSAGES
+from tests.support.world import World
+
+SEEDS = 2000
+CLASSES = {
+    "an acknowledgement is lost",
+    "messages in flight are lost",
+    "a frame is torn",
+    "an end is lost",
+    "a stall outlives the heartbeat budget",
+    "a peer vanishes without a word",
+    "a write is torn by a power cut",
+    "the sender dies before its end is acknowledged",
+    "a receiver crashes after its acknowledgement",
+    "a receiver crashes with messages that it had acknowledged",
+}
+
+
+def test_two_thousand_runs_keep_every_promise() -> None:
+    """CH-SEQ-2, CH-SEQ-3, CH-DUR-3, CH-END-4, CH-CTL-4: and they meet every transition, fault and class of failure."""
+    assert (MESSAGES, FAULTS) >= (200, 5)
+    reports, violations = run(range(SEEDS))
+    assert violations == []
+    met: Counter[str] = sum((report.met for report in reports), Counter())
+    assert {fault.__name__ for fault in FAULT_TABLE} | CLASSES <= set(met)
+    transitions = set().union(*[report.transitions for report in reports])
+    tables = {"sender": SENDER_TABLE, "receiver": RECEIVER_TABLE}
+    assert transitions == {
+        (side, str(state), str(event)) for side, table in tables.items() for state, event in table
+    }
+
+
+@pytest.mark.parametrize("seed", [11, 64, 1424])
+def test_a_run_is_repeated_by_its_seed(seed: int) -> None:
+    """The same messages at the same virtual times, and the same transitions."""
+    assert simulate(seed) == simulate(seed)
+
+
+# -- each safeguard is taken out in turn
+
+
+def without_dedup(self: InboundChannel, frame: Frame) -> None:
+    """Every message of a frame is taken as new."""
+    self._due(frame.sequence)
+    for index, (body, note) in enumerate(unpack(frame)):
+        self._queue_one(body, note, frame.sequence + index, frame.timestamp)
+    self._received_to(frame.sequence + frame.items)
+
+
+def without_retention(self: Retention) -> Record | None:
+    """What was sent is forgotten."""
+    record = self.unsent.popleft() if self.unsent else None
+    if isinstance(record, Record):
+        self.memory -= record.size
+        return record
+    return None
+
+
+def without_sync(self: Tail) -> None:
+    """The disk is believed without asking."""
+    self.synced = True
+
+
+def without_waiting_for_the_disk(self: DurableWriter, record: Record, ticket: Ticket) -> None:
+    """A record goes out at once, and to the disk beside that."""
+    take(self, record, ticket)
+    self.durable = record.end
+    self.channel.retention.add(record)
+
+
+take = DurableWriter.take
+
+
+def any_token(self: ReceiverCore, token: bytes) -> InboundChannel | None:
+    """Whoever comes gets the channel that is waited for."""
+    return next((c for c in self.channels.values() if c.state is ReceiverState.GRANTED), None)
+
+
+def nothing(*_: Any) -> None:
+    """The safeguard does nothing."""
+
+
+SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
+    "dedup": [(InboundChannel, "deliver", without_dedup)],
+    "fencing": [(ReceiverData, "supersede", nothing)],
+    "retain until acknowledged": [(Retention, "next_record", without_retention)],
+    "tombstone": [(ReceiverCore, "_bury", nothing)],
+    "checksum": [(frames, "_compare", nothing)],
+    "sync": [(Tail, "sync", without_sync)],
+    "sync before send": [
+        (DurableWriter, "take", without_waiting_for_the_disk),
+        (DurableWriter, "_keep", nothing),
+        (SegmentLog, "trim", nothing),  # which refuses what is acknowledged and not durable
+    ],
+}
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS)
+def test_a_run_notices_what_is_missing(safeguard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative controls: without it, one of a few hundred runs breaks a promise."""
+    for where, name, instead in SAFEGUARDS[safeguard]:
+        monkeypatch.setattr(where, name, instead)
+    assert any(broken(seed) for seed in range(400))
+
+
+def broken(seed: int) -> bool:
+    """Whether a promise was, or a transition happened that is in no table."""
+    try:
+        simulate(seed)
+    except (Violation, KeyError):
+        return True
+    return False
+
+
+def attach_with_a_guess() -> ReceiverState:
+    """A stranger presents a token of its own while the channel is granted to another; where that leaves it."""
+    world = World()
+    producer, consumer = world.open(world.sender()), world.inbox(world.receiver())
+    while producer.channel.state is not SenderState.GRANTED:
+        world.step()
+    stranger = consumer.channel.core.accept("stranger")
+    for data in (greeting(FOR_DATA), signal(Kind.ATTACH, payload=bytes(16))):
+        link = stranger.replacement or stranger
+        link.get_buffer(len(data))[: len(data)] = data
+        link.received(len(data), world.now)
+    return consumer.channel.state
+
+
+def test_a_guessed_token_attaches_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-DATA-3: and with the check of tokens taken out, it does."""
+    assert attach_with_a_guess() is ReceiverState.GRANTED
+    monkeypatch.setattr(ReceiverCore, "redeem", any_token)
+    assert attach_with_a_guess() is ReceiverState.ATTACHED

@@ -1,0 +1,493 @@
+"""A producer and a consumer of one channel, as a careful user would write them: they begin again after every error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from netchannel import (
+    BufferFull,
+    BufferPolicy,
+    ChannelBroken,
+    ChannelClosed,
+    ChannelClosedByPeer,
+    ChannelFailed,
+    EndOfChannel,
+    FaultPolicy,
+    NetChannelError,
+    Position,
+    PositionLost,
+    SchemaMismatch,
+    StreamReplaced,
+)
+from netchannel.core.disk import Ticket
+from netchannel.core.inbound import InboundChannel, Item
+from netchannel.core.outbound import OutboundChannel
+from netchannel.core.receiver import ReceiverCore
+from netchannel.core.sender import SenderCore
+from netchannel.core.states import ReceiverState, SenderState
+from netchannel.storage import SegmentLog
+from tests.support.simulated_files import SimulatedFiles
+from tests.support.world import Consumer, Producer
+
+from .network import FaultyWorld
+from .oracle import Stream, Violation
+
+
+class Kind(StrEnum):
+    """What a producer can rely on."""
+
+    MEMORY = "memory"  # a crash of its process ends the stream
+    REPLAYABLE = "replayable"  # it can start again anywhere
+    DURABLE = "durable"  # a buffer on disk
+    SPILLING = "spilling"
+    DROPPING = "dropping"
+    ARROW = "arrow"  # as replayable; batches with dictionaries that change
+
+
+@dataclass
+class Plan:
+    """The settings of a channel."""
+
+    channel_id: str
+    kind: Kind
+    explicit: bool
+    messages: int
+    sender_retry: float | None
+    receiver_retry: float | None
+    accept_new_stream: bool
+    max_messages: int | None
+    batch: int  # messages that the producer sends, and the consumer reads, at a time
+
+    @property
+    def replayable(self) -> bool:
+        """The producer can start again anywhere."""
+        return self.kind in (Kind.REPLAYABLE, Kind.ARROW)
+
+    @property
+    def codec(self) -> Literal["arrow", "bytes"]:
+        """Of its messages."""
+        return "arrow" if self.kind is Kind.ARROW else "bytes"
+
+
+def encoded(plan: Plan, body: bytes) -> Any:
+    """``body`` as the channel takes it: in a dictionary that holds for a few messages."""
+    if plan.kind is not Kind.ARROW:
+        return body
+    words = pa.array([body[:4], body], pa.binary())
+    return pa.record_batch({"body": pa.DictionaryArray.from_arrays(pa.array([1], pa.int8()), words)})
+
+
+def decoded(consumer: Consumer, item: Item) -> bytes:
+    """The body again."""
+    value = consumer.decoder.decode(item.body, item.context)
+    return bytes(value) if isinstance(value, memoryview) else bytes(value.column(0)[0].as_py())
+
+
+ANOTHER_SCHEMA = pa.schema({"number": pa.int64()})
+
+
+def draw_plan(random: Random, channel_id: str, messages: int) -> Plan:
+    kind = random.choice(list(Kind))
+    return Plan(
+        channel_id,
+        kind,
+        explicit=kind is not Kind.DROPPING and random.random() < 0.6,
+        messages=messages,
+        sender_retry=random.choice([None, None, None, 0.0, 3.0]),
+        receiver_retry=random.choice([None, None, None, 0.0, 3.0]),
+        accept_new_stream=random.random() < 0.3,
+        max_messages=random.choice([None, 5, 40]),
+        batch=random.choice([1, 4, 20]),
+    )
+
+
+def fault_policy(retry: float | None, *, accept_new_stream: bool = False) -> FaultPolicy:
+    return FaultPolicy("forever" if retry is None else retry, accept_new_stream)
+
+
+@dataclass
+class Shared:
+    """What outlives the processes: the streams that there were, and the disk."""
+
+    plan: Plan
+    files: SimulatedFiles
+    streams: dict[str, Stream] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)
+    names: Iterator[int] = field(default_factory=count)
+
+    def new_stream(self) -> str:
+        name = f"{self.plan.channel_id}.{next(self.names)}"
+        self.streams[name] = Stream(name)
+        return name
+
+
+class Sending:
+    """The producer: ``left`` messages to go, in as many streams as it takes; then a clean end."""
+
+    def __init__(self, world: FaultyWorld, shared: Shared) -> None:
+        self.world = world
+        self.shared = shared
+        self.left = shared.plan.messages
+        self.life = 0
+        self.done = False
+        self.detaching = False
+        self.stream: Stream | None = None
+        self.producer: Producer | None = None
+        self.log: SegmentLog | None = None
+        self._tickets: list[tuple[int, Ticket]] = []
+        self._replay = False
+        self._placed = True
+
+    @property
+    def channel(self) -> OutboundChannel | None:
+        return None if self.producer is None else self.producer.channel
+
+    def crashed(self) -> None:
+        """The process is gone."""
+        self.producer, self.log, self._tickets, self.detaching = None, None, [], False
+        self.life += 1
+        self._replay = self.shared.plan.replayable
+        if not self._replay and self.shared.plan.kind is not Kind.DURABLE:
+            self.stream = None
+
+    def turn(self, core: SenderCore) -> None:
+        """Do a little."""
+        if self.done:
+            return
+        if self.producer is None:
+            with suppress(BufferFull):  # a full disk can hold up a beginning too
+                self._begin(core)
+            return
+        channel = self.producer.channel
+        self._collect()
+        if channel.terminal:
+            if channel.settled:
+                self._over(channel)
+            return
+        if not self._placed and channel.placed:
+            self._placed = True
+            assert self.stream is not None
+            self._go_on_at(channel.head)
+        if self.detaching:
+            self._detach(channel)
+        elif channel.closing is None and channel.placed:
+            self._send(channel)
+
+    def abort(self) -> None:
+        """Fail, once."""
+        channel = self.channel
+        if channel is not None and not channel.terminal and channel.closing is None and channel.placed:
+            assert self.stream is not None
+            self.stream.failed = f"trouble in {self.stream.name}"
+            channel.finish(self.stream.failed)
+            self.stream.returned = min(self.stream.returned, channel.head)
+
+    def _begin(self, core: SenderCore) -> None:
+        plan = self.shared.plan
+        prepare: Callable[[OutboundChannel], None] = lambda channel: None  # noqa: E731 - replaced below
+        if plan.kind is Kind.DURABLE:
+            log = self.log = self._open_log()
+            prepare = lambda channel: channel.keep_in(log)  # noqa: E731 - as above
+            self._found(log)
+        elif plan.kind is Kind.SPILLING:
+            prepare = lambda channel: channel.spill_to(self._open_spill, lambda: None)  # noqa: E731
+        if self.stream is None:
+            self.stream = self.shared.streams[self.shared.new_stream()]
+        self.producer = Producer(
+            self.world,
+            core,
+            plan.channel_id,
+            "r:1",
+            stream=self.stream.name,
+            codec=plan.codec,
+            buffer=self._policy(),
+            fault=fault_policy(plan.sender_retry),
+            replayable=self._replay,
+            prepare=prepare,
+        )
+        self._placed = not self._replay
+        self._replay = False
+
+    def _policy(self) -> BufferPolicy:
+        plan = self.shared.plan
+        match plan.kind:
+            case Kind.SPILLING:
+                return BufferPolicy(max_bytes=4000, when_full="spill")
+            case Kind.DROPPING:
+                return BufferPolicy(max_messages=plan.max_messages or 30, when_full="drop_oldest")
+            case Kind.DURABLE:
+                return BufferPolicy(max_bytes=4000, max_messages=plan.max_messages, directory="/d")
+        return BufferPolicy(max_messages=plan.max_messages)
+
+    def _open_log(self) -> SegmentLog:
+        return SegmentLog.open(
+            Path("/d"),
+            self.shared.plan.channel_id,
+            create_stream=self.shared.new_stream,
+            codec="bytes",
+            segment_bytes=6000,
+            files=self.shared.files,
+        )
+
+    def _open_spill(self, start: int) -> SegmentLog:
+        return SegmentLog.open(
+            Path(f"/tmp{start}"),
+            "c",
+            create_stream=lambda: "s",
+            start=start,
+            segment_bytes=6000,
+            files=SimulatedFiles(),
+        )
+
+    def _found(self, log: SegmentLog) -> None:
+        """What the disk holds after a crash: everything that `send` had returned for."""
+        stream = self.shared.streams[log.stream]
+        if self.stream is None or stream is not self.stream:
+            self.stream = stream
+            return
+        if log.head > stream.returned and log.head > max(stream.sent, default=-1) + 1:
+            raise Violation(f"the disk holds {log.head} messages of {stream.name}, more than were sent")
+        stream.resumed(log.head)
+        stream.returned = log.head
+        self._forget_from(log.head)
+        if log.ending is not None and stream.total is None and stream.failed is None:
+            raise Violation(f"the disk holds an end of {stream.name} that nobody asked for")
+
+    def _forget_from(self, head: int) -> None:
+        """Numbers from here on were never taken."""
+        assert self.stream is not None
+        if self.stream.total is not None and self.stream.total > head:
+            self.stream.total = None
+
+    def _go_on_at(self, head: int) -> None:
+        """A replayable stream goes on where the receiver is."""
+        assert self.stream is not None
+        self.stream.total = None
+        self.stream.returned = head
+        self.left += max(0, len(self.stream.sent) - head)
+
+    def _send(self, channel: OutboundChannel) -> None:
+        assert self.producer is not None
+        assert self.stream is not None
+        for _ in range(self.shared.plan.batch):
+            if self.left <= 0:
+                self._close(channel)
+                return
+            number = channel.head
+            body = self.stream.send(number, self.life if channel.durable else 0)
+            if not channel.room(len(body)) and not channel.make_room(len(body)):
+                channel.waiting = 1
+                channel.wait_for_room()
+                return
+            channel.waiting = 0
+            ticket = self.producer.send(encoded(self.shared.plan, body))
+            self.left -= 1
+            if ticket is None:
+                self.stream.returned = channel.head
+            else:
+                self._tickets.append((number, ticket))
+
+    def _close(self, channel: OutboundChannel) -> None:
+        assert self.stream is not None
+        self.stream.total = channel.head
+        self.stream.closed_at.add(channel.head)
+        channel.finish()
+
+    def _collect(self) -> None:
+        """What the disk has confirmed, the producer was told of."""
+        while self._tickets and self._tickets[0][1].durable:
+            number, _ = self._tickets.pop(0)
+            assert self.stream is not None
+            self.stream.returned = max(self.stream.returned, number + 1)
+
+    def _detach(self, channel: OutboundChannel) -> None:
+        if channel.closing is not None:
+            self.detaching = False
+            return
+        delivered = channel.placed and channel.acknowledged == channel.head
+        if channel.on_disk_entirely if channel.durable else delivered:
+            channel.detach(self.world.now)
+
+    def _over(self, channel: OutboundChannel) -> None:
+        """Begin again, as the error says."""
+        plan, stream = self.shared.plan, self.stream
+        assert stream is not None
+        self.shared.met[f"sender {channel.state}"] += 1
+        self.producer, self.log, self._tickets, self.detaching = None, None, [], False
+        match channel.state:
+            case SenderState.ENDED if channel.error is None:
+                if stream.total is None and stream.failed is None:
+                    raise Violation(f"{stream.name} is acknowledged as ended, and was not closed")
+                if stream.failed is None and self.left <= 0:
+                    self.done = True
+                self.stream = None
+            case SenderState.BROKEN if isinstance(channel.error, SchemaMismatch) and plan.kind is Kind.ARROW:
+                self._replay = True  # the consumer was wrong, and registers again
+            case SenderState.DETACHED | SenderState.BROKEN:
+                expected = PositionLost if channel.replayable else ChannelBroken
+                if not isinstance(channel.error, ChannelBroken | ChannelClosed | expected):
+                    raise Violation(f"{stream.name}: {channel.error!r}")
+                if plan.kind is not Kind.DURABLE:
+                    self._replay = True
+            case _:
+                if not isinstance(channel.error, ChannelClosedByPeer | ChannelClosed | ChannelFailed):
+                    raise Violation(f"{stream.name}: {channel.error!r}")
+                self.stream = None
+        if not self.done:
+            self.left = max(self.left, 3)
+
+
+class Receiving:
+    """The consumer: reads, commits, and registers again after every error until the last stream has ended."""
+
+    def __init__(self, world: FaultyWorld, shared: Shared, random: Random) -> None:
+        self.world = world
+        self.shared = shared
+        self.random = random
+        self.consumer: Consumer | None = None
+        self.closed: set[str] = set()
+        self._resume: Position | None = None
+        self._dropped = 0
+        self._mistaken = False
+
+    @property
+    def channel(self) -> InboundChannel | None:
+        return None if self.consumer is None else self.consumer.channel
+
+    @property
+    def stream(self) -> Stream | None:
+        """Of the channel that is registered."""
+        channel = self.channel
+        return None if channel is None or channel.stream is None else self.shared.streams[channel.stream]
+
+    def crashed(self) -> None:
+        """The process is gone; what it had committed is not."""
+        stream, explicit = self.stream, self.shared.plan.explicit
+        self.consumer = None
+        self._resume = None
+        for each in self.shared.streams.values():
+            each.crashed(at_receipt=not explicit)
+        # A consumer may have lost its position as well: then it begins at the oldest that is not acknowledged.
+        if stream is not None and explicit and not stream.ended and self.random.random() < 0.7:
+            self._resume = Position(stream.name, stream.committed)
+
+    def turn(self, core: ReceiverCore) -> None:
+        """Do a little."""
+        if self.consumer is None:
+            if self.random.random() < 0.8:
+                return
+            self._register(core)
+        channel = self.channel
+        assert channel is not None
+        for _ in range(self.shared.plan.batch):
+            try:
+                item = channel.take()
+            except NetChannelError as error:
+                self._over(channel, error)
+                return
+            if item is None:
+                channel.waiting = 1
+                channel.check_starved()
+                break
+            channel.waiting = 0
+            stream = self.stream
+            assert stream is not None
+            self._hear_of_gaps(channel, stream)
+            if self._resume is None and self.shared.plan.explicit and item.sequence < stream.next:
+                stream.next = item.sequence  # from the oldest that is not acknowledged
+            self._resume = Position(stream.name, item.sequence + 1)
+            assert self.consumer is not None
+            stream.read(item.sequence, decoded(self.consumer, item))
+        if self.shared.plan.explicit and (channel.waiting or self.random.random() < 0.2):
+            self.commit()
+
+    def _hear_of_gaps(self, channel: InboundChannel, stream: Stream) -> None:
+        stream.dropped += channel.dropped - self._dropped
+        self._dropped = channel.dropped
+
+    def commit(self) -> None:
+        """What was read is done."""
+        channel, stream = self.channel, self.stream
+        if channel is not None and stream is not None and not channel.terminal and self._resume is not None:
+            stream.committed = max(stream.committed, stream.next)
+            with suppress(NetChannelError):
+                channel.ack(stream.next, self.world.now)
+
+    def close(self) -> None:
+        """No more of this stream."""
+        channel = self.channel
+        if channel is not None and channel.stream is not None and not channel.terminal:
+            self.closed.add(channel.stream)
+            channel.close("enough", self.world.now)
+
+    def detach(self) -> None:
+        """Leave it to a successor."""
+        channel = self.channel
+        if channel is not None and not channel.terminal:
+            channel.detach(self.world.now)
+
+    def _register(self, core: ReceiverCore) -> None:
+        plan = self.shared.plan
+        self._dropped = 0
+        self._mistaken = plan.kind is Kind.ARROW and self.random.random() < 0.1
+        self.consumer = Consumer(
+            self.world,
+            core,
+            plan.channel_id,
+            codec=plan.codec,
+            schema=ANOTHER_SCHEMA if self._mistaken else None,
+            explicit=plan.explicit,
+            resume_from=self._resume,
+            buffer=BufferPolicy(max_messages=plan.max_messages, max_bytes=3000),
+            fault=fault_policy(plan.receiver_retry, accept_new_stream=plan.accept_new_stream),
+        )
+
+    def _replays(self) -> bool:
+        """The producer may have gone on where an earlier consumer was."""
+        return self.shared.met["sender broken"] + self.shared.met["sender detached"] > 0 or (
+            self.shared.plan.replayable
+        )
+
+    def _over(self, channel: InboundChannel, error: NetChannelError) -> None:
+        """Begin again, as the error says."""
+        self.shared.met[f"receiver {channel.state}"] += 1
+        stream = None if channel.stream is None else self.shared.streams[channel.stream]
+        if stream is not None:
+            self._hear_of_gaps(channel, stream)
+        match error:
+            case EndOfChannel():
+                assert stream is not None
+                stream.end()
+                self.commit()
+                if not channel.terminal:
+                    return  # its acknowledgement is on its way
+                self._resume = None
+            case ChannelFailed():
+                assert stream is not None
+                stream.fail(str(error))
+                self._resume = None
+            case StreamReplaced():
+                self._resume = None
+            case SchemaMismatch() if self._mistaken:
+                pass
+            case PositionLost() if self._replays():
+                pass  # the producer hears it too, and begins again there
+            case ChannelClosed() if channel.state is ReceiverState.CLOSED:
+                self._resume = None
+            case ChannelBroken() | ChannelClosed():
+                # On from where it was. Who has no position of its own takes what is kept.
+                if self._resume is not None and channel.position is not None:
+                    self._resume = Position(self._resume.stream, channel.position)
+            case _:
+                raise Violation(f"{channel.id}: {error!r}")
+        self.consumer = None

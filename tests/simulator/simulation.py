@@ -1,0 +1,384 @@
+"""One run: processes, faults and applications, until everything is delivered."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from netchannel import Timing
+from netchannel.core import inbound, outbound
+from netchannel.core.receiver import ReceiverCore
+from netchannel.core.sender import SenderCore
+from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE
+from tests.support.simulated_files import Crash, SimulatedFiles
+from tests.support.world import End
+
+from .applications import Receiving, Sending, Shared, draw_plan
+from .network import FaultyWorld
+from .oracle import Violation
+
+FAULTS = 6
+MESSAGES = 220
+TURNS = 60_000
+"""A run that is not through after so many turns hangs."""
+
+
+@dataclass
+class Report:
+    """What a run met; ``digest`` is equal for runs that did the same."""
+
+    seed: int
+    digest: str = ""
+    delivered: int = 0
+    virtual_s: float = 0.0
+    met: Counter[str] = field(default_factory=Counter)
+    transitions: set[tuple[str, str, str]] = field(default_factory=set)
+
+
+class Simulation:
+    """A sender's process, a receiver's, and what goes wrong between them, all drawn from ``seed``."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.report = Report(seed)
+        self.world = FaultyWorld(seed, Timing(backoff_limit_s=1.0))
+        self.world.chunk = self.random.choice([50, 1000, 1 << 16])
+        self.files = SimulatedFiles(seed)
+        self.sender: SenderCore | None = None
+        self.receiver: ReceiverCore | None = None
+        channels = self.random.choice([1, 1, 2])
+        plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels) for n in range(channels)]
+        self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
+        self.sending = [Sending(self.world, shared) for shared in self.shared]
+        self.receiving = [Receiving(self.world, shared, self.random) for shared in self.shared]
+        self._trace = hashlib.blake2b(digest_size=16)
+        goal = channels * (MESSAGES // channels)
+        self._faults_at = sorted(self.random.randrange(goal) for _ in range(FAULTS))
+        self._power_cut_due = False
+
+    def run(self) -> Report:
+        """To the end of every stream. Raises Violation."""
+        for _ in range(TURNS):
+            self._turn()
+            if all(sending.done for sending in self.sending):
+                break
+        else:
+            raise Violation(f"it hangs: {[s.left for s in self.sending]} messages are left")
+        self._settle()
+        self.report.digest = self._trace.hexdigest()
+        self.report.virtual_s = self.world.now - 1000.0
+        self.report.delivered = sum(
+            stream.given for shared in self.shared for stream in shared.streams.values()
+        )
+        return self.report
+
+    def note(self, what: str) -> None:
+        """Something of the run that another run of the same seed repeats."""
+        self._trace.update(f"{self.world.now:.9f} {what}\n".encode())
+
+    # -- turns
+
+    def _turn(self) -> None:
+        random = self.random
+        self._start_what_is_down()
+        for sending, receiving in zip(self.sending, self.receiving, strict=True):
+            if self.sender is not None and self.sender not in self.world.stalled and random.random() < 0.5:
+                self._with_power(lambda sending=sending: sending.turn(self.sender))  # type: ignore[misc]
+            if (
+                self.receiver is not None
+                and self.receiver not in self.world.stalled
+                and random.random() < 0.5
+            ):
+                receiving.turn(self.receiver)
+        busy = self._with_power(self.world.step)
+        if (
+            self._faults_at
+            and sum(s.shared.plan.messages - s.left for s in self.sending) >= self._faults_at[0]
+        ):
+            self._faults_at.pop(0)
+            self._fault()
+        if not busy and random.random() < 0.5:
+            self.world.let_time_pass()
+
+    def _settle(self) -> None:
+        """The consumers hear of every end."""
+        for _ in range(TURNS):
+            if all(self._read_to_the_end(n) for n in range(len(self.shared))):
+                return
+            self._turn()
+        raise Violation("a consumer has not heard of the end")
+
+    def _read_to_the_end(self, index: int) -> bool:
+        last = [stream for stream in self.shared[index].streams.values() if stream.total is not None][-1]
+        if last.name in self.receiving[index].closed:
+            return True
+        return last.ended or bool(last.lossy)
+
+    def _with_power(self, action: Callable[[], bool | None]) -> bool:
+        try:
+            return bool(action())
+        except Crash:
+            self._power_cut()
+            return True
+
+    def _start_what_is_down(self) -> None:
+        if self.sender is None and self.random.random() < 0.05:
+            self.sender = self.world.sender(f"sender {self.world.now:.3f}")
+        if self.receiver is None and self.random.random() < 0.05:
+            self.receiver = self.world.receiver()
+
+    # -- faults
+
+    def _fault(self) -> None:
+        fault = self.random.choice(FAULT_TABLE)
+        if fault(self):
+            self.report.met[fault.__name__] += 1
+            self.note(fault.__name__)
+
+    def _wires(self, *, control: bool) -> list[End]:
+        return self.world.wires(control=control)
+
+    def _look(self, cut: list[End]) -> None:
+        """Name what is lost with these connections."""
+        for end in cut:
+            if end.link.control:
+                continue
+            for sending, receiving in zip(self.sending, self.receiving, strict=True):
+                out, into = sending.channel, receiving.channel
+                if out is None or into is None or out.link is not end.link or into.stream != out.stream:
+                    continue
+                expected = into.expected or 0
+                self._meet("an acknowledgement is lost", into.acknowledged > out.acknowledged)
+                self._meet("messages in flight are lost", out.sent > expected)
+                self._meet("a frame is torn", bool(end.peer.inbox))
+                self._meet("an end is lost", bool(out.link and out.link.end_sent))
+
+    def _meet(self, what: str, condition: bool) -> None:
+        if condition:
+            self.report.met[what] += 1
+
+    def cut_data(self) -> bool:
+        """A data connection is reset."""
+        wires = self._wires(control=False)
+        if not wires:
+            return False
+        wire = self.random.choice(wires)
+        self._look([wire])
+        self.world.cut(wire)
+        return True
+
+    def cut_control(self) -> bool:
+        """The control connection is reset; its data connections look alive a moment longer."""
+        for wire in self._wires(control=True):
+            self.world.cut(wire)
+            return True
+        return False
+
+    def flap(self) -> bool:
+        """All connections are cut, again and again for a while."""
+        for n in range(self.random.randint(3, 12)):
+            self.world.after(n * self.random.random() * 0.3, self._cut_all)
+        return True
+
+    def _cut_all(self) -> None:
+        wires = self._wires(control=False) + self._wires(control=True)
+        self._look(wires)
+        for wire in wires:
+            if not wire.over:
+                self.world.cut(wire)
+
+    def black_hole(self) -> bool:
+        """Nothing gets through any more, and nobody is told: half-open on both sides."""
+        if self.receiver is None:
+            return False
+        self.world.swallow(self.receiver)
+        return True
+
+    def delay(self) -> bool:
+        """The way gets long for a while."""
+        self.world.delay_s = self.random.choice([0.01, 0.2, 2.0])
+        self.world.after(self.random.random() * 8, lambda: setattr(self.world, "delay_s", 0.0))
+        return True
+
+    def flip(self) -> bool:
+        """A bit changes on the way."""
+        return self.world.flip()
+
+    def stall_sender(self) -> bool:
+        """The sender's process stands still."""
+        return self._stall(self.sender)
+
+    def stall_receiver(self) -> bool:
+        """The receiver's process stands still."""
+        return self._stall(self.receiver)
+
+    def _stall(self, core: SenderCore | ReceiverCore | None) -> bool:
+        if core is None:
+            return False
+        seconds = self.random.choice([0.5, 4.0, 20.0])
+        self._meet("a stall outlives the heartbeat budget", seconds > self.world.timing.dead_after_s)
+        self.world.stalled.add(core)
+        self.world.after(seconds, lambda: self.world.stalled.discard(core))
+        return True
+
+    def kill_sender(self) -> bool:
+        """kill -9 of the sender: the kernel hangs up, and keeps what was written."""
+        if self.sender is None:
+            return False
+        self._sender_gone()
+        self.files.kill()
+        return True
+
+    def power_cut(self) -> bool:
+        """The sender's machine loses power, within one of the next operations of its disk if there is one."""
+        if self.sender is None:
+            return False
+        self.files.crash_at = self.random.randrange(12)
+        sender = self.sender
+        self.world.after(1.0, lambda: self._power_cut() if self.sender is sender else None)
+        return True
+
+    def _power_cut(self) -> None:
+        self._meet(
+            "a write is torn by a power cut", self.files.crash_at is not None and self.files.crash_at < 0
+        )
+        self._sender_gone(quietly=self.random.random() < 0.5)
+        self.files.crash()
+        self.files.power_on()
+
+    def _sender_gone(self, *, quietly: bool = False) -> None:
+        sender, self.sender = self.sender, None
+        if sender is None:
+            return
+        closing = [s.channel for s in self.sending if s.channel is not None and s.channel.closing is not None]
+        self._meet("the sender dies before its end is acknowledged", bool(closing))
+        if quietly:
+            self.world.vanish(sender)
+            self._meet("a peer vanishes without a word", True)
+        else:
+            self.world.crash(sender)
+        self.world.jobs = [(core, job) for core, job in self.world.jobs if core is not sender]
+        for sending in self.sending:
+            sending.crashed()
+
+    def kill_receiver(self) -> bool:
+        """kill -9 of the receiver."""
+        receiver, self.receiver = self.receiver, None
+        if receiver is None:
+            return False
+        for receiving in self.receiving:
+            channel = receiving.channel
+            if channel is not None:
+                unread = channel.queued > 0 and not channel.explicit
+                self._meet("a receiver crashes with messages that it had acknowledged", unread)
+                self._meet(
+                    "a receiver crashes after its acknowledgement", channel.explicit and channel.acked > 0
+                )
+            receiving.crashed()
+        if self.random.random() < 0.3:
+            self.world.vanish(receiver)
+            self._meet("a peer vanishes without a word", True)
+        else:
+            self.world.crash(receiver)
+        return True
+
+    def disk_stands_still(self) -> bool:
+        """No job of the disk ends for a while."""
+        self.world.disk_works = False
+        self.world.after(self.random.random() * 10, lambda: setattr(self.world, "disk_works", True))
+        return True
+
+    def disk_full(self) -> bool:
+        """There is no space for a while."""
+        self.files.capacity = 0
+        self.world.after(self.random.random() * 10, lambda: setattr(self.files, "capacity", None))
+        return True
+
+    def clock_jump(self) -> bool:
+        """Somebody sets the clock of a machine."""
+        self.world.clock_offset_s = self.random.choice([-1e6, -100.0, 3600.0])
+        return True
+
+    def detach_sender(self) -> bool:
+        """The producer leaves its stream to a successor."""
+        self.random.choice(self.sending).detaching = True
+        return True
+
+    def detach_receiver(self) -> bool:
+        """The consumer leaves its stream to a successor."""
+        self.random.choice(self.receiving).detach()
+        return True
+
+    def give_up(self) -> bool:
+        """The producer's patience ends: `close(grace)`."""
+        channel = self.random.choice(self.sending).channel
+        if channel is None or channel.terminal:
+            return False
+        channel.give_up("close(grace=0) ran out", self.world.now)
+        return True
+
+    def close_receiver(self) -> bool:
+        """The consumer wants no more of this stream."""
+        self.random.choice(self.receiving).close()
+        return True
+
+    def abort_sender(self) -> bool:
+        """The producer fails."""
+        self.random.choice(self.sending).abort()
+        return True
+
+
+FAULT_TABLE: list[Callable[[Simulation], bool]] = [
+    Simulation.cut_data,
+    Simulation.cut_data,
+    Simulation.cut_control,
+    Simulation.flap,
+    Simulation.black_hole,
+    Simulation.delay,
+    Simulation.flip,
+    Simulation.stall_sender,
+    Simulation.stall_receiver,
+    Simulation.kill_sender,
+    Simulation.power_cut,
+    Simulation.kill_receiver,
+    Simulation.disk_stands_still,
+    Simulation.disk_full,
+    Simulation.clock_jump,
+    Simulation.detach_sender,
+    Simulation.detach_receiver,
+    Simulation.give_up,
+    Simulation.close_receiver,
+    Simulation.abort_sender,
+]
+
+
+class _Recorder(dict):  # type: ignore[type-arg]
+    """A table that notes what is asked of it."""
+
+    def __init__(self, side: str, table: dict, asked: set) -> None:  # type: ignore[type-arg]
+        super().__init__(table)
+        self._side, self._asked = side, asked
+
+    def __getitem__(self, pair):  # type: ignore[no-untyped-def]
+        self._asked.add((self._side, *map(str, pair)))
+        return super().__getitem__(pair)
+
+
+def simulate(seed: int) -> Report:
+    """Run ``seed``. Raises Violation, with the seed in its message."""
+    logging.getLogger("netchannel").setLevel(logging.CRITICAL)
+    simulation = Simulation(seed)
+    transitions = simulation.report.transitions
+    outbound.SENDER_TABLE = _Recorder("sender", SENDER_TABLE, transitions)
+    inbound.RECEIVER_TABLE = _Recorder("receiver", RECEIVER_TABLE, transitions)
+    try:
+        return simulation.run()
+    except Violation as error:
+        raise Violation(f"seed {seed}: {error}") from error
+    finally:
+        outbound.SENDER_TABLE, inbound.RECEIVER_TABLE = SENDER_TABLE, RECEIVER_TABLE
+        logging.getLogger("netchannel").setLevel(logging.NOTSET)
