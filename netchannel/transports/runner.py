@@ -125,6 +125,7 @@ class Runner:
         self._dialing: dict[asyncio.Task[None], Link] = {}
         self._pump_due = False
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_due = 0.0
         self._done: asyncio.Event | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._jobs = 0
@@ -193,15 +194,16 @@ class Runner:
 
     def _set_alarm(self, when: float) -> None:
         if self._alarm is not None:
-            if self._alarm.when() <= when:
+            if self._alarm_due <= when:
                 return
             self._alarm.cancel()
+        self._alarm_due = when
         self._alarm = self.loop.call_at(when, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        # The loop may ring a little early, by its clock's resolution.
-        now = max(self.loop.time(), self.core.timers.next() or 0.0)
+        # The loop may ring a little early, by its clock's resolution. What it was to ring for may be cancelled since.
+        now = max(self.loop.time(), self._alarm_due)
         self.core.timers.run(now)
         if (when := self.core.timers.next()) is not None:
             self._set_alarm(when)

@@ -635,6 +635,18 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+async def test_who_comes_and_goes_ends_no_wait() -> None:
+    """CH-FLT-1: a connection's deadline that is not needed any more brings no other deadline forward."""
+    async with ReceiverServer(timing=Timing(handshake_s=0.05)) as receiver:
+        inbox = receiver.register_channel("c", codec="bytes", fault=netchannel.FaultPolicy(retry=3600))
+        _, writer = await asyncio.open_connection(*receiver.address.split(":"))
+        await eventually(lambda: receiver._runner is not None and len(receiver._runner.protocols) == 1)
+        writer.close()
+        with pytest.raises(TimeoutError):  # and not ChannelBroken
+            async with asyncio.timeout(0.2):
+                await inbox.recv()
+
+
 async def test_silent_connections_hold_up_no_one() -> None:
     """CH-BAD-2: 500 of them, and a real channel is served meanwhile; after the deadline they are gone."""
     timing = Timing(handshake_s=0.5)
