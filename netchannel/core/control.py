@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import struct
 from abc import abstractmethod
 from typing import TYPE_CHECKING
@@ -33,6 +34,11 @@ def with_check(greeting: bytes) -> bytes:
     return greeting[:-1] + bytes([xxh3_64_intdigest(greeting[:-1]) & 0xFF])
 
 
+def _printable(text: str) -> str:
+    """What a stranger says, as it may stand in a log or a label: on one line, and no longer than a message of ours."""
+    return text[:1000] if text.isprintable() else ascii(text[:1000])
+
+
 class ControlLink(Link):
     """One side of a control connection."""
 
@@ -43,6 +49,7 @@ class ControlLink(Link):
     def __init__(self, core: Core, remote: str) -> None:
         super().__init__(core, remote)
         self.peer = remote
+        self.node = ""
         self.greeted = False
         self.round_trip_s: float | None = None
         self._parser = MessageParser(STRANGER_LIMIT)
@@ -102,10 +109,11 @@ class ControlLink(Link):
 
     def _told_off(self, message: Message, now: float) -> None:
         """The peer hangs up; only what two versions or two secrets cannot mend is for good."""
+        said = _printable(message["message"])
+        self.cause = f"the other side says: {said}"
         if message["permanent"]:
-            self.refused(HandshakeError(f"{self.peer} says: {message['message']}"), now)
+            self.refused(HandshakeError(f"{self.peer} says: {said}"), now)
         else:
-            log.warning("%s: %s hangs up: %s", self.core.name, self.peer, message["message"])
             self.abort()
 
     def _greet(self, message: Message, now: float) -> None:
@@ -115,7 +123,8 @@ class ControlLink(Link):
             has, lacks = ("asks for", "has none") if message["secret"] else ("has no", "asks for one")
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
         self._peer_nonce = message["nonce"] or b"-"
-        self.peer = f"{message['node']} at {self.remote}"
+        self.node = _printable(message["node"][:200])
+        self.peer = f"{self.node} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message["dead_after_ms"] / 3000, 0.01))
         if self.core.secret is None:
             self._establish(now)
@@ -142,13 +151,7 @@ class ControlLink(Link):
         self.established(now)
 
     def _handshake_expired(self, now: float) -> None:
-        log.warning(
-            "%s: %s did not say hello within %.1f s",
-            self.core.name,
-            self.remote,
-            self.core.timing.handshake_s,
-        )
-        self.abort()
+        self.abort(f"the handshake took longer than {self.core.timing.handshake_s:.1f} s")
 
     def _beat(self, now: float) -> None:
         dead_after = self.core.timing.dead_after_s
@@ -156,8 +159,7 @@ class ControlLink(Link):
             # We were late ourselves: what the peer sent meanwhile is still to be read, so judge it one beat later.
             self._heard = max(self._heard, now - dead_after + self._beat_s)
         if now - self._heard >= dead_after:
-            log.warning("%s: %s is dead: not heard of for %.1f s", self.core.name, self.peer, dead_after)
-            self.abort()
+            self.abort(f"not heard of for {dead_after:.1f} s")
             return
         self.say("ping", at=int(now * 1e6))
         self._beat_due = now + self._beat_s
@@ -165,14 +167,20 @@ class ControlLink(Link):
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """Tell the peer why before hanging up."""
-        who = (
-            self.peer
-            if self.greeted
-            else f"{self.remote}, which has not shown to be a network channel's node,"
-        )
-        log.warning("%s: control connection with %s closed: %s", self.core.name, who, error)
         self.say("error", message=str(error)[:1000], permanent=isinstance(error, HandshakeError))
-        self.close()
+        self.close(str(error))
+
+    def lost(self, reason: str, now: float) -> None:
+        """Log it, once: who dials in vain hears it from its channels, which warn once per episode."""
+        if self.greeted:
+            level = logging.WARNING if self.cause else logging.INFO
+        else:
+            level = logging.WARNING if self.cause and self.role == b"receiver" else logging.DEBUG
+        log.log(
+            level,
+            "%s: control connection with %s is down: %s", self.core.name, self.peer, self.cause or reason,
+        )  # fmt: skip
+        super().lost(reason, now)
 
     @abstractmethod
     def established(self, now: float) -> None:

@@ -96,10 +96,7 @@ class SenderData(Link):
         self.close()
 
     def _refused_silently(self, now: float) -> None:
-        log.warning(
-            "%s did not take the data connection within %.1f s", self.remote, self.core.timing.handshake_s
-        )
-        self.abort()
+        self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
 
     def _lost(self, reason: str, now: float) -> None:
         channel, self.channel = self.channel, None

@@ -19,7 +19,7 @@ from netchannel.errors import (
 from netchannel.values import Position
 
 from .frames import Buffer, Frame, Kind, signal, unpack
-from .link import log
+from .link import because, log
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class InboundChannel:
         self.queued_bytes = 0
         self.ended: int | None = None
         self.dropped = 0
+        self._dropping = False  # and it was said, since the sender was attached
         self.starved = False
         self.waiting = 0  # consumers that wait for a message
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
@@ -198,9 +199,13 @@ class InboundChannel:
         before, self.state = self.state, RECEIVER_TABLE[self.state, event]
         self.since = now
         if before is not self.state:
+            lost = event in (ReceiverEvent.LOST, ReceiverEvent.EXPIRE)
+            why = self.error or (self._last_failure if lost else None)
+            following = "any" if self.expected is None else self.expected
             log.info(
                 "channel %s from %s: %s -> %s (%s; next %s, acknowledged %d)",
-                self.id, self.holder or "nobody", before, self.state, event, self.expected, self.acknowledged,
+                self.id, self.holder or "nobody", before, self.state, because(event, why), following,
+                self.acknowledged,
             )  # fmt: skip
         if self.terminal:
             self._release(now)
@@ -344,7 +349,7 @@ class InboundChannel:
         self._close_port = close_port
 
     def _expire(self, now: float) -> None:
-        log.warning("channel %s: %s did not use its token", self.id, self.holder)
+        self._last_failure = f"its token was not used within {self.core.timing.token_s:.1f} s"
         self.hold(None)
         self._move(ReceiverEvent.EXPIRE, now)
 
@@ -368,6 +373,7 @@ class InboundChannel:
             log.info("channel %s starts at number %d of stream %s", self.id, oldest, self.stream)
         self.link = link
         self._receipted = self.expected
+        self._dropping = False
         self.attachments += 1
         self._move(ReceiverEvent.ATTACH, now)
         link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note))
@@ -421,12 +427,12 @@ class InboundChannel:
         expected = self._due(first)
         end = first + count
         if end > expected:
-            log.warning(
-                "channel %s: its sender dropped messages %d to %d: its buffer was full",
-                self.id,
-                expected,
-                end - 1,
-            )
+            if not self._dropping:
+                self._dropping = True
+                log.warning(
+                    "channel %s: its sender drops messages, first %d to %d: its buffer is full",
+                    self.id, expected, end - 1,
+                )  # fmt: skip
             self.dropped += end - expected
             self._received_to(end)
 

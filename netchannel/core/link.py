@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("netchannel")
 
 
+def because(event: str, why: object) -> str:
+    """An event as a log line says it, with its reason if there is one."""
+    return f"{event}: {why}" if why else event
+
+
 class Closing(Enum):
     """Whether a link is to be closed, and how."""
 
@@ -103,7 +108,8 @@ class Link(ABC):
     """One connection. The adapter calls the verbs below and reads the attributes after each of them.
 
     ``connected`` comes at most once and first, ``lost`` exactly once and last, for a dial that failed too. While
-    ``writable`` the adapter writes `output` until it is empty; ``reading`` says whether it is to read at all.
+    ``writable`` the adapter writes `output` until it is empty; ``reading`` says whether it is to read at all. ``cause``
+    says what was wrong, if this side closes it for that; then it is the reason that counts, and not the adapter's.
     """
 
     control = False
@@ -115,6 +121,7 @@ class Link(ABC):
         self.writable = True
         self.reading = True
         self.closing = Closing.OPEN
+        self.cause = ""
         self.replacement: Link | None = None
         self.deadline: Timer | None = None
         self._output: list[Buffer] = []
@@ -139,7 +146,7 @@ class Link(ABC):
         """The connection is gone, or was never made; ``reason`` names the cause."""
         self.closing = Closing.ABORT
         self.disarm()
-        self._lost(reason, now)
+        self._lost(self.cause or reason, now)
 
     def output(self) -> list[Buffer]:
         """Buffers to write now, in order; empty when there is nothing more."""
@@ -152,14 +159,16 @@ class Link(ABC):
             self._output += buffers
             self.core.touch(self)
 
-    def close(self) -> None:
+    def close(self, cause: str = "") -> None:
         """Close after what was queued is written."""
+        self.cause = self.cause or cause
         if self.closing is Closing.OPEN:
             self.closing = Closing.FLUSH
             self.core.touch(self)
 
-    def abort(self) -> None:
+    def abort(self, cause: str = "") -> None:
         """Close at once."""
+        self.cause = self.cause or cause
         self.closing = Closing.ABORT
         self.core.touch(self)
 
@@ -177,7 +186,7 @@ class Link(ABC):
     def violated(self, error: ProtocolError, now: float) -> None:
         """The peer broke the protocol."""
         log.warning("%s: connection with %s closed: %s", self.core.name, self.remote, error)
-        self.abort()
+        self.abort(str(error))
 
     @abstractmethod
     def _received(self, n: int, now: float) -> None: ...

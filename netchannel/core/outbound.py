@@ -20,7 +20,7 @@ from netchannel.storage import Ending
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
 from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
-from .link import log
+from .link import because, log
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -311,10 +311,12 @@ class OutboundChannel:
         if before is not self.state:
             # Asking again and being denied again is no news.
             again = self._failing_since is not None and event in (SenderEvent.OPEN, SenderEvent.DENY)
+            failed = event in (SenderEvent.DENY, SenderEvent.DATA_LOST, SenderEvent.CONTROL_LOST)
+            why = self.error or (self.last_failure if failed else None)
             log.log(
                 logging.DEBUG if again else logging.INFO,
                 "channel %s to %s: %s -> %s (%s; next %d, acknowledged %d)",
-                self.id, self.to, before, self.state, event, self.head, self.acknowledged,
+                self.id, self.to, before, self.state, because(event, why), self.head, self.acknowledged,
             )  # fmt: skip
         if self.terminal:
             self._release(now)

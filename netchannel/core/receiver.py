@@ -247,13 +247,12 @@ class ReceiverControl(ControlLink):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self._receiver = core
-        self.node = ""
         self.channels: dict[str, InboundChannel] = {}
         self.waiting: set[str] = set()
         core.sessions.add(self)
 
     def established(self, now: float) -> None:
-        log.info("%s: control connection from %s is up", self.core.name, self.peer)
+        log.info("%s: control connection with %s is up", self.core.name, self.peer)
 
     def told(self, message: Message, now: float) -> None:
         if message["t"] != "open":
@@ -261,8 +260,7 @@ class ReceiverControl(ControlLink):
         self._receiver.requested(self, message, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
-        log.warning("%s: %s", self.core.name, error)
-        self.abort()
+        self.abort(str(error))
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)
