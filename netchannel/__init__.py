@@ -25,7 +25,16 @@ from .errors import (
 from .process import receiver_server, sender_server
 from .receiver import ReceiverChannel, ReceiverServer
 from .sender import SenderChannel, SenderServer
-from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Message, Position
+from .values import (
+    BufferPolicy,
+    ChannelStatistics,
+    CloseReport,
+    FaultPolicy,
+    Message,
+    PeerStatistics,
+    Position,
+    ServerStatistics,
+)
 
 __all__ = [
     "BufferFull",
@@ -43,6 +52,7 @@ __all__ = [
     "Message",
     "MessageTooLarge",
     "NetChannelError",
+    "PeerStatistics",
     "Position",
     "PositionLost",
     "ProtocolError",
@@ -51,6 +61,7 @@ __all__ = [
     "SchemaMismatch",
     "SenderChannel",
     "SenderServer",
+    "ServerStatistics",
     "StreamReplaced",
     "Timing",
     "receiver_server",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from netchannel import receiver, sender
     from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, CloseReport, Message, Position
+    from netchannel.values import ChannelStatistics, CloseReport, Message, Position, ServerStatistics
 
 __all__ = [
     "ReceiverChannel",
@@ -157,6 +157,10 @@ class SenderServer:
         channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
         return SenderChannel(self._thread, channel)
 
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """As `netchannel.SenderServer.statistics`."""
+        return self._server.statistics()
+
 
 class ReceiverServer:
     """The process-wide `netchannel.ReceiverServer`."""
@@ -174,6 +178,10 @@ class ReceiverServer:
         """As `netchannel.ReceiverServer.register_channel`."""
         channel = self._thread.call(self._server.register_channel, channel_id, **settings)
         return ReceiverChannel(self._thread, channel)
+
+    def statistics(self) -> ServerStatistics[str]:
+        """As `netchannel.ReceiverServer.statistics`."""
+        return self._server.statistics()
 
 
 def sender_server() -> SenderServer:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netchannel.receiver import ReceiverChannel, ReceiverServer
     from netchannel.sender import SenderChannel, SenderServer
     from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, CloseReport, Message, Position
+    from netchannel.values import ChannelStatistics, CloseReport, Message, Position, ServerStatistics
 
 
 class BlockingSenderChannel:
@@ -148,6 +148,10 @@ class BlockingSenderServer:
         channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
         return BlockingSenderChannel(self._thread, channel)
 
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """As `SenderServer.statistics`."""
+        return self._server.statistics()
+
 
 class BlockingReceiverServer:
     """The process-wide `ReceiverServer`."""
@@ -165,6 +169,10 @@ class BlockingReceiverServer:
         """As `ReceiverServer.register_channel`."""
         channel = self._thread.call(self._server.register_channel, channel_id, **settings)
         return BlockingReceiverChannel(self._thread, channel)
+
+    def statistics(self) -> ServerStatistics[str]:
+        """As `ReceiverServer.statistics`."""
+        return self._server.statistics()
 
 
 def sender_server() -> BlockingSenderServer:

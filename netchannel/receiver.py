@@ -20,6 +20,7 @@ from .values import (
     FaultPolicy,
     Message,
     Position,
+    ServerStatistics,
     check_channel_id,
 )
 from .waiting import Changes
@@ -104,7 +105,7 @@ class ReceiverServer:
                     "channel %s: left with %d messages acknowledged and not read, from number %d on",
                     channel.id, channel.queued, channel.position,
                 )  # fmt: skip
-            channel.detach(runner.loop.time())
+            channel.detach(runner.clock())
         self._listener.close()
         try:
             await self._core_left()
@@ -127,10 +128,7 @@ class ReceiverServer:
     @property
     def address(self) -> str:
         """Where senders reach this server."""
-        if self._runner is None:
-            raise NetChannelError(
-                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
-            )
+        self._running()
         return self._advertise or self._listener.address
 
     def register_channel(
@@ -161,10 +159,7 @@ class ReceiverServer:
             ChannelInUse: the id is registered here.
             ValueError: the buffer is one that only senders have.
         """
-        if self._runner is None:
-            raise NetChannelError(
-                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
-            )
+        runner = self._running()
         if ack not in ("receipt", "explicit"):
             raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
         if (
@@ -185,9 +180,25 @@ class ReceiverServer:
             resume_from=resume_from,
             buffer=buffer or BufferPolicy(max_bytes=8 << 20),
             fault=fault or FaultPolicy(),
-            now=self._runner.loop.time(),
+            now=runner.clock(),
         )
-        return ReceiverChannel(core_channel, decoder, self._runner.loop.time)
+        return ReceiverChannel(core_channel, decoder, runner.clock)
+
+    def statistics(self) -> ServerStatistics[str]:
+        """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
+        runner = self._running()
+        now = runner.clock()
+        channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
+        sessions = list(self._core.sessions)
+        peers = [session.statistics(len(session.channels), now) for session in sessions]
+        return runner.statistics(peers, channels, now)
+
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise NetChannelError(
+                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
+            )
+        return self._runner
 
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:
@@ -299,20 +310,22 @@ class ReceiverChannel:
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters."""
-        core = self._core
-        received = (core.expected or 0) - (core.start or 0)
-        return ChannelStatistics(
-            state=str(core.state),
-            since=core.since,
-            sent=0,
-            received=received,
-            acknowledged=core.acknowledged,
-            bytes=core.bytes,
-            buffered_messages=core.queued,
-            buffered_bytes=core.queued_bytes,
-            disk_bytes=0,
-            in_flight=0,
-            reconnects=max(0, core.attachments - 1),
-            dropped=core.dropped,
-            starved=core.starved,
-        )
+        return _statistics(self._core)
+
+
+def _statistics(core: InboundChannel) -> ChannelStatistics:
+    return ChannelStatistics(
+        state=str(core.state),
+        since=core.since,
+        sent=0,
+        received=core.received,
+        acknowledged=core.acknowledged,
+        bytes=core.bytes,
+        buffered_messages=core.queued,
+        buffered_bytes=core.queued_bytes,
+        disk_bytes=0,
+        in_flight=0,
+        reconnects=max(0, core.attachments - 1),
+        dropped=core.dropped,
+        starved=core.starved,
+    )

@@ -18,7 +18,15 @@ from .core.states import SenderState
 from .core.timing import Timing
 from .errors import BufferFull, NetChannelError
 from .transports.runner import Runner
-from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, check_channel_id
+from .values import (
+    BufferPolicy,
+    ChannelStatistics,
+    CloseReport,
+    FaultPolicy,
+    PeerStatistics,
+    ServerStatistics,
+    check_channel_id,
+)
 from .waiting import Changes
 
 if TYPE_CHECKING:
@@ -30,9 +38,13 @@ if TYPE_CHECKING:
     from .codec import CodecName
     from .core.disk import Ticket
     from .core.outbound import OutboundChannel
+    from .core.sender import Peer
 
 YIELD_AFTER = 1 << 17
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
+
+FORGET_FROM = 16
+"""Channels from which on those that are over are looked for."""
 
 
 def node_name(kind: str) -> str:
@@ -66,7 +78,8 @@ class SenderServer:
         self._timing = timing or Timing()
         self._core: SenderCore
         self._runner: Runner | None = None
-        self._channels: set[SenderChannel] = set()
+        self._channels: dict[OutboundChannel, SenderChannel] = {}
+        self._forget_at = FORGET_FROM
 
     async def __aenter__(self) -> Self:
         if self._runner is not None:
@@ -117,10 +130,7 @@ class SenderServer:
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
             ValueError: ``to`` is no address, or the settings do not go together.
         """
-        if self._runner is None:
-            raise NetChannelError(
-                "this SenderServer is not running: use 'async with SenderServer() as sender'"
-            )
+        runner = self._running()
         where = parse_address(to)
         if isinstance(where, TcpAddress) and where.port == 0:
             raise ValueError(
@@ -142,15 +152,44 @@ class SenderServer:
                 buffer=policy,
                 fault=fault or FaultPolicy(),
                 replayable=replayable,
-                now=self._runner.loop.time(),
+                now=runner.clock(),
                 prepare=opened.prepare,
             )
         except BaseException:
             opened.close()
             raise
-        channel = SenderChannel(core_channel, opened.encoder, self._runner.loop.time)
-        self._channels.add(channel)
+        self._forget_settled()
+        channel = self._channels[core_channel] = SenderChannel(core_channel, opened.encoder, runner.clock)
         return channel
+
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
+
+        It only reads, so that it neither waits for the event loop nor holds it up. From another thread, numbers that
+        belong together may be a message apart.
+        """
+        runner = self._running()
+        now = runner.clock()
+        # `list` copies a dict in one step, which no other thread can come between.
+        peers = list(self._core.peers.values())
+        cores = [core for peer in peers for core in list(peer.channels.values())]
+        known = self._channels
+        # One that has just come is not known yet, one that is just over may be known no more.
+        channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}
+        return runner.statistics([_peer_statistics(peer, now) for peer in peers], channels, now)
+
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise NetChannelError(
+                "this SenderServer is not running: use 'async with SenderServer() as sender'"
+            )
+        return self._runner
+
+    def _forget_settled(self) -> None:
+        """Now and then, so that a server that lives on does not hold all the channels that it ever had."""
+        if len(self._channels) >= self._forget_at:
+            self._channels = {core: each for core, each in self._channels.items() if not core.settled}
+            self._forget_at = FORGET_FROM + 2 * len(self._channels)
 
     def descriptors(self) -> list[int]:
         """Of all its sockets, e.g. to close them in a forked child."""
@@ -160,7 +199,7 @@ class SenderServer:
         runner, self._runner = self._runner, None
         if runner is None:
             return
-        channels = [channel for channel in self._channels if not channel.core.settled]
+        channels = [channel for core, channel in self._channels.items() if not core.settled]
         try:
             async with asyncio.timeout(self._timing.leave_s):
                 await asyncio.gather(*(self._abandon(channel, reason) for channel in channels))
@@ -169,7 +208,7 @@ class SenderServer:
         finally:
             for channel in channels:
                 if not channel.core.terminal:
-                    channel.core.give_up(reason, runner.loop.time())
+                    channel.core.give_up(reason, runner.clock())
             await runner.stop()
 
     async def _abandon(self, channel: SenderChannel, reason: str) -> None:
@@ -183,6 +222,13 @@ class SenderServer:
     def _reachable(self, channel: OutboundChannel) -> bool:
         """Whether waiting may help: the receiver is there, or is being dialed, and has not said no."""
         return channel.state is not SenderState.DENIED and self._core.peers[channel.to].reaching
+
+
+def _peer_statistics(peer: Peer, now: float) -> PeerStatistics:
+    channels, control = len(peer.channels), peer.control
+    if control is None:
+        return PeerStatistics(address=peer.address, name="", state="waiting", channels=channels)
+    return control.statistics(channels, now)
 
 
 class SenderChannel:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from .errors import NetChannelError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from os import PathLike
+
+Key = TypeVar("Key")
 
 MIB = 1024 * 1024
 
@@ -116,14 +119,16 @@ class CloseReport:
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """A channel's counters, since it was registered. ``since`` is when ``state`` began (monotonic seconds).
+    """A channel's counters. ``since`` is when ``state`` began (monotonic seconds).
 
-    On a sender ``sent`` counts messages taken from the application, ``received`` those that the peer has, and
-    ``buffered_*`` what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
+    ``acknowledged`` is a number of the stream, on both sides: everything below is acknowledged. On a sender ``sent``
+    and ``received`` are such numbers too, of what the application has sent and of what the receiver has;
+    ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
     ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer.
-    On a receiver ``received`` counts messages off the wire, and ``buffered_*`` those not yet read. ``dropped`` counts
-    messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the consumer for
-    a message: acknowledge more often than the sender's buffer is full.
+    On a receiver ``received`` counts messages off the wire since the channel was registered, and ``buffered_*`` those
+    not yet read. ``bytes`` counts message bytes and notes since then, ``reconnects`` attachments after the first,
+    ``dropped`` messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the
+    consumer for a message: acknowledge more often than the sender's buffer is full.
     """
 
     state: str
@@ -139,6 +144,46 @@ class ChannelStatistics:
     reconnects: int
     dropped: int
     starved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatistics:
+    """A control connection, and who is at its other end.
+
+    ``address`` is the one that was dialed, or where the connection came from; ``name`` what the peer calls itself,
+    empty before it has said so. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or ``up``.
+    ``channels`` depend on it. ``round_trip_*`` are of heartbeats, both event loops included: the last, the smallest,
+    and smoothed as TCP does; None before the first. ``heard_s`` is how long ago anything came from the peer.
+    """
+
+    address: str
+    name: str
+    state: Literal["waiting", "connecting", "up"]
+    channels: int
+    round_trip_s: float | None = None
+    round_trip_min_s: float | None = None
+    round_trip_smoothed_s: float | None = None
+    heard_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics(Generic[Key]):
+    """A server's connections, and its channels that are not over: on a sender by id and receiver, else by id.
+
+    ``at`` is when it was read, on the clock of `ChannelStatistics.since`. ``connections`` are open now;
+    ``bytes_sent`` and ``bytes_received`` count all that went over them since the server was entered, as it is on the
+    wire. ``loop_lag_s`` is how late the event loop was when something was due last, or is already if it is held up
+    now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most), whoever has read it meanwhile.
+    """
+
+    at: float
+    peers: tuple[PeerStatistics, ...]
+    channels: Mapping[Key, ChannelStatistics]
+    connections: int
+    bytes_sent: int
+    bytes_received: int
+    loop_lag_s: float
+    loop_lag_max_s: float
 
 
 def check_channel_id(channel_id: str) -> str:

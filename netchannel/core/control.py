@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
+from netchannel.values import PeerStatistics
 
 from .link import Closing, Link, log
 from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessageParser, encode
@@ -39,6 +40,24 @@ def _printable(text: str) -> str:
     return text[:1000] if text.isprintable() else ascii(text[:1000])
 
 
+class RoundTrip:
+    """Times between a heartbeat and its answer, in seconds; None before the first."""
+
+    def __init__(self) -> None:
+        self.last_s: float | None = None
+        self.smallest_s: float | None = None
+        self.smoothed_s: float | None = None
+
+    def note(self, seconds: float) -> None:
+        """An answer came. Smoothed as TCP does (RFC 6298): an eighth of the difference each time."""
+        self.last_s = seconds
+        if self.smallest_s is None or self.smoothed_s is None:
+            self.smallest_s = self.smoothed_s = seconds
+        else:
+            self.smallest_s = min(self.smallest_s, seconds)
+            self.smoothed_s += (seconds - self.smoothed_s) / 8
+
+
 class ControlLink(Link):
     """One side of a control connection."""
 
@@ -51,7 +70,7 @@ class ControlLink(Link):
         self.peer = remote
         self.node = ""
         self.greeted = False
-        self.round_trip_s: float | None = None
+        self.round_trip = RoundTrip()
         self._parser = MessageParser(STRANGER_LIMIT)
         self._nonce = core.random(16)
         self._peer_nonce = b""
@@ -101,7 +120,7 @@ class ControlLink(Link):
             case "ping":
                 self.say("pong", at=message["at"])
             case "pong":
-                self.round_trip_s = max(0.0, now - message["at"] / 1e6)
+                self.round_trip.note(max(0.0, now - message["at"] / 1e6))
             case _ if self.greeted:
                 self.told(message, now)
             case kind:
@@ -181,6 +200,19 @@ class ControlLink(Link):
             "%s: control connection with %s is down: %s", self.core.name, self.peer, self.cause or reason,
         )  # fmt: skip
         super().lost(reason, now)
+
+    def statistics(self, channels: int, now: float) -> PeerStatistics:
+        """What is known of this connection, which ``channels`` depend on."""
+        return PeerStatistics(
+            address=self.remote,
+            name=self.node,
+            state="up" if self.greeted else "connecting",
+            channels=channels,
+            round_trip_s=self.round_trip.last_s,
+            round_trip_min_s=self.round_trip.smallest_s,
+            round_trip_smoothed_s=self.round_trip.smoothed_s,
+            heard_s=max(0.0, now - self._heard) if self.greeted else None,
+        )
 
     @abstractmethod
     def established(self, now: float) -> None:

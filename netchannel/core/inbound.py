@@ -92,6 +92,7 @@ class InboundChannel:
         self.attempt = 0
         self.token = b""
         self.bytes = 0
+        self.received = 0
         self.attachments = 0
         self.queued_bytes = 0
         self.ended: int | None = None
@@ -411,6 +412,7 @@ class InboundChannel:
         for body, note in messages[expected - frame.sequence :]:
             self._queue_one(body, note, expected, frame.timestamp)
             expected += 1
+        self.received += expected - (self.expected or 0)
         self._received_to(expected)
 
     def deliver_part(self, frame: Frame) -> None:
@@ -420,6 +422,7 @@ class InboundChannel:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
             self._queue_one(frame.payload, self._part_note, expected, frame.timestamp)
+            self.received += 1
             self._received_to(expected + 1)
 
     def gap(self, first: int, count: int) -> None:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import socket
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import uvloop
+
 from netchannel.address import MemoryAddress, TcpAddress, UnixAddress, parse_address
 from netchannel.core.link import Closing, log
+from netchannel.values import Key, ServerStatistics
 
 from . import memory
+from .lag import Lag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from netchannel.core.link import Core, Job, Link
+    from netchannel.values import ChannelStatistics, PeerStatistics
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
+NEVER = math.inf
 
 DISK_THREADS = 4
 
@@ -46,7 +54,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self._link.adapter = self
         self._runner.protocols.add(self)
         self._set_options(transport.get_extra_info("socket"))
-        self._link.connected(self._runner.loop.time())
+        self._link.connected(self._runner.clock())
         self.apply()
 
     @staticmethod
@@ -64,7 +72,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         link = self._link
-        link.received(nbytes, self._runner.loop.time())
+        self._runner.bytes_received += nbytes
+        link.received(nbytes, self._runner.clock())
         if link.replacement is not None:
             self._link = link.replacement
             self._set_options(self._transport.get_extra_info("socket"))
@@ -81,7 +90,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         reason = "the other side hung up" if exc is None else (str(exc) or type(exc).__name__)
         if self._link.closing is not Closing.OPEN:
             reason = "closed by this side"
-        self._link.lost(reason, self._runner.loop.time())
+        self._link.lost(reason, self._runner.clock())
         self._runner.check_done()
 
     @property
@@ -110,6 +119,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             else:
                 transport.pause_reading()
         while link.writable and (buffers := link.output()):
+            self._runner.bytes_sent += sum(map(len, buffers))
             transport.writelines(buffers)
         if link.closing is Closing.FLUSH and link.writable:
             transport.close()
@@ -121,11 +131,14 @@ class Runner:
     def __init__(self, core: Core) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
+        # uvloop's own clock counts whole milliseconds, more than a round trip takes; both are the system's monotonic.
+        self.clock = time.monotonic if isinstance(self.loop, uvloop.Loop) else self.loop.time
+        self.lag = Lag()
+        self.bytes_sent = self.bytes_received = 0
         self.protocols: set[LinkProtocol] = set()
         self._dialing: dict[asyncio.Task[None], Link] = {}
-        self._pump_due = False
+        self._pump_due = self._alarm_due = NEVER
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_due = 0.0
         self._done: asyncio.Event | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._jobs = 0
@@ -133,13 +146,15 @@ class Runner:
         core.timers.on_earlier = self._set_alarm
 
     def _schedule(self) -> None:
-        if not self._pump_due:
-            self._pump_due = True
+        if self._pump_due == NEVER:
+            self._pump_due = self.clock()
             self.loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         """Once per turn of the loop at most: everything that the turn's events have left to do."""
-        self._pump_due = False
+        now = self.clock()
+        self.lag.note(now - self._pump_due, now)
+        self._pump_due = NEVER
         core = self.core
         due, core.due = core.due, {}
         for worker in due:
@@ -167,7 +182,7 @@ class Runner:
         self._jobs -= 1
         if (error := future.exception()) is not None:
             log.error("%s: a job of the disk failed", self.core.name, exc_info=error)
-        job.done(self.loop.time())
+        job.done(self.clock())
         self.check_done()
 
     async def _dial(self, link: Link) -> None:
@@ -184,7 +199,7 @@ class Runner:
 
     def _not_connected(self, link: Link, reason: str) -> None:
         if link.adapter is None:
-            link.lost(reason, self.loop.time())
+            link.lost(reason, self.clock())
 
     def _dialed(self, task: asyncio.Task[None]) -> None:
         del self._dialing[task]
@@ -203,10 +218,29 @@ class Runner:
     def _ring(self) -> None:
         self._alarm = None
         # The loop may ring a little early, by its clock's resolution. What it was to ring for may be cancelled since.
-        now = max(self.loop.time(), self._alarm_due)
+        now, due, self._alarm_due = self.clock(), self._alarm_due, NEVER
+        self.lag.note(max(0.0, now - due), now)
+        now = max(now, due)
         self.core.timers.run(now)
         if (when := self.core.timers.next()) is not None:
             self._set_alarm(when)
+
+    def statistics(
+        self, peers: Iterable[PeerStatistics], channels: dict[Key, ChannelStatistics], now: float
+    ) -> ServerStatistics[Key]:
+        """What is known here, beside what the core and its channels know; may be called from any thread."""
+        # Seen from another thread while the loop is held up, what is due is not noted yet.
+        overdue_s = now - min(self._pump_due, self._alarm_due)
+        return ServerStatistics(
+            at=now,
+            peers=tuple(peers),
+            channels=channels,
+            connections=len(self.protocols),
+            bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received,
+            loop_lag_s=max(self.lag.last_s, overdue_s),
+            loop_lag_max_s=max(self.lag.greatest_s(now), overdue_s),
+        )
 
     def descriptors(self) -> list[int]:
         """Of all connections."""

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+import yaml
 
 import netchannel
 import netchannel.aio
@@ -23,6 +24,7 @@ from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
 from netchannel.core import control, frames, messages, receiver, states
 from netchannel.core.timing import Timing
+from netchannel.prometheus import ChannelCollector
 from netchannel.receiver import MESSAGE_LIMIT
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
@@ -130,6 +132,39 @@ def test_every_member_of_a_channel_has_its_line(name: str) -> None:
     rows = {text for row in table(API, name) for text in re.findall(r"`(\w+)`", row[0])}
     members = {member for member in _members(_stubs()[name]) if not member.startswith("_")}
     assert members - rows <= {"id", "stream", "statistics"}
+
+
+def _metrics() -> dict[str, dict[str, tuple[str, ...]]]:
+    """The labels of every metric, by its name and by the side that it is of."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for family in ChannelCollector(netchannel.SenderServer(), netchannel.ReceiverServer()).describe():
+        _, side, name = family.name.split("_", 2)
+        name += "_total" if family.type == "counter" else ""
+        found.setdefault(name, {})[side] = family._labelnames
+    return found
+
+
+def test_every_metric_is_described_with_its_labels() -> None:
+    def labels(cell: str) -> tuple[str, ...]:
+        return tuple(re.findall(r"`(\w+)`", cell))
+
+    described = {
+        code(name): {
+            side: labels(cell) for side, cell in (("sender", sender), ("receiver", receiver)) if cell
+        }
+        for name, sender, receiver, _ in table(API, "Prometheus")
+    }
+    assert described == _metrics()
+
+
+def test_alerts_are_on_metrics_that_there_are() -> None:
+    page = (DOCS / "how-to" / "watch-channels.md").read_text()
+    named = set(re.findall(r"netchannel_(sender|receiver)_(\w+)", page))
+    assert len(named) > 10
+    assert {(side, name) for side, name in named if side not in _metrics().get(name, {})} == set()
+    for block in blocks(DOCS / "how-to" / "watch-channels.md"):
+        if block.language == "yaml":
+            yaml.safe_load(block.text)
 
 
 # -- cli.md

@@ -242,6 +242,7 @@ async def test_the_oldest_may_be_dropped(receiver: ReceiverServer, sender: Sende
     assert [message.sequence for message in messages] == list(range(90, 100))
     assert [int(message.batch) for message in messages] == list(range(90, 100))
     assert outbox.statistics().dropped == inbox.statistics().dropped == 90
+    assert inbox.statistics().received == 10
 
 
 async def test_dropping_and_explicit_acknowledgement_do_not_go_together(
@@ -640,7 +641,7 @@ async def test_who_comes_and_goes_ends_no_wait() -> None:
     async with ReceiverServer(timing=Timing(handshake_s=0.05)) as receiver:
         inbox = receiver.register_channel("c", codec="bytes", fault=netchannel.FaultPolicy(retry=3600))
         _, writer = await asyncio.open_connection(*receiver.address.split(":"))
-        await eventually(lambda: receiver._runner is not None and len(receiver._runner.protocols) == 1)
+        await eventually(lambda: receiver.statistics().connections == 1)
         writer.close()
         with pytest.raises(TimeoutError):  # and not ChannelBroken
             async with asyncio.timeout(0.2):
