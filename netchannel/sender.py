@@ -213,7 +213,7 @@ class SenderServer:
 
     async def _abandon(self, channel: SenderChannel, reason: str) -> None:
         if channel.core.durable:
-            await channel.leave()
+            await channel.detach()
             return
         channel.core.finish(reason)
         while not channel.core.terminal and self._reachable(channel.core):
@@ -412,18 +412,15 @@ class SenderChannel:
     async def detach(self) -> None:
         """Leave the stream to a successor, once all of it is acknowledged, or in a durable buffer.
 
-        The successor registers with the same directory, or with ``stream=channel.stream, replayable=True``.
+        The successor registers with the same directory, or with ``stream=channel.stream, replayable=True``. A durable
+        buffer keeps the end too, if the channel was closed.
         """
-        self.core.check_open()
-        if self.core.durable:
-            await self.leave()
-        else:
-            await self.flush()
-            self.core.detach(self._clock())
-
-    async def leave(self) -> None:
-        """Detach a durable buffer: all that was taken, and the end if it was closed, is on disk then."""
         core = self.core
+        if not core.durable:
+            core.check_open()
+            await self.flush()
+            core.detach(self._clock())
+            return
         while not (core.terminal or core.on_disk_entirely):
             await self.changes.wait()
         if not core.terminal:

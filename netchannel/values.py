@@ -62,11 +62,6 @@ class BufferPolicy:
                 f"when_full='spill'"
             )
 
-    @property
-    def memory_bytes(self) -> int:
-        """The bound of what is in memory, where messages go to disk."""
-        return 64 * MIB if self.max_bytes is None else self.max_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class FaultPolicy:

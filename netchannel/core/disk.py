@@ -52,7 +52,7 @@ class Reader(Worker):
         if self.busy or channel.link is None:
             return None
         cold, ahead = channel.retention.first_cold()
-        size = min(READ_BYTES, channel.buffer.memory_bytes // 4)
+        size = min(READ_BYTES, channel.memory_bytes // 4)
         if cold is None or ahead > size:
             return None
         self.busy = True

@@ -44,7 +44,7 @@ class DurableWriter(Writer):
     def room(self, size: int) -> bool:
         buffer = self.channel.buffer
         waiting = self._waiting_bytes + self.channel.pending_bytes
-        if waiting and waiting + size > buffer.memory_bytes:
+        if waiting and waiting + size > self.channel.memory_bytes:
             return False
         needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)
         return buffer.max_disk_bytes is None or needed <= buffer.max_disk_bytes
@@ -90,7 +90,7 @@ class DurableWriter(Writer):
 
     def _keep(self, record: Record) -> None:
         # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
-        retention, bound = self.channel.retention, self.channel.buffer.memory_bytes
+        retention, bound = self.channel.retention, self.channel.memory_bytes
         room = retention.memory + record.size
         self._cooling = room > (bound // 2 if self._cooling else bound)
         if self._cooling:

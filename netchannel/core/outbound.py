@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 COMPLAIN_AFTER_S = 5.0
+DEFAULT_MEMORY_BYTES = 1 << 26
 WRITE_LIMIT = 1 << 20
 """Bytes handed to the transport at a time, so that it can say stop in between."""
 
@@ -146,6 +147,11 @@ class OutboundChannel:
         writer = self.writer
         assert isinstance(writer, DurableWriter)
         return writer.durable == self.head and (writer.finished or self.closing is None)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bound of what is in memory, where messages go to disk."""
+        return DEFAULT_MEMORY_BYTES if self.buffer.max_bytes is None else self.buffer.max_bytes
 
     @property
     def kept_bytes(self) -> int:

@@ -38,7 +38,7 @@ class SpillWriter(Writer):
 
     def room(self, size: int) -> bool:
         channel = self.channel
-        if channel.kept_bytes + size <= channel.buffer.memory_bytes:
+        if channel.kept_bytes + size <= channel.memory_bytes:
             return True
         unsent = channel.retention.unsent
         # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
@@ -51,7 +51,7 @@ class SpillWriter(Writer):
 
     def _pressed(self) -> bool:
         channel = self.channel
-        return channel.waiting > 0 or channel.kept_bytes * 4 >= channel.buffer.memory_bytes * 3
+        return channel.waiting > 0 or channel.kept_bytes * 4 >= channel.memory_bytes * 3
 
     def _work(self) -> Job | None:
         records: list[Record] = []
@@ -69,7 +69,7 @@ class SpillWriter(Writer):
         last = self._logs[-1] if self._logs else None
         if last is None or not records or records[0].first != last.head:
             last = None
-            half = self.channel.buffer.memory_bytes // 2
+            half = self.channel.memory_bytes // 2
             size, newest = 0, len(records)
             while newest and size < half:
                 newest -= 1
