@@ -134,10 +134,11 @@ class Simulation:
     # -- faults
 
     def _fault(self) -> None:
-        fault = self.random.choice(FAULT_TABLE)
-        if fault(self):
-            self.report.met[fault.__name__] += 1
-            self.note(fault.__name__)
+        for fault in self.random.sample(FAULT_TABLE, len(FAULT_TABLE)):
+            if fault(self):
+                self.report.met[fault.__name__] += 1
+                self.note(fault.__name__)
+                return
 
     def _wires(self, *, control: bool) -> list[End]:
         return self.world.wires(control=control)
