@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from netchannel import NetChannelError
 from netchannel.core import frames
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.data_receiver import ReceiverData
@@ -23,7 +24,7 @@ from netchannel.storage.tail import Tail
 from tests.simulator import simulate
 from tests.simulator.__main__ import run
 from tests.simulator.oracle import Violation
-from tests.simulator.simulation import FAULT_TABLE, FAULTS, MESSAGES
+from tests.simulator.simulation import FAULT_TABLE, MESSAGES
 from tests.support.world import World
 
 SEEDS = 2000
@@ -43,9 +44,10 @@ CLASSES = {
 
 def test_two_thousand_runs_keep_every_promise() -> None:
     """CH-SEQ-2, CH-SEQ-3, CH-DUR-3, CH-END-4, CH-CTL-4: and they meet every transition, fault and class of failure."""
-    assert (MESSAGES, FAULTS) >= (200, 5)
+    assert MESSAGES >= 200
     reports, violations = run(range(SEEDS))
     assert violations == []
+    assert min(report.faults for report in reports) >= 5
     met: Counter[str] = sum((report.met for report in reports), Counter())
     assert {fault.__name__ for fault in FAULT_TABLE} | CLASSES <= set(met)
     transitions = set().union(*[report.transitions for report in reports])
@@ -122,17 +124,17 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS)
 def test_a_run_notices_what_is_missing(safeguard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls: without it, one of a few hundred runs breaks a promise."""
+    """Negative controls: without it, one of the runs breaks a promise."""
     for where, name, instead in SAFEGUARDS[safeguard]:
         monkeypatch.setattr(where, name, instead)
-    assert any(broken(seed) for seed in range(400))
+    assert any(broken(seed) for seed in range(SEEDS))
 
 
 def broken(seed: int) -> bool:
-    """Whether a promise was, or a transition happened that is in no table."""
+    """Whether a promise was, or a core or the log found something that cannot be."""
     try:
         simulate(seed)
-    except (Violation, KeyError):
+    except (Violation, KeyError, NetChannelError):
         return True
     return False
 

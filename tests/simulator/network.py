@@ -9,7 +9,7 @@ from itertools import count
 
 from netchannel import Timing
 from netchannel.core.frames import Buffer
-from netchannel.core.link import Core
+from netchannel.core.link import Core, Link
 from tests.support.world import End, World
 
 
@@ -20,6 +20,7 @@ class FaultyWorld(World):
         super().__init__(seed, timing=timing)
         self.delay_s = 0.0
         self.clock_offset_s = 0.0
+        self.data_blocked = False
         self.deaf: set[End] = set()
         self._arriving: dict[End, deque[tuple[float, bytes]]] = {}
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -76,6 +77,12 @@ class FaultyWorld(World):
         inbox = self.random.choice(ends).inbox
         inbox[self.random.randrange(len(inbox))] ^= 1 << self.random.randrange(8)
         return True
+
+    def _dial(self, link: Link) -> None:
+        ends = len(self.ends)
+        super()._dial(link)
+        if self.data_blocked and not link.control:
+            self.deaf.update(self.ends[ends:])
 
     def _carry(self, end: End, buffers: list[Buffer]) -> None:
         if end in self.deaf:

@@ -34,6 +34,7 @@ class Report:
     seed: int
     digest: str = ""
     delivered: int = 0
+    faults: int = 0
     virtual_s: float = 0.0
     met: Counter[str] = field(default_factory=Counter)
     transitions: set[tuple[str, str, str]] = field(default_factory=set)
@@ -137,6 +138,7 @@ class Simulation:
         for fault in self.random.sample(FAULT_TABLE, len(FAULT_TABLE)):
             if fault(self):
                 self.report.met[fault.__name__] += 1
+                self.report.faults += 1
                 self.note(fault.__name__)
                 return
 
@@ -197,6 +199,13 @@ class Simulation:
         if self.receiver is None:
             return False
         self.world.swallow(self.receiver)
+        return True
+
+    def firewall(self) -> bool:
+        """New data connections are let through by nobody for a while, while the control connection lives."""
+        self.world.data_blocked = True
+        self.world.after(self.random.random() * 20, lambda: setattr(self.world, "data_blocked", False))
+        self.cut_data()
         return True
 
     def delay(self) -> bool:
@@ -339,6 +348,7 @@ FAULT_TABLE: list[Callable[[Simulation], bool]] = [
     Simulation.cut_control,
     Simulation.flap,
     Simulation.black_hole,
+    Simulation.firewall,
     Simulation.delay,
     Simulation.flip,
     Simulation.stall_sender,
