@@ -259,15 +259,10 @@ class Sending:
             raise Violation(f"the disk holds {log.head} messages of {stream.name}, more than were sent")
         stream.resumed(log.head)
         stream.returned = log.head
-        self._forget_from(log.head)
+        if log.ending is None:
+            stream.total = None  # a close that did not get to the disk, and did not return
         if log.ending is not None and stream.total is None and stream.failed is None:
             raise Violation(f"the disk holds an end of {stream.name} that nobody asked for")
-
-    def _forget_from(self, head: int) -> None:
-        """Numbers from here on were never taken."""
-        assert self.stream is not None
-        if self.stream.total is not None and self.stream.total > head:
-            self.stream.total = None
 
     def _go_on_at(self, head: int) -> None:
         """A replayable stream goes on where the receiver is."""
