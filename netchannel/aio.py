@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
 from netchannel.errors import EndOfChannel
+from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pyarrow as pa
 
-    from netchannel import receiver, sender
-    from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, CloseReport, Message, Position, ServerStatistics
+    from netchannel.values import CloseReport, Message
 
 __all__ = [
     "ReceiverChannel",
@@ -30,27 +29,8 @@ __all__ = [
 ]
 
 
-class SenderChannel:
+class SenderChannel(SenderChannelFace):
     """`netchannel.SenderChannel`, from any loop."""
-
-    def __init__(self, thread: ServiceThread, channel: sender.SenderChannel) -> None:
-        self._thread = thread
-        self._channel = channel
-
-    @property
-    def id(self) -> str:
-        """The channel's id."""
-        return self._channel.id
-
-    @property
-    def stream(self) -> str:
-        """As `netchannel.SenderChannel.stream`."""
-        return self._channel.stream
-
-    @property
-    def position(self) -> int:
-        """As `netchannel.SenderChannel.position`."""
-        return self._channel.position
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
         """As `netchannel.SenderChannel.send`."""
@@ -80,32 +60,9 @@ class SenderChannel:
         """As `netchannel.SenderChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
-        """As `netchannel.SenderChannel.statistics`."""
-        return self._thread.call(self._channel.statistics)
 
-
-class ReceiverChannel:
+class ReceiverChannel(ReceiverChannelFace):
     """`netchannel.ReceiverChannel`, from any loop; an async iterator."""
-
-    def __init__(self, thread: ServiceThread, channel: receiver.ReceiverChannel) -> None:
-        self._thread = thread
-        self._channel = channel
-
-    @property
-    def id(self) -> str:
-        """The channel's id."""
-        return self._channel.id
-
-    @property
-    def stream(self) -> str | None:
-        """As `netchannel.ReceiverChannel.stream`."""
-        return self._channel.stream
-
-    @property
-    def position(self) -> Position | None:
-        """As `netchannel.ReceiverChannel.position`."""
-        return self._channel.position
 
     def __aiter__(self) -> Self:
         return self
@@ -140,48 +97,17 @@ class ReceiverChannel:
         """As `netchannel.ReceiverChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
-        """As `netchannel.ReceiverChannel.statistics`."""
-        return self._thread.call(self._channel.statistics)
 
-
-class SenderServer:
+class SenderServer(SenderServerFace[SenderChannel]):
     """The process-wide `netchannel.SenderServer`."""
 
-    def __init__(self, thread: ServiceThread, server: sender.SenderServer) -> None:
-        self._thread = thread
-        self._server = server
-
-    def register_channel(self, channel_id: str, to: str, **settings: Any) -> SenderChannel:
-        """As `netchannel.SenderServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
-        return SenderChannel(self._thread, channel)
-
-    def statistics(self) -> ServerStatistics[tuple[str, str]]:
-        """As `netchannel.SenderServer.statistics`."""
-        return self._server.statistics()
+    face = SenderChannel
 
 
-class ReceiverServer:
+class ReceiverServer(ReceiverServerFace[ReceiverChannel]):
     """The process-wide `netchannel.ReceiverServer`."""
 
-    def __init__(self, thread: ServiceThread, server: receiver.ReceiverServer) -> None:
-        self._thread = thread
-        self._server = server
-
-    @property
-    def address(self) -> str:
-        """As `netchannel.ReceiverServer.address`."""
-        return self._server.address
-
-    def register_channel(self, channel_id: str, **settings: Any) -> ReceiverChannel:
-        """As `netchannel.ReceiverServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, **settings)
-        return ReceiverChannel(self._thread, channel)
-
-    def statistics(self) -> ServerStatistics[str]:
-        """As `netchannel.ReceiverServer.statistics`."""
-        return self._server.statistics()
+    face = ReceiverChannel
 
 
 def sender_server() -> SenderServer:

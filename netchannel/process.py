@@ -9,39 +9,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
 from netchannel.errors import EndOfChannel
+from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pyarrow as pa
 
-    from netchannel.receiver import ReceiverChannel, ReceiverServer
-    from netchannel.sender import SenderChannel, SenderServer
-    from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, CloseReport, Message, Position, ServerStatistics
+    from netchannel.values import CloseReport, Message
 
 
-class BlockingSenderChannel:
+class BlockingSenderChannel(SenderChannelFace):
     """`SenderChannel` for threads without an event loop: the same names, and each call waits for its result."""
-
-    def __init__(self, thread: ServiceThread, channel: SenderChannel) -> None:
-        self._thread = thread
-        self._channel = channel
-
-    @property
-    def id(self) -> str:
-        """The channel's id."""
-        return self._channel.id
-
-    @property
-    def stream(self) -> str:
-        """As `SenderChannel.stream`."""
-        return self._channel.stream
-
-    @property
-    def position(self) -> int:
-        """As `SenderChannel.position`."""
-        return self._channel.position
 
     def send(self, batch: Any, note: bytes = b"") -> None:
         """As `SenderChannel.send`."""
@@ -71,32 +50,9 @@ class BlockingSenderChannel:
         """As `SenderChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
-        """As `SenderChannel.statistics`."""
-        return self._thread.call(self._channel.statistics)
 
-
-class BlockingReceiverChannel:
+class BlockingReceiverChannel(ReceiverChannelFace):
     """`ReceiverChannel` for threads without an event loop: the same names, and each call waits; an iterator."""
-
-    def __init__(self, thread: ServiceThread, channel: ReceiverChannel) -> None:
-        self._thread = thread
-        self._channel = channel
-
-    @property
-    def id(self) -> str:
-        """The channel's id."""
-        return self._channel.id
-
-    @property
-    def stream(self) -> str | None:
-        """As `ReceiverChannel.stream`."""
-        return self._channel.stream
-
-    @property
-    def position(self) -> Position | None:
-        """As `ReceiverChannel.position`."""
-        return self._channel.position
 
     def __iter__(self) -> Self:
         return self
@@ -131,48 +87,17 @@ class BlockingReceiverChannel:
         """As `ReceiverChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
-        """As `ReceiverChannel.statistics`."""
-        return self._thread.call(self._channel.statistics)
 
-
-class BlockingSenderServer:
+class BlockingSenderServer(SenderServerFace[BlockingSenderChannel]):
     """The process-wide `SenderServer`."""
 
-    def __init__(self, thread: ServiceThread, server: SenderServer) -> None:
-        self._thread = thread
-        self._server = server
-
-    def register_channel(self, channel_id: str, to: str, **settings: Any) -> BlockingSenderChannel:
-        """As `SenderServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
-        return BlockingSenderChannel(self._thread, channel)
-
-    def statistics(self) -> ServerStatistics[tuple[str, str]]:
-        """As `SenderServer.statistics`."""
-        return self._server.statistics()
+    face = BlockingSenderChannel
 
 
-class BlockingReceiverServer:
+class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
     """The process-wide `ReceiverServer`."""
 
-    def __init__(self, thread: ServiceThread, server: ReceiverServer) -> None:
-        self._thread = thread
-        self._server = server
-
-    @property
-    def address(self) -> str:
-        """As `ReceiverServer.address`."""
-        return self._server.address
-
-    def register_channel(self, channel_id: str, **settings: Any) -> BlockingReceiverChannel:
-        """As `ReceiverServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, **settings)
-        return BlockingReceiverChannel(self._thread, channel)
-
-    def statistics(self) -> ServerStatistics[str]:
-        """As `ReceiverServer.statistics`."""
-        return self._server.statistics()
+    face = BlockingReceiverChannel
 
 
 def sender_server() -> BlockingSenderServer:

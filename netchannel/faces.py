@@ -1,0 +1,111 @@
+"""What the two faces of the process-wide services share: what does not wait. `process` blocks, `aio` awaits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel import receiver, sender
+    from netchannel.services import ServiceThread
+    from netchannel.values import ChannelStatistics, Position, ServerStatistics
+
+Face = TypeVar("Face")
+
+
+class SenderChannelFace:
+    """A `SenderChannel` that lives on ``thread``."""
+
+    def __init__(self, thread: ServiceThread, channel: sender.SenderChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str:
+        """As `SenderChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> int:
+        """As `SenderChannel.position`."""
+        return self._channel.position
+
+    def statistics(self) -> ChannelStatistics:
+        """As `SenderChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
+
+
+class ReceiverChannelFace:
+    """A `ReceiverChannel` that lives on ``thread``."""
+
+    def __init__(self, thread: ServiceThread, channel: receiver.ReceiverChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `ReceiverChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> Position | None:
+        """As `ReceiverChannel.position`."""
+        return self._channel.position
+
+    def statistics(self) -> ChannelStatistics:
+        """As `ReceiverChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
+
+
+class SenderServerFace(Generic[Face]):
+    """The process-wide `SenderServer`; its channels are made by ``face``."""
+
+    face: Callable[[ServiceThread, sender.SenderChannel], Face]
+
+    def __init__(self, thread: ServiceThread, server: sender.SenderServer) -> None:
+        self._thread = thread
+        self._server = server
+
+    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face:
+        """As `SenderServer.register_channel`."""
+        channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
+        return type(self).face(self._thread, channel)
+
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """As `SenderServer.statistics`."""
+        return self._server.statistics()
+
+
+class ReceiverServerFace(Generic[Face]):
+    """The process-wide `ReceiverServer`; its channels are made by ``face``."""
+
+    face: Callable[[ServiceThread, receiver.ReceiverChannel], Face]
+
+    def __init__(self, thread: ServiceThread, server: receiver.ReceiverServer) -> None:
+        self._thread = thread
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        """As `ReceiverServer.address`."""
+        return self._server.address
+
+    def register_channel(self, channel_id: str, **settings: Any) -> Face:
+        """As `ReceiverServer.register_channel`."""
+        channel = self._thread.call(self._server.register_channel, channel_id, **settings)
+        return type(self).face(self._thread, channel)
+
+    def statistics(self) -> ServerStatistics[str]:
+        """As `ReceiverServer.statistics`."""
+        return self._server.statistics()
