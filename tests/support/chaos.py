@@ -1,4 +1,4 @@
-"""A TCP proxy that resets connections at random bytes, from a seed."""
+"""TCP proxies that do to connections what networks do: cut them, change them, swallow what they carry."""
 
 from __future__ import annotations
 
@@ -10,38 +10,120 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
 _LINGER_0 = struct.pack("ii", 1, 0)
 _CHUNK_BYTES = 1 << 16
 
+UP, DOWN = "up", "down"
+"""Directions: from who dialed, and to it."""
 
-class ChaosProxy:
-    """Forwards to ``target``; each connection lives for a random number of bytes, both directions counted.
 
-    The numbers are exponentially distributed around ``mean_bytes`` and drawn from ``seed`` in the order of
-    the connections. After ``max_resets`` it forwards faithfully. ``resets`` counts them.
+class Wire:
+    """A connection through a proxy: forwards faithfully, unless it is cut or swallows.
+
+    ``passed`` counts the bytes of each direction that were forwarded. ``resets`` says how it is cut: by a reset, or by
+    the end of the stream.
     """
 
+    def __init__(self, *, resets: bool = True) -> None:
+        self.passed = {UP: 0, DOWN: 0}
+        self.resets = resets
+        self.swallows = False
+        self.is_cut = False
+        self.over = asyncio.Event()
+
+    def cut(self) -> None:
+        """End both ends, whatever is on its way."""
+        self.is_cut = True
+        self.over.set()
+
+    def forward(self, direction: str, chunk: bytes) -> bytes:
+        """What goes on of ``chunk``; nothing, and not the end of the stream either, while the wire swallows."""
+        if self.swallows or self.over.is_set():
+            return b""
+        chunk = self.changed(direction, chunk)
+        self.passed[direction] += len(chunk)
+        return chunk
+
+    def changed(self, direction: str, chunk: bytes) -> bytes:
+        """What becomes of ``chunk``; for kinds of wires that change something."""
+        return chunk
+
+
+class CutAfter(Wire):
+    """Is cut when exactly so many bytes of one direction have passed."""
+
+    def __init__(self, direction: str, length: int, *, resets: bool = True) -> None:
+        super().__init__(resets=resets)
+        self._direction = direction
+        self._length = length
+        if not length:
+            self.cut()
+
+    def changed(self, direction: str, chunk: bytes) -> bytes:
+        if direction == self._direction:
+            chunk = chunk[: self._length - self.passed[direction]]
+            if self.passed[direction] + len(chunk) == self._length:
+                self.cut()
+        return chunk
+
+
+class Flip(Wire):
+    """Changes one bit at an offset in one direction."""
+
+    def __init__(self, direction: str, offset: int, bit: int) -> None:
+        super().__init__()
+        self._direction = direction
+        self._offset = offset
+        self._bit = bit
+        self.flipped = False
+
+    def changed(self, direction: str, chunk: bytes) -> bytes:
+        place = self._offset - self.passed[direction]
+        if direction == self._direction and 0 <= place < len(chunk):
+            changed = bytearray(chunk)
+            changed[place] ^= 1 << self._bit
+            chunk = bytes(changed)
+            self.flipped = True
+        return chunk
+
+
+class _Budget(Wire):
+    """Is cut after so many bytes, both directions counted."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self._left = length
+
+    def changed(self, direction: str, chunk: bytes) -> bytes:
+        chunk = chunk[: int(min(len(chunk), self._left))]
+        self._left -= len(chunk)
+        if self._left <= 0:
+            self.cut()
+        return chunk
+
+
+class Proxy:
+    """Forwards to ``target``. ``make_wire`` says by its number what kind of wire each connection becomes."""
+
     def __init__(
-        self,
-        target: str,
-        *,
-        seed: int,
-        mean_bytes: int,
-        max_resets: int | None = None,
-        listen: str = "127.0.0.1:0",
+        self, target: str, make_wire: Callable[[int], Wire] = lambda _: Wire(), *, listen: str = "127.0.0.1:0"
     ) -> None:
         self._target = _split(target)
         self._listen = _split(listen)
-        self._random = random.Random(seed)
-        self._mean_bytes = mean_bytes
-        self._max_resets = max_resets
+        self._make_wire = make_wire
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.resets = 0
+        self.wires: list[Wire] = []
         self.address = listen
+
+    @property
+    def resets(self) -> int:
+        """How many connections were cut."""
+        return sum(wire.is_cut for wire in self.wires)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, *self._listen)
@@ -54,83 +136,79 @@ class ChaosProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        for wire in self.wires:
+            wire.over.set()
+        await asyncio.gather(*self._connections)
         await self._server.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Drawn here, in the order in which connections come.
-        budget = _Budget(self._draw())
-        connection = asyncio.create_task(self._forward(reader, writer, budget))
+        # Made here, in the order in which connections come.
+        wire = self._make_wire(len(self.wires))
+        self.wires.append(wire)
+        connection = asyncio.create_task(self._forward(reader, writer, wire))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
 
-    def _draw(self) -> float:
-        if self._max_resets is not None and self.resets >= self._max_resets:
-            return float("inf")
-        return 1 + int(self._random.expovariate(1 / self._mean_bytes))
-
-    async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: _Budget
-    ) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wire: Wire) -> None:
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            _reset(writer)
+            await _end(writer, by_reset=True)
             return
-        pipes = {
-            asyncio.create_task(_pipe(reader, far_writer, budget)),
-            asyncio.create_task(_pipe(far_reader, writer, budget)),
-        }
-        try:
-            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
-            if not budget.spent:
-                await asyncio.wait(pipes)
-        finally:
-            for pipe in pipes:
-                pipe.cancel()
-            await asyncio.gather(*pipes, return_exceptions=True)
-            if budget.spent:
-                self.resets += 1
-            for end in (writer, far_writer):
-                (_reset if budget.spent else _close)(end)
+        both = asyncio.gather(
+            _pipe(reader, far_writer, wire, UP), _pipe(far_reader, writer, wire, DOWN), return_exceptions=True
+        )
+        over = asyncio.create_task(wire.over.wait())
+        await asyncio.wait({both, over}, return_when=asyncio.FIRST_COMPLETED)
+        by_reset = wire.over.is_set() and wire.resets
+        both.cancel()
+        over.cancel()
+        await asyncio.gather(both, over, return_exceptions=True)
+        await asyncio.gather(_end(writer, by_reset=by_reset), _end(far_writer, by_reset=by_reset))
 
 
-class _Budget:
-    def __init__(self, left: float) -> None:
-        self._left = left
+class ChaosProxy(Proxy):
+    """Each connection lives for a random number of bytes, both directions counted, until ``max_resets`` were cut.
 
-    @property
-    def spent(self) -> bool:
-        return self._left <= 0
+    The numbers are exponentially distributed around ``mean_bytes`` and drawn from ``seed`` in the order of the
+    connections.
+    """
 
-    def take(self, wanted: int) -> int:
-        granted = int(min(wanted, self._left))
-        self._left -= granted
-        return granted
+    def __init__(self, target: str, *, seed: int, mean_bytes: int, max_resets: int | None = None) -> None:
+        super().__init__(target, self._draw)
+        self._random = random.Random(seed)
+        self._mean_bytes = mean_bytes
+        self._max_resets = max_resets
+
+    def _draw(self, number: int) -> Wire:
+        if self._max_resets is not None and self.resets >= self._max_resets:
+            return Wire()
+        return _Budget(1 + int(self._random.expovariate(1 / self._mean_bytes)))
 
 
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: _Budget) -> None:
-    """Forward until the end of the stream or of the budget, to the byte."""
-    with suppress(ConnectionError):
-        while not budget.spent and (chunk := await reader.read(_CHUNK_BYTES)):
-            writer.write(chunk[: budget.take(len(chunk))])
+async def _pipe(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wire: Wire, direction: str
+) -> None:
+    """Forward what the wire lets pass, to the byte, and the end of the stream, or a reset."""
+    try:
+        while not wire.over.is_set() and (chunk := await reader.read(_CHUNK_BYTES)):
+            writer.write(wire.forward(direction, chunk))
             await writer.drain()
-        if not budget.spent and writer.can_write_eof():
+        if not wire.over.is_set() and not wire.swallows and writer.can_write_eof():
             writer.write_eof()
+    except ConnectionError:
+        if not wire.swallows:
+            wire.over.set()
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
-    connection = writer.get_extra_info("socket")
+async def _end(writer: asyncio.StreamWriter, *, by_reset: bool) -> None:
     with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
-    writer.transport.abort()
-
-
-def _close(writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
+        if by_reset:
+            connection = writer.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
+            writer.transport.abort()
         writer.close()
+        await writer.wait_closed()
 
 
 def _split(address: str) -> tuple[str, int]:
