@@ -112,6 +112,7 @@ class ReceiverServer:
         finally:
             if self._ports is not None:
                 await self._ports.stop()
+            await self._listener.stop()
             await runner.stop()
 
     async def _core_left(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 import socket
 from typing import TYPE_CHECKING
 
 from netchannel.core.receiver import Lease
+
+from .accepting import Acceptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,32 +33,13 @@ class DataPorts:
     def __init__(self, host: str, ports: range | None, make_protocol: Callable[[], LinkProtocol]) -> None:
         self._host = host
         self._ports = ports
-        self._make_protocol = make_protocol
-        self._loop = asyncio.get_running_loop()
-        self._starting: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(make_protocol)
 
     def lease(self) -> Lease:
         """Listen on one more port. Raises OSError if none is free."""
         listener = self._bind()
-        server: list[asyncio.Server] = []
-        closed = False
-
-        async def serve() -> None:
-            # Connections wait in the socket's own queue until this has run.
-            server.append(await self._loop.create_server(self._make_protocol, sock=listener))
-            if closed:
-                server[0].close()
-
-        def close() -> None:
-            nonlocal closed
-            closed = True
-            if server:
-                server[0].close()
-
-        task = self._loop.create_task(serve(), name="netchannel listens for data")
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
-        return Lease(listener.getsockname()[1], close)
+        self._acceptor.add(listener)
+        return Lease(listener.getsockname()[1], lambda: self._acceptor.remove(listener))
 
     def _bind(self) -> socket.socket:
         for port in self._candidates():
@@ -74,5 +56,5 @@ class DataPorts:
         return random.sample(self._ports, len(self._ports))
 
     async def stop(self) -> None:
-        """Wait until nothing is being started any more."""
-        await asyncio.gather(*self._starting)
+        """Close what is still open, and wait until no connection is being accepted any more."""
+        await self._acceptor.stop()

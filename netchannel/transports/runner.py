@@ -19,6 +19,7 @@ from netchannel.core.link import Closing, log
 from netchannel.values import Key, ServerStatistics
 
 from . import memory
+from .accepting import Acceptor
 from .lag import Lag
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from netchannel.core.link import Core, Job, Link
     from netchannel.values import ChannelStatistics, PeerStatistics
 
+BACKLOG = 1024
+"""Connections that the kernel holds until they are accepted."""
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
 NEVER = math.inf
@@ -107,10 +110,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
     def apply(self) -> None:
         """Do what the link wants: write, read or not, close."""
         link, transport = self._link, self._transport
-        if transport.is_closing():
-            return
-        if link.closing is Closing.ABORT:
+        if link.closing is Closing.ABORT:  # also one that was to be closed behind bytes that nobody takes
             transport.abort()
+            return
+        if transport.is_closing():
             return
         if link.reading is not self._reading:
             self._reading = link.reading
@@ -286,55 +289,82 @@ async def connect(address: str, make_protocol: Callable[[], LinkProtocol]) -> No
 class Listener:
     """A place where connections are accepted. ``address`` is the one that is bound."""
 
-    def __init__(self, address: str, close: Callable[[], None], server: asyncio.Server | None = None) -> None:
+    def __init__(self, address: str, close: Callable[[], None], acceptor: Acceptor | None = None) -> None:
         self.address = address
         self._close = close
-        self._server = server
+        self._acceptor = acceptor
 
     def descriptors(self) -> list[int]:
         """Of the sockets that listen."""
-        return [] if self._server is None else [sock.fileno() for sock in self._server.sockets]
+        return [] if self._acceptor is None else [sock.fileno() for sock in self._acceptor.sockets]
 
     def close(self) -> None:
         """Accept no more."""
         self._close()
 
+    async def stop(self) -> None:
+        """Wait, once closed, until no connection is being accepted any more."""
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+
 
 async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Listener:
     """Accept connections at ``address``. Raises OSError naming it, e.g. when the port is in use."""
-    loop = asyncio.get_running_loop()
     where = parse_address(address)
     if isinstance(where, MemoryAddress):
         memory.listen(where.name, make_protocol)
         return Listener(address, lambda: memory.stop_listening(where.name))
     if isinstance(where, UnixAddress):
-        return await _listen_unix(where, make_protocol)
+        _clear(where)
     try:
-        server = await loop.create_server(make_protocol, where.host, where.port, backlog=1024)
+        sockets = [_bind_unix(where)] if isinstance(where, UnixAddress) else await _bind_tcp(where)
     except OSError as error:
         raise _cannot_listen(address, error) from None
-    port = server.sockets[0].getsockname()[1]
-    return Listener(str(TcpAddress(where.host, port)), server.close, server)
+    acceptor = Acceptor(make_protocol)
+    for sock in sockets:
+        acceptor.add(sock)
+    if isinstance(where, TcpAddress):
+        port = sockets[0].getsockname()[1]
+        return Listener(str(TcpAddress(where.host, port)), acceptor.close, acceptor)
+
+    def close() -> None:
+        acceptor.close()
+        Path(where.path).unlink(missing_ok=True)
+
+    return Listener(str(where), close, acceptor)
 
 
 def _cannot_listen(address: str, error: OSError) -> OSError:
-    # The loop's own text names the address again; the system's is enough. A name that is not known has no number.
+    # A name that is not known has no number that the system knows.
     why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
     return OSError(error.errno, f"cannot listen on {address}: {why}")
 
 
-async def _listen_unix(where: UnixAddress, make_protocol: Callable[[], LinkProtocol]) -> Listener:
-    _clear(where)
+async def _bind_tcp(where: TcpAddress) -> list[socket.socket]:
+    """One socket for each address that the host's name stands for."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
     try:
-        server = await asyncio.get_running_loop().create_unix_server(make_protocol, where.path, backlog=1024)
-    except OSError as error:
-        raise _cannot_listen(str(where), error) from None
+        for family, _, _, _, name in dict.fromkeys(found):
+            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
-    def close() -> None:
-        server.close()
-        Path(where.path).unlink(missing_ok=True)
 
-    return Listener(str(where), close, server)
+def _bind_unix(where: UnixAddress) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(where.path)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _clear(where: UnixAddress) -> None:
