@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import secrets
+import sys
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .address import TcpAddress, parse_address
@@ -43,8 +45,9 @@ class ReceiverServer:
     ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path`` or ``mem:name``; ``advertise`` is how others
     reach it, where that differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a
     range (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
-    taken, in bytes. ``secret`` must be the senders', where there is no TLS. On leaving the context its channels
-    are detached: their senders keep what is not acknowledged for a successor.
+    taken, in bytes. ``secret`` must be the senders', where there is no TLS. ``max_connections`` bounds connections of
+    both kinds; None is three quarters of the files that the process may have open. On leaving the context its
+    channels are detached: their senders keep what is not acknowledged for a successor.
     """
 
     def __init__(
@@ -55,13 +58,17 @@ class ReceiverServer:
         data_ports: str | None = None,
         secret: str | None = None,
         message_limit: int = MESSAGE_LIMIT,
+        max_connections: int | None = None,
         timing: Timing | None = None,
     ) -> None:
+        if max_connections is not None and max_connections < 2:
+            raise ValueError(f"max_connections is {max_connections}: a channel needs 2, control and data")
         self._listen = listen
         self._advertise = advertise
         self._data_ports = None if data_ports is None else _data_ports(listen, data_ports)
         self._secret = secret
         self._message_limit = message_limit
+        self._max_connections = max_connections
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
@@ -80,6 +87,7 @@ class ReceiverServer:
             secrets.token_bytes,
             encoded(self._secret),
             message_limit=self._message_limit,
+            max_connections=self._max_connections or _most_connections(),
         )
         runner = Runner(self._core)
         self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
@@ -200,6 +208,12 @@ class ReceiverServer:
                 "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
             )
         return self._runner
+
+
+def _most_connections() -> int:
+    """Three quarters of the files that the process may have open: the rest is for its files, and for its senders."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(2, limit * 3 // 4) if limit != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:

@@ -117,8 +117,10 @@ class ControlLink(Link):
                 self._check_proof(message["mac"], now)
             case "error":
                 self._told_off(message, now)
-            case "ping":
+            case "ping" if self.writable:  # else the peer does not read, and answers would pile up
                 self.say("pong", at=message["at"])
+            case "ping":
+                pass
             case "pong":
                 self.round_trip.note(max(0.0, now - message["at"] / 1e6))
             case _ if self.greeted:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, with_check
-from .frames import LAST, Buffer, Frame, FrameParser, Kind, signal
+from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, FrameParser, Kind, signal
 from .link import Closing, Link, log
 from .messages import VERSION, encode
 
@@ -27,10 +27,12 @@ class Incoming(Link):
 
     def connected(self, now: float) -> None:
         self.arm(now + self.core.timing.handshake_s, self._silent)
+        self._receiver.make_room(now)
 
     def get_buffer(self, hint: int) -> memoryview:
-        # Exactly the greeting is read, so that nothing is left over for whoever takes the connection on.
-        return self._greeting[self._filled :]
+        # Exactly the greeting is read, so that nothing is left over for whoever takes the connection on. Behind one
+        # that is refused something may come, too: it goes nowhere, but the loop asks for room.
+        return self._greeting[self._filled :] if self._filled < len(self._greeting) else self.core.slab
 
     def _received(self, n: int, now: float) -> None:
         self._filled += n
@@ -43,9 +45,12 @@ class Incoming(Link):
                 f"its first bytes {bytes(self._greeting)!r} are not those of a network channel"
             )
         if not lowest <= VERSION <= highest:
-            text = f"it speaks versions {lowest} to {highest}, this side version {VERSION}"
+            text = f"the sender speaks versions {lowest} to {highest}, the receiver version {VERSION}"
             answer = {"t": "error", "message": text, "permanent": True}
-            self.send(encode(answer) if purpose == FOR_CONTROL else signal(Kind.REFUSED))
+            if purpose == FOR_CONTROL:
+                self.send(encode(answer))
+            else:
+                self.send(signal(Kind.REFUSED, payload=text.encode()))
             log.warning("%s: connection from %s closed: %s", self.core.name, self.remote, text)
             self.close()
             return
@@ -59,7 +64,7 @@ class Incoming(Link):
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
-        self._receiver.incoming.discard(self)
+        self._receiver.gone(self)
 
 
 class ReceiverData(Link):
@@ -68,7 +73,7 @@ class ReceiverData(Link):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self._receiver = core
-        self._parser = FrameParser(core.slab, core.message_limit)
+        self._parser = FrameParser(core.slab, core.message_limit, TOKEN_FRAME_LIMIT)
         self._channel: InboundChannel | None = None
         self._leaving = False  # the channel is over; what still comes is passed over
         self._acknowledge = False
@@ -95,17 +100,20 @@ class ReceiverData(Link):
         if frame.kind != Kind.ATTACH:
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
         channel = self._receiver.redeem(bytes(frame.payload))
-        self.disarm()
         if channel is None:
             log.warning(
                 "%s: %s presented a token that is not, or no longer, good", self.core.name, self.remote
             )
             self.send(signal(Kind.REFUSED, payload=b"the token is not, or no longer, good"))
             self.close()
-        elif channel.terminal:
+            return
+        self.disarm()
+        self._receiver.proven(self)
+        if channel.terminal:
             self.leave(channel.farewell(), now)
         else:
             self._channel = channel
+            self._parser.payload_limit = PAYLOAD_LIMIT
             channel.attach(self, frame.sequence, now)
 
     def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
@@ -179,6 +187,7 @@ class ReceiverData(Link):
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
+        self._receiver.gone(self)
         if self in self._receiver.farewells:
             self._receiver.farewells.discard(self)
             self._receiver.on_farewells_done()

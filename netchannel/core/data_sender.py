@@ -27,6 +27,7 @@ class SenderData(Link):
         self.schema_sent = False
         self.context_sent = b""
         self.end_sent = False
+        self._refusal = ""
         self._token = token
         self._parser = FrameParser(channel.core.slab, message_limit=0)
 
@@ -73,7 +74,8 @@ class SenderData(Link):
             case Kind.REFUSED if attached:
                 channel.fail(SenderEvent.GIVE_UP, SchemaMismatch(_text(frame)), now)
             case Kind.REFUSED:
-                log.info("channel %s: %s refused the token: %s", channel.id, self.remote, _text(frame))
+                self._refusal = f"it was refused: {_text(frame)}"
+                log.info("channel %s: data connection to %s: %s", channel.id, self.remote, self._refusal)
                 self.abort()
             case kind:
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
@@ -101,9 +103,8 @@ class SenderData(Link):
     def _lost(self, reason: str, now: float) -> None:
         channel, self.channel = self.channel, None
         if channel is not None:
-            channel.unreachable(
-                SenderEvent.DATA_LOST, f"the data connection to {self.remote} failed: {reason}", now
-            )
+            why = f"the data connection to {self.remote} failed: {self._refusal or reason}"
+            channel.unreachable(SenderEvent.DATA_LOST, why, now)
             self.session.data_lost(channel, now)
 
 

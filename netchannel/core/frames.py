@@ -22,6 +22,7 @@ from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from netchannel.errors import ProtocolError
@@ -44,6 +45,12 @@ PACK_LIMIT = 1 << 16
 """Messages are packed into one frame until their bodies and notes reach this many bytes."""
 NOTE_LIMIT = 1 << 15
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
+TOKEN_FRAME_LIMIT = 1 << 10
+"""The payload of a frame whose sender has not shown a token."""
+PACK_COUNT = 1 << 16
+"""The most messages in a frame: what the smallest ones that are counted in bytes come to."""
+SEQUENCE_LIMIT = 1 << 63
+"""Above every number; there is room for a frame's count, so that a sum still fits its field."""
 SLAB = 1 << 18
 """One receive buffer for all connections of a core; frames above `DIRECT` are received into their own."""
 DIRECT = 1 << 14
@@ -223,6 +230,8 @@ def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...
 def unpack(frame: Frame) -> list[tuple[memoryview, bytes]]:
     """The (body, note) of each message of a DATA frame. Raises ProtocolError if the lengths do not add up."""
     payload, count = frame.payload, frame.items
+    if count > PACK_COUNT:
+        raise ProtocolError(f"a frame claims {count} messages: the limit is {PACK_COUNT}")
     lengths, offset = _table(payload, 0, count)
     notes: Sequence[bytes] = (b"",) * count
     if frame.flags & NOTES:
@@ -252,10 +261,11 @@ class FrameParser:
 
     ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
     reader asks. What is left of an incomplete frame is stashed until the next read. ``message_limit`` bounds the
-    body of a message in PART frames, in bytes.
+    body of a message in PART frames, ``payload_limit`` each frame's payload, in bytes.
     """
 
-    def __init__(self, slab: memoryview, message_limit: int) -> None:
+    def __init__(self, slab: memoryview, message_limit: int, payload_limit: int = PAYLOAD_LIMIT) -> None:
+        self.payload_limit = payload_limit
         self._slab = slab
         self._message_limit = message_limit
         self._stash = b""
@@ -290,7 +300,8 @@ class FrameParser:
         self._stash = b""
         while end - start >= HEADER_SIZE:
             header = _HEADER.unpack_from(slab, start)
-            length = _checked_length(header, slab[start + _CHECKSUM.size + _CHECK.size : start + HEADER_SIZE])
+            fields = slab[start + _CHECKSUM.size + _CHECK.size : start + HEADER_SIZE]
+            length = _checked_length(header, fields, self.payload_limit)
             payload_start, frame_end = start + HEADER_SIZE, start + HEADER_SIZE + length
             if frame_end > end:
                 if length <= DIRECT:
@@ -334,8 +345,8 @@ class FrameParser:
     def _begin_message(self, extent: int) -> None:
         if not 0 < extent <= self._message_limit:
             raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
-        # The memory is the kernel's zero page until bytes arrive: a claim costs addresses, not memory.
-        self._body, self._joined, self._part = memoryview(bytearray(extent)), 0, 1
+        # Not cleared, as a bytearray would be: until bytes arrive a claim costs addresses, not memory.
+        self._body, self._joined, self._part = memoryview(pa.allocate_buffer(extent)).cast("B"), 0, 1
 
     def _room(self, part: int, length: int) -> memoryview:
         if not self._part or part != self._part or length > len(self._body) - self._joined:
@@ -354,14 +365,16 @@ class FrameParser:
         return body.toreadonly()
 
 
-def _checked_length(header: tuple[int, ...], fields: memoryview) -> int:
-    check, kind, length = header[1], header[2], header[5]
+def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> int:
+    check, kind, length, sequence = header[1], header[2], header[5], header[6]
     if xxh3_64_intdigest(fields) & 0xFFFF != check:
         raise ProtocolError("a frame's header does not match its check: it was changed on the way")
     if kind not in KINDS:
         raise ProtocolError(f"a frame has the unknown kind {kind}")
-    if length > PAYLOAD_LIMIT:
-        raise ProtocolError(f"a frame claims {length} bytes: the limit is {PAYLOAD_LIMIT}")
+    if length > limit:
+        raise ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
+    if sequence >= SEQUENCE_LIMIT:
+        raise ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
     return int(length)
 
 

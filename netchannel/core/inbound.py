@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 
+ITEM_COST = 256
+"""Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""
+
+
 class Item(NamedTuple):
     """A message that was received and not yet read."""
 
@@ -528,8 +532,10 @@ class InboundChannel:
         if self.link is None:
             return
         policy, factor = self.buffer, 1 if self.link.reading else 2
-        full = (policy.max_bytes is not None and self.queued_bytes * factor >= policy.max_bytes) or (
-            policy.max_messages is not None and len(self._queue) * factor >= policy.max_messages
+        queued = len(self._queue)
+        cost = self.queued_bytes + queued * ITEM_COST
+        full = (policy.max_bytes is not None and cost * factor >= policy.max_bytes) or (
+            policy.max_messages is not None and queued * factor >= policy.max_messages
         )
         if self.link.reading is full:
             self.link.reading = not full

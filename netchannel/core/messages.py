@@ -30,6 +30,9 @@ MESSAGE_LIMIT = 4 << 20
 STRANGER_LIMIT = 64 << 10
 """The same before the peer has said who it is."""
 
+TEXT_LIMIT = 4096
+"""The longest text in a control message, in characters."""
+
 _Optional = type(None)
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     # both directions
@@ -105,6 +108,11 @@ def decode(payload: bytes) -> Message:
             raise ProtocolError(
                 f"the field {field!r} of a control message {message['t']!r} holds {str(value)[:80]!r}: "
                 f"expected {' or '.join(kind.__name__ for kind in types)}"
+            )
+        if isinstance(value, str) and len(value) > TEXT_LIMIT:
+            raise ProtocolError(
+                f"the field {field!r} of a control message {message['t']!r} has {len(value)} characters: the limit is "
+                f"{TEXT_LIMIT}"
             )
         if isinstance(value, int) and value < 0:
             raise ProtocolError(

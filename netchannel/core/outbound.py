@@ -19,7 +19,7 @@ from netchannel.storage import Ending
 
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
-from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
+from .frames import FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
 from .link import because, log
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
@@ -258,7 +258,11 @@ class OutboundChannel:
         A durable buffer gives a ticket, which tells when it is durable.
         """
         size = body.size + len(body.note)
-        if self._pending and (context is not self._pending_context or self.pending_bytes + size > PACK_LIMIT):
+        if self._pending and (
+            context is not self._pending_context
+            or self.pending_bytes + size > PACK_LIMIT
+            or len(self._pending) == PACK_COUNT
+        ):
             self.seal()
         if not self._pending:
             self._pending_since = self.core.wall()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
+from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError
+from netchannel.values import check_channel_id
 
 from .control import FOR_CONTROL, ControlLink
 from .data_receiver import Incoming, ReceiverData
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
 
+    from .frames import Buffer
     from .link import Link
     from .messages import Message
     from .timing import Timing
@@ -29,7 +31,10 @@ TOMBSTONES = 100_000
 ANY_STREAM = ""
 """Whose channel was closed before any sender came: until it is registered again, nobody is wanted there."""
 WAITING_LIMIT = 100_000
-"""Channels that one sender may ask for while nobody has registered them."""
+"""Channels that senders have asked for and that nobody has registered: so many are remembered, of all senders."""
+STRANGERS = 1024
+"""Connections that have not shown who they are: that have said nothing, or whose handshake is not done."""
+COMPLAIN_AGAIN_S = 60.0
 
 
 class Tombstone(NamedTuple):
@@ -49,7 +54,10 @@ class Lease(NamedTuple):
 
 
 class ReceiverCore(Core):
-    """All channels that a process receives on. ``message_limit`` is the largest message taken, in bytes."""
+    """All channels that a process receives on.
+
+    ``message_limit`` is the largest message taken, in bytes; ``max_connections`` how many there may be at once.
+    """
 
     def __init__(
         self,
@@ -60,12 +68,16 @@ class ReceiverCore(Core):
         secret: bytes | None = None,
         *,
         message_limit: int,
+        max_connections: int,
     ) -> None:
         super().__init__(name, timing, wall, random, secret)
         self.message_limit = message_limit
+        self.max_connections = max_connections
         self.channels: dict[str, InboundChannel] = {}
-        self.sessions: set[ReceiverControl] = set()
-        self.incoming: set[Incoming] = set()
+        self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
+        self.links: set[Link] = set()
+        self.silent: OrderedDict[Link, None] = OrderedDict()
+        self.unproven: OrderedDict[Link, None] = OrderedDict()
         self.lease: Callable[[], Lease] | None = (
             None  # where data connections do not go to the dialed address
         )
@@ -73,7 +85,7 @@ class ReceiverCore(Core):
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
         self._tombstones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()
-        self._waiting: dict[str, set[ReceiverControl]] = {}
+        self._complain_at = 0.0
 
     def register(
         self,
@@ -110,9 +122,10 @@ class ReceiverCore(Core):
 
     def announce(self, channel_id: str) -> None:
         """Tell the senders that were denied the channel to ask again."""
-        for session in self._waiting.pop(channel_id, ()):
-            session.waiting.discard(channel_id)
-            session.say("ready", channel=channel_id)
+        for session in self.sessions:
+            if channel_id in session.waiting:
+                session.waiting.discard(channel_id)
+                session.say("ready", channel=channel_id)
 
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""
@@ -140,15 +153,48 @@ class ReceiverCore(Core):
     def accept(self, remote: str) -> Incoming:
         """A connection came in."""
         link = Incoming(self, remote)
-        self.incoming.add(link)
+        self.links.add(link)
+        self.silent[link] = None
         return link
+
+    def make_room(self, now: float) -> None:
+        """Above the limits a stranger goes: the oldest of those that say nothing, or of those that do not get done.
+
+        Of whichever are more: a flood of either kind drops its own, and a peer that goes through its handshake at an
+        ordinary pace is neither for long.
+        """
+        strangers = len(self.silent) + len(self.unproven)
+        if strangers <= STRANGERS and len(self.links) <= self.max_connections:
+            return
+        oldest, _ = max(self.silent, self.unproven, key=len).popitem(last=False)
+        self.links.discard(oldest)
+        oldest.abort()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_AGAIN_S
+            log.warning(
+                "%s: %d connections are open, %d of them have not shown who they are; the limits are %d and %d: the "
+                "oldest of these are dropped, %s is the first",
+                self.name, len(self.links) + 1, strangers, self.max_connections, STRANGERS, oldest.remote,
+            )  # fmt: skip
 
     def accepted(self, incoming: Incoming, purpose: int) -> Link:
         """An incoming connection has said what it is for: who takes it on."""
-        self.incoming.discard(incoming)
-        if purpose == FOR_CONTROL:
-            return ReceiverControl(self, incoming.remote)
-        return ReceiverData(self, incoming.remote)
+        self.gone(incoming)
+        kind = ReceiverControl if purpose == FOR_CONTROL else ReceiverData
+        link = kind(self, incoming.remote)
+        self.links.add(link)
+        self.unproven[link] = None
+        return link
+
+    def proven(self, link: Link) -> None:
+        """A connection has shown that it may be here."""
+        self.unproven.pop(link, None)
+
+    def gone(self, link: Link) -> None:
+        """A connection is none any more."""
+        self.links.discard(link)
+        self.silent.pop(link, None)
+        self.unproven.pop(link, None)
 
     def redeem(self, token: bytes) -> InboundChannel | None:
         """The channel that ``token`` was given for, if it is the latest and was not used."""
@@ -183,7 +229,7 @@ class ReceiverCore(Core):
         if refusal is not None:
             self._wait(session, channel_id)
             session.say(
-                "deny", channel=channel_id, request=number, code=refusal.code, message=refusal.message
+                "deny", channel=channel_id, request=number, code=refusal.code, message=refusal.message[:1000]
             )
             return
         self._grant(channel, session, request, now)
@@ -219,18 +265,13 @@ class ReceiverCore(Core):
         self._tokens.pop(token, None)
 
     def _wait(self, session: ReceiverControl, channel_id: str) -> None:
-        if len(session.waiting) < WAITING_LIMIT:
+        if sum(len(session.waiting) for session in self.sessions) < WAITING_LIMIT:
             session.waiting.add(channel_id)
-            self._waiting.setdefault(channel_id, set()).add(session)
 
     def left(self, session: ReceiverControl, reason: str, now: float) -> None:
         """A control connection is gone: what depended on it is lost."""
-        self.sessions.discard(session)
-        for channel_id in session.waiting:
-            waiting = self._waiting.get(channel_id, set())
-            waiting.discard(session)
-            if not waiting:
-                self._waiting.pop(channel_id, None)
+        self.gone(session)
+        self.sessions.pop(session, None)
         for channel in list(session.channels.values()):
             link = channel.link
             channel.leave_session()
@@ -249,14 +290,32 @@ class ReceiverControl(ControlLink):
         self._receiver = core
         self.channels: dict[str, InboundChannel] = {}
         self.waiting: set[str] = set()
-        core.sessions.add(self)
+        core.sessions[self] = None
 
     def established(self, now: float) -> None:
+        self._receiver.proven(self)
         log.info("%s: control connection with %s is up", self.core.name, self.peer)
+
+    def _received(self, n: int, now: float) -> None:
+        super()._received(n, now)
+        if not self.writable:  # a sender that asks and does not listen is not read any further
+            self.reading = False
+            self.core.touch(self)
+
+    def output(self) -> list[Buffer]:
+        """What is queued; with it gone, there is room for more answers."""
+        if not self.reading:
+            self.reading = True
+            self.core.touch(self)
+        return super().output()
 
     def told(self, message: Message, now: float) -> None:
         if message["t"] != "open":
             raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a sender does not send")
+        try:
+            check_channel_id(message["channel"])
+        except NetChannelError as error:
+            raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
         self._receiver.requested(self, message, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:

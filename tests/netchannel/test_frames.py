@@ -14,6 +14,8 @@ from xxhash import xxh3_64_intdigest
 from netchannel.core.frames import (
     _HEADER,
     FRAME_LIMIT,
+    PACK_COUNT,
+    SEQUENCE_LIMIT,
     SLAB,
     Body,
     Frame,
@@ -57,7 +59,7 @@ MESSAGES = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(MESSAGES, st.integers(0, 2**63), st.integers(1, 1 << 17))
+@given(MESSAGES, st.integers(0, SEQUENCE_LIMIT - 1), st.integers(1, 1 << 17))
 def test_frames_are_the_same_however_they_are_cut(
     messages: list[tuple[bytes, bytes]], first: int, chunk: int
 ) -> None:
@@ -122,7 +124,9 @@ def test_noise_is_a_typed_error(
     "fields",
     [
         (Kind.DATA, 0, 2**32 - 1, FRAME_LIMIT, 0, 0, 0, 0),
+        (Kind.DATA, 0, PACK_COUNT + 1, 8 * (PACK_COUNT + 1), 0, 0, 0, 0),
         (Kind.DATA, 0, 1, FRAME_LIMIT * 2, 0, 0, 0, 0),
+        (Kind.DATA, 0, 1, 8, SEQUENCE_LIMIT, 0, 0, 0),
         (Kind.PART, 0, 0, 0, 0, 0, 0, 2**63),
         (Kind.PART, 0, 5, 100, 0, 0, 0, 0),
         (99, 0, 0, 0, 0, 0, 0, 0),

@@ -24,7 +24,7 @@ import netchannel
 from netchannel import BufferPolicy, NetChannelError, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import RoundTrip
 from netchannel.core.link import Core, Link
-from netchannel.core.messages import encode
+from netchannel.core.messages import TEXT_LIMIT, encode
 from netchannel.core.states import SenderState
 from netchannel.prometheus import ChannelCollector
 from netchannel.transports.lag import Lag
@@ -666,7 +666,7 @@ def test_a_strangers_name_stays_on_its_line(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.DEBUG, "netchannel")
     world = World()
     receiver = world.receiver()
-    for name in ("a\nnetchannel: all is well", "n" * 60_000):
+    for name in ("a\nnetchannel: all is well", "n" * TEXT_LIMIT):
         control = receiver.accepted(receiver.accept("evil:1"), 0)
         control.connected(world.now)
         hello = {"version": 1, "node": name, "dead_after_ms": 5000, "nonce": bytes(16), "secret": False}

@@ -50,14 +50,27 @@ class World:
 
     # -- nodes
 
-    def sender(self, name: str = "sender") -> SenderCore:
-        core = SenderCore(name, self.timing, self.wall, self.random.randbytes)
+    def sender(self, name: str = "sender", *, secret: bytes | None = None) -> SenderCore:
+        core = SenderCore(name, self.timing, self.wall, self.random.randbytes, secret)
         self.cores.append(core)
         return core
 
-    def receiver(self, address: str = "r:1", *, message_limit: int = 1 << 30) -> ReceiverCore:
+    def receiver(
+        self,
+        address: str = "r:1",
+        *,
+        secret: bytes | None = None,
+        message_limit: int = 1 << 30,
+        max_connections: int = 10_000,
+    ) -> ReceiverCore:
         core = ReceiverCore(
-            f"receiver {address}", self.timing, self.wall, self.random.randbytes, message_limit=message_limit
+            f"receiver {address}",
+            self.timing,
+            self.wall,
+            self.random.randbytes,
+            secret,
+            message_limit=message_limit,
+            max_connections=max_connections,
         )
         self.cores.append(core)
         self.listening[address] = core

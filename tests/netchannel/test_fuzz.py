@@ -1,0 +1,274 @@
+"""What a peer may send that it should not, into each of the four kinds of connections, at each moment of its life.
+
+The cores without I/O: nothing but typed errors, no hang, no memory for a claim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from netchannel.core import frames
+from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting, with_check
+from netchannel.core.data_receiver import Incoming, ReceiverData
+from netchannel.core.data_sender import SenderData
+from netchannel.core.frames import Kind, signal
+from netchannel.core.link import Closing
+from netchannel.core.messages import FIELDS, encode
+from netchannel.core.receiver import ReceiverControl
+from netchannel.core.sender import SenderControl
+from netchannel.core.states import ReceiverState, SenderState
+from tests.support.world import Consumer, End, Producer, World
+
+LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData]
+STEPS = 60
+"""As many rounds of everybody as the sessions here take, from the first dial to the last goodbye."""
+
+
+class Session:
+    """Three messages on their way in a world of their own."""
+
+    def __init__(
+        self,
+        seed: int,
+        chunk: int,
+        *,
+        secret: bytes | None = None,
+        explicit: bool = False,
+        replayable: bool = False,
+    ) -> None:
+        self.world = World(seed, chunk=chunk)
+        self.receiver = self.world.receiver(secret=secret)
+        self.sender = self.world.sender(secret=secret)
+        self.consumer = self.world.inbox(self.receiver, explicit=explicit)
+        self.producer = self.world.open(self.sender, replayable=replayable)
+        self.sent = [b"one", b"", bytes(20_000)]
+        self.produce()
+
+    def produce(self) -> None:
+        """Send everything, once the numbers are known."""
+        channel = self.producer.channel
+        if channel.placed and channel.closing is None and not channel.terminal:
+            for body in self.sent:
+                self.producer.send(body)
+            channel.finish()
+
+    def reach(self, kind: type, steps: int) -> End | None:
+        """The receiving end of a link of that kind, after so many steps or as soon as there is one."""
+        for step in range(steps + STEPS):
+            found = [end for end in self.world.ends if type(end.link) is kind]
+            if found and step >= steps:
+                return found[0]
+            self.world.step()
+            self.produce()
+        return None
+
+
+def transfer(world: World, producer: Producer, consumer: Consumer) -> list[bytes]:
+    """Let a stream come to its end."""
+
+    def over() -> bool:
+        consumer.read()
+        return producer.channel.terminal
+
+    world.run(over)
+    consumer.read()
+    return consumer.values
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([5, 100, 1000, 1 << 17]),
+    st.sampled_from(LINKS),
+    st.integers(0, STEPS),
+    st.binary(min_size=1, max_size=300),
+    st.sampled_from(["insert", "replace", "repeat"]),
+    st.sampled_from([None, b"open sesame"]),
+)
+def test_noise_anywhere_costs_a_connection_and_nothing_else(
+    seed: int, chunk: int, kind: type, steps: int, noise: bytes, how: str, secret: bytes | None
+) -> None:
+    """CH-BAD-1: bytes that are inserted, replaced or repeated: all messages arrive, once, in order."""
+    session = Session(seed, chunk, secret=secret)
+    end = session.reach(kind, steps)
+    if end is not None:
+        place = session.world.random.randint(0, len(end.inbox))
+        match how:
+            case "insert":
+                end.inbox[place:place] = noise
+            case "replace":
+                end.inbox[place : place + len(noise)] = noise
+            case "repeat":
+                end.inbox[place:place] = end.inbox[: len(noise)]
+    assert transfer(session.world, session.producer, session.consumer) == session.sent
+
+
+# -- what is well formed, and means nothing good
+
+NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 2**16, 2**20, 2**30, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
+TEXTS = st.sampled_from(
+    ["", "c", "s", "bytes", "arrow", "end", "failed", "closed", "policy", "\n\0\x1b[2J", "x" * 5000]
+)
+VALUES: dict[type, st.SearchStrategy[Any]] = {
+    int: NUMBERS,
+    str: TEXTS,
+    bytes: st.sampled_from([b"", bytes(16), bytes(70_000)]),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def message(kind: str) -> st.SearchStrategy[bytes]:
+    fields = {
+        name: st.one_of([VALUES[each] for each in types]) if name != "version" else st.just(1)
+        for name, types in FIELDS[kind].items()
+    }
+    return st.fixed_dictionaries({"t": st.just(kind), **fields}).map(encode)
+
+
+def as_it_is(data: bytes) -> Part:
+    return lambda _: data
+
+
+Part = Callable[[Session], bytes]
+"""A piece of an attack, made when it is under way."""
+MESSAGES = st.sampled_from(sorted(FIELDS)).flatmap(message).map(as_it_is)
+PAYLOADS = st.sampled_from([b"", bytes(8), bytes(16), b"text", bytes(1 << 12), bytes(1 << 17)])
+
+
+@st.composite
+def frames_of(draw: st.DrawFn, kinds: list[Kind]) -> Part:
+    """Any frame whose checksums are right, with the token that is good now or another payload."""
+    payload = draw(PAYLOADS | st.none())
+    fields = {
+        "flags": draw(st.integers(0, 3)),
+        "count": draw(st.sampled_from([0, 1, 2, 2**16, 2**32 - 1])),
+        "sequence": draw(NUMBERS),
+        "extent": draw(NUMBERS),
+    }
+    kind = draw(st.sampled_from(kinds))
+
+    def made(session: Session) -> bytes:
+        body = session.consumer.channel.token if payload is None else payload
+        return frames._joined(frames._fields(kind, len(body), **fields), body)
+
+    return made
+
+
+GREETINGS = st.tuples(
+    st.sampled_from([b"NETC", b"HTTP"]), st.integers(0, 255), st.integers(0, 255), st.integers(0, 255)
+).map(lambda parts: with_check(parts[0] + bytes(parts[1:]) + b"-"))
+
+
+def hostile(kind: type) -> st.SearchStrategy[list[Part]]:
+    """What keeps to the form of such a connection, and for the most part to who says what."""
+    if kind is Incoming:
+        first = GREETINGS | st.sampled_from([greeting(FOR_CONTROL), greeting(FOR_DATA)])
+        return st.tuples(first.map(as_it_is), MESSAGES | frames_of([*Kind])).map(list)
+    if kind in (ReceiverControl, SenderControl):
+        return st.lists(MESSAGES, min_size=1, max_size=5)
+    ours = [each for each in Kind if (each >= Kind.ATTACHED) == (kind is SenderData)]
+    return st.lists(frames_of(ours) | frames_of([*Kind]), min_size=1, max_size=5)
+
+
+def still_served(session: Session) -> None:
+    """What is left of the stream comes to rest; other peers of both sides are served."""
+    world, secret = session.world, session.sender.secret
+    for _ in range(3):
+        session.produce()
+        world.pass_time(1)
+    session.consumer.read()
+    bystander = world.inbox(session.receiver, "other")
+    fresh = world.open(world.sender("fresh", secret=secret), "other")
+    elsewhere = world.inbox(world.receiver("r:2", secret=secret), "other")
+    used = world.open(session.sender, "other", "r:2")
+    for producer, consumer in ((fresh, bystander), (used, elsewhere)):
+        producer.send(b"x")
+        producer.channel.finish()
+        assert transfer(world, producer, consumer) == [b"x"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(LINKS).flatmap(lambda kind: st.tuples(st.just(kind), hostile(kind))),
+    st.just(0) | st.integers(0, STEPS),
+    st.fixed_dictionaries(
+        {
+            "secret": st.sampled_from([None, b"open sesame"]),
+            "explicit": st.booleans(),
+            "replayable": st.booleans(),
+        }
+    ),
+)
+def test_what_is_well_formed_and_hostile_harms_nobody_else(
+    seed: int, attack: tuple[type, list[Part]], steps: int, variant: dict[str, Any]
+) -> None:
+    """CH-BAD-1: the stream that is attacked ends in data or a typed error; other peers of both sides are served."""
+    kind, parts = attack
+    session = Session(seed, 1 << 17, **variant)
+    end = session.reach(kind, steps)
+    if end is not None:
+        place = session.world.random.choice([0, len(end.inbox)])
+        end.inbox[place:place] = b"".join(part(session) for part in parts)
+    still_served(session)
+
+
+@pytest.mark.parametrize("kind", [SenderData, ReceiverData])
+@pytest.mark.parametrize("replayable", [False, True])
+def test_every_frame_with_numbers_at_their_limits(kind: type, replayable: bool) -> None:
+    """CH-BAD-1: as the first frame of a connection, and as a later one: no sum leaves its field."""
+    for frame, sequence, count, attached in itertools.product(
+        Kind, [2**63 - 1, 2**64 - 1], [0, 2**32 - 1], [False, True]
+    ):
+        session = Session(0, 1 << 17, replayable=replayable)
+        end = session.reach(kind, 0)
+        assert end is not None
+        while attached and session.producer.channel.state is not SenderState.ATTACHED:
+            session.world.step()
+        token = session.consumer.channel.token if frame is Kind.ATTACH else b""
+        end.inbox[:0] = signal(frame, sequence=sequence, count=count, payload=token)
+        still_served(session)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_claim_costs_no_memory() -> None:
+    """CH-BAD-1: five messages that are to have 1 GiB each, of which nothing comes."""
+    world = World()
+    receiver, sender = world.receiver(), world.sender()
+    names = [f"c{number}" for number in range(5)]
+    consumers = [world.inbox(receiver, name) for name in names]
+    producers = [world.open(sender, name) for name in names]
+    world.run(lambda: all(producer.channel.state is SenderState.ATTACHED for producer in producers))
+    before = resident_bytes()
+    for end in world.ends:
+        if type(end.link) is ReceiverData:
+            end.inbox += frames._joined(frames._fields(Kind.PART, 0, extent=receiver.message_limit), b"")
+            end.inbox += bytes(4) + frames._fields(Kind.PART, frames.FRAME_LIMIT, count=1) + b"x"
+    world.settle()
+    assert all(consumer.channel.state is ReceiverState.ATTACHED for consumer in consumers)
+    assert resident_bytes() - before < 100 << 20
+
+
+@pytest.mark.parametrize("kind", [Kind.ATTACH, Kind.DATA])
+def test_who_has_shown_no_token_is_refused_by_a_header(kind: Kind) -> None:
+    """CH-BAD-1: even of ordinary size, a frame is not waited for."""
+    session = Session(0, 1 << 17)
+    end = session.reach(ReceiverData, 0)
+    assert end is not None
+    end.inbox[:0] = bytes(4) + frames._fields(kind, frames.TOKEN_FRAME_LIMIT + 1)
+    link = end.link
+    session.world._read(end)
+    assert link.closing is Closing.ABORT
+    assert transfer(session.world, session.producer, session.consumer) == session.sent

@@ -1,0 +1,356 @@
+"""What strangers and misbehaving peers can cost: each limit, from both of its sides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import netchannel
+from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
+from netchannel.core import receiver as receiver_module
+from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
+from netchannel.core.frames import PACK_COUNT, Kind, signal
+from netchannel.core.link import Closing, Link
+from netchannel.core.messages import TEXT_LIMIT, MessageParser, encode
+from netchannel.core.receiver import STRANGERS, ReceiverCore
+from netchannel.core.states import SenderState
+from tests.support.waiting import until_async
+from tests.support.world import World
+
+HELLO = {"t": "hello", "version": 1, "node": "n", "dead_after_ms": 5000, "nonce": b"n", "secret": False}
+OPEN = {
+    "t": "open",
+    "channel": "c",
+    "request": 1,
+    "stream": "s",
+    "codec": "bytes",
+    "schema": None,
+    "oldest": 0,
+    "head": 0,
+    "lossy": False,
+}
+
+
+def connect(world: World, core: ReceiverCore, said: bytes = b"") -> Link:
+    """A connection without a wire, of somebody who has said so much."""
+    link: Link = core.accept("somebody")
+    link.connected(world.now)
+    while said and link.closing is Closing.OPEN:
+        buffer = link.get_buffer(len(said))
+        size = min(len(buffer), len(said))
+        buffer[:size] = said[:size]
+        link.received(size, world.now)
+        said = said[size:]
+        link = link.replacement or link
+    return link
+
+
+def is_open(link: Link) -> bool:
+    return link.closing is Closing.OPEN
+
+
+# -- strangers
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        greeting(FOR_CONTROL)[:7],
+        greeting(FOR_DATA),
+        greeting(FOR_CONTROL),
+        greeting(FOR_CONTROL) + encode({**HELLO, "secret": True}),
+    ],
+    ids=["nothing", "half a greeting", "data", "control", "no proof"],
+)
+def test_a_flood_of_strangers_drops_its_own_oldest(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """CH-BAD-2: above the limit the oldest goes, whatever it has said; one warning."""
+    world = World()
+    receiver = world.receiver(secret=b"s")
+    flood = [connect(world, receiver, said) for _ in range(STRANGERS + 100)]
+    assert [is_open(link) for link in flood] == [False] * 100 + [True] * STRANGERS
+    assert len(receiver.links) == STRANGERS
+    assert (
+        len([record for record in caplog.records if "have not shown who they are" in record.getMessage()])
+        == 1
+    )
+
+
+@pytest.mark.parametrize("said", [b"", greeting(FOR_CONTROL) + encode({**HELLO, "secret": True})])
+def test_a_flood_does_not_keep_a_peer_out(said: bytes) -> None:
+    """CH-BAD-2: three strangers at each step of its handshakes, and its channel is there at the first attempt."""
+    world = World()
+    receiver = world.receiver(secret=b"s")
+    flood = [connect(world, receiver, said) for _ in range(STRANGERS)]
+    consumer = world.inbox(receiver)
+    producer = world.open(world.sender(secret=b"s"))
+    producer.send(b"x")
+    while producer.channel.state is not SenderState.ATTACHED:
+        world.step()
+        flood += [connect(world, receiver, said) for _ in range(3)]
+    assert producer.channel.request == 1
+    flood += [connect(world, receiver, said) for _ in range(2 * STRANGERS)]
+    producer.channel.finish()
+    world.run(lambda: producer.channel.terminal, limit_s=1)
+    consumer.read()
+    assert consumer.values == [b"x"]
+    assert sum(map(is_open, flood)) <= STRANGERS
+
+
+def test_who_speaks_is_not_dropped_for_who_is_silent() -> None:
+    """A handshake that is under way outlives any flood of silent connections."""
+    world = World()
+    receiver = world.receiver()
+    slow = connect(world, receiver, greeting(FOR_CONTROL))
+    for _ in range(3 * STRANGERS):
+        connect(world, receiver)
+    assert is_open(slow)
+
+
+def test_there_are_so_many_connections_and_no_more() -> None:
+    """Above `max_connections` newcomers are dropped, those that are there are not; and there is room again."""
+    world = World()
+    receiver = world.receiver(max_connections=10)
+    established = [connect(world, receiver, greeting(FOR_CONTROL) + encode(HELLO)) for _ in range(9)]
+    waiting = connect(world, receiver)
+    assert is_open(waiting)
+    newcomer = connect(world, receiver)
+    assert (is_open(waiting), is_open(newcomer)) == (False, True)  # of strangers the older one goes
+    ninth = connect(world, receiver, greeting(FOR_CONTROL) + encode(HELLO))
+    assert (is_open(newcomer), is_open(ninth)) == (False, True)
+    late = connect(world, receiver)
+    assert not is_open(late)
+    assert all(map(is_open, established))
+    established[0].lost("gone", world.now)
+    assert is_open(connect(world, receiver))
+
+
+async def test_a_limit_that_leaves_no_room_for_a_channel_is_refused() -> None:
+    """A channel is two connections."""
+    with pytest.raises(ValueError, match="max_connections is 1"):
+        ReceiverServer(max_connections=1)
+
+
+async def test_a_real_flood_over_sockets(sender: SenderServer) -> None:
+    """CH-BAD-2: more silent connections than the limit, from sockets, and a real channel is served meanwhile."""
+    async with ReceiverServer() as receiver:
+        inbox = receiver.register_channel("c", codec="bytes")
+        host, port = receiver.address.split(":")
+        with contextlib.ExitStack() as flood:
+            for _ in range(STRANGERS + 500):
+                flood.enter_context(socket.create_connection((host, int(port))))
+                await asyncio.sleep(0)
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+            await outbox.send(b"x")
+            assert await inbox.recv() == b"x"
+            await until(lambda: len(receiver._core.links) <= STRANGERS + 2, "the flood is bounded")
+            await outbox.close()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await until_async(holds, what)
+
+
+# -- versions
+
+
+@asynccontextmanager
+async def dialed(address: str, *said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """A connection of somebody who has said this."""
+    path = address.removeprefix("unix:")
+    reader, writer = await (
+        asyncio.open_unix_connection(path)
+        if path != address
+        else asyncio.open_connection(*address.rsplit(":", 1))
+    )
+    try:
+        writer.writelines(said)
+        yield reader
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("purpose", [FOR_CONTROL, FOR_DATA])
+async def test_another_version_is_refused_with_a_sentence(tcp_receiver: ReceiverServer, purpose: int) -> None:
+    """CH-VER-1: on both kinds of connections, with the versions of both sides."""
+    future = with_check(GREETING.pack(MAGIC, 98, 99, purpose, 0))
+    async with dialed(tcp_receiver.address, future) as reader, asyncio.timeout(5):
+        answer = await reader.read()
+    text = b"the sender speaks versions 98 to 99, the receiver version 1"
+    if purpose == FOR_DATA:
+        assert answer == signal(Kind.REFUSED, payload=text)
+    else:
+        (message,) = MessageParser().received(memoryview(answer))
+        assert (message["t"], message["message"], message["permanent"]) == ("error", text.decode(), True)
+
+
+def test_the_reason_of_a_refused_data_connection_is_told() -> None:
+    """CH-VER-1: who gives up names what the receiver said."""
+    world = World()
+    world.inbox(world.receiver())
+    producer = world.open(world.sender(), fault=FaultPolicy(retry=0))
+    while not world.wires(control=False):
+        world.step()
+    (wire,) = world.wires(control=False)
+    wire.inbox += signal(Kind.REFUSED, payload=b"the sender speaks versions 1 to 1, the receiver version 99")
+    world.run(lambda: producer.channel.terminal)
+    with pytest.raises(
+        netchannel.ChannelBroken, match=r"refused: the sender speaks versions 1 to 1, .*version 99"
+    ):
+        producer.send(b"x")
+
+
+# -- control connections
+
+
+@pytest.mark.parametrize("secret", [None, "s"], ids=["peer", "stranger"])
+@pytest.mark.parametrize("asked", [{"t": "ping", "at": 1}, OPEN], ids=["ping", "open"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX], ids=["tcp", "unix"])
+async def test_who_asks_and_does_not_listen_is_not_read_any_further(
+    secret: str | None, asked: dict[str, object], family: int, tmp_path: Path
+) -> None:
+    """Answers that nobody takes do not pile up: the connection is left alone, and then dropped as dead."""
+    address = f"unix:{tmp_path}/s" if family == socket.AF_UNIX else "127.0.0.1:0"
+    timing = Timing(heartbeat_s=0.1, dead_after_s=1.0, handshake_s=1.0)
+    async with ReceiverServer(address, timing=timing, secret=secret) as receiver:
+        with socket.socket(family) as rude:
+            host, _, port = receiver.address.rpartition(":")
+            rude.connect(f"{tmp_path}/s" if family == socket.AF_UNIX else (host, int(port)))
+            rude.sendall(greeting(FOR_CONTROL) + encode({**HELLO, "secret": secret is not None}))
+            rude.setblocking(False)
+            ask = encode(asked) * 1000
+            (session,) = await _sessions(receiver)
+            most = 0
+            async with asyncio.timeout(20):
+                while receiver._core.links:
+                    with contextlib.suppress(BlockingIOError, ConnectionError):
+                        rude.send(ask)
+                    await asyncio.sleep(0)
+                    most = max(most, sum(map(len, session._output)))
+            assert most < 4 << 20
+
+
+async def test_a_last_word_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """A connection that is to be closed behind answers that nobody takes is closed all the same."""
+    timing = Timing(heartbeat_s=0.1, dead_after_s=0.5)
+    async with ReceiverServer(f"unix:{tmp_path}/s", timing=timing) as receiver:
+        with socket.socket(socket.AF_UNIX) as rude:
+            rude.connect(f"{tmp_path}/s")
+            rude.setblocking(False)
+            said = greeting(FOR_CONTROL) + encode(HELLO) + encode(OPEN) * 6000 + b"nonsense, and enough of it"
+            await asyncio.get_running_loop().sock_sendall(rude, said)
+            (session,) = await _sessions(receiver)
+            await until(lambda: session.closing is not Closing.OPEN, "the nonsense was read")
+            assert receiver._core.links
+            await until(lambda: not receiver._core.links, "dropped")
+
+
+def test_pings_of_a_receiver_that_does_not_listen_are_not_answered() -> None:
+    """On a sender too: what its peer does not take does not pile up."""
+    world = World()
+    world.receiver()
+    world.open(world.sender())
+    (wire,) = (world.settle(), world.wires(control=True))[1]
+    wire.link.writable = False
+    wire.inbox += encode({"t": "ping", "at": 1}) * 1000
+    while wire.inbox:
+        world._read(wire)
+    assert len(wire.link.output()) < 10
+
+
+async def _sessions(receiver: ReceiverServer) -> list[receiver_module.ReceiverControl]:
+    await until(lambda: bool(receiver._core.sessions), "connected")
+    return list(receiver._core.sessions)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("channel", "", "expected 1 to 255"),
+        ("channel", "x" * 256, "expected 1 to 255"),
+        ("channel", "two\nlines", "expected 1 to 255"),
+        ("stream", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
+        ("codec", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
+    ],
+)
+async def test_names_are_as_long_as_they_may_be(
+    tcp_receiver: ReceiverServer, field: str, value: str, why: str
+) -> None:
+    """What a receiver would keep of an open request is bounded: any other is an error."""
+    said = greeting(FOR_CONTROL) + encode(HELLO) + encode({**OPEN, field: value})
+    async with dialed(tcp_receiver.address, said) as reader, asyncio.timeout(5):
+        *_, last = MessageParser().received(memoryview(await reader.read()))
+    assert (last["t"], last["permanent"]) == ("error", False)
+    assert why in last["message"]
+
+
+def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all senders together; one that is not remembered asks again by itself."""
+    monkeypatch.setattr(receiver_module, "WAITING_LIMIT", 5)
+    world = World()
+    receiver = world.receiver()
+    producers = [world.open(world.sender(), f"c{number}") for number in range(8)]
+    world.settle()
+    assert sum(len(session.waiting) for session in receiver.sessions) == 5
+    for number in range(8):
+        world.inbox(receiver, f"c{number}")
+    world.run(lambda: all(producer.channel.state is SenderState.ATTACHED for producer in producers))
+
+
+def test_what_a_peer_calls_itself_begins_no_line_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Names and reasons of the other side are shown in one line, cut at 1 000 characters."""
+    caplog.set_level(logging.INFO)
+    world = World()
+    name = "n\nERROR all is lost\x1b[2J" + "x" * 3000
+    rude = encode({**HELLO, "node": name}) + encode({"t": "error", "message": name, "permanent": False})
+    connect(world, world.receiver(), greeting(FOR_CONTROL) + rude)
+    told = [record.getMessage() for record in caplog.records]
+    assert any("ERROR all is lost" in line for line in told)
+    assert all(line.isprintable() and len(line) < 2500 for line in told)
+
+
+# -- messages
+
+
+@pytest.mark.parametrize("count", [PACK_COUNT + 1, 5 * PACK_COUNT])
+def test_empty_messages_are_not_all_packed_into_one_frame(count: int) -> None:
+    """What was sent before there was a receiver fits into frames that it takes."""
+    world = World(chunk=1 << 18)
+    producer = world.open(world.sender())
+    for _ in range(count):
+        producer.send(b"")
+    consumer = world.inbox(world.receiver(), buffer=BufferPolicy(max_bytes=None))
+    producer.channel.finish()
+    world.run(lambda: producer.channel.terminal)
+    assert producer.channel.attachments == 1
+    consumer.read()
+    assert len(consumer.items) == count
+
+
+def test_empty_messages_fill_a_queue_too() -> None:
+    """CH-BP-1: a bound in bytes also bounds how many messages wait to be read."""
+    world = World()
+    consumer = world.inbox(world.receiver(), buffer=BufferPolicy(max_bytes=1 << 16))
+    producer = world.open(world.sender())
+    world.run(lambda: producer.channel.state is SenderState.ATTACHED)
+    for _ in range(1000):
+        for _ in range(10):
+            producer.send(b"")
+        world.settle()
+    assert consumer.channel.queued < 500
+    while len(consumer.items) < 10_000:
+        consumer.read()
+        world.settle()
+    assert consumer.channel.queued_bytes == 0
