@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from .address import TcpAddress, parse_address
 from .buffering import open_buffer
 from .core.link import log
+from .core.messages import TEXT_LIMIT
 from .core.sender import SenderCore
 from .core.states import SenderState
 from .core.timing import Timing
@@ -115,8 +116,8 @@ class SenderServer:
             to: the receiver's address; nobody needs to listen there yet.
             codec: ``arrow`` takes pyarrow.RecordBatch, ``bytes`` anything with the buffer protocol.
             schema: the batches' schema; if not given, the first batch's.
-            stream: the identity of the stream, to go on with one that another process has detached. A durable
-                buffer keeps it by itself.
+            stream: the identity of the stream, 1 to 4 096 characters, to go on with one that another process has
+                detached. A durable buffer keeps it by itself.
             replayable: the producer can start anywhere: the stream goes on at the receiver's next number, which
                 ``await channel.attached()`` tells.
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
@@ -140,6 +141,10 @@ class SenderServer:
         if replayable and policy.directory is not None:
             raise ValueError(
                 f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
+            )
+        if stream is not None and not 1 <= len(stream) <= TEXT_LIMIT:
+            raise ValueError(
+                f"the stream {stream[:60]!r} has {len(stream)} characters: expected 1 to {TEXT_LIMIT}"
             )
         opened = open_buffer(policy, check_channel_id(channel_id), codec, schema, stream)
         try:

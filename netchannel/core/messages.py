@@ -30,9 +30,14 @@ MESSAGE_LIMIT = 4 << 20
 STRANGER_LIMIT = 64 << 10
 """The same before the peer has said who it is."""
 
+FIELDS_LIMIT = 64
+"""The most fields in a control message, known or not."""
+
 TEXT_LIMIT = 4096
 """The longest text in a control message, in characters."""
 
+_CONTAINERS = frozenset(bytes([first]) for first in [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
+"""First bytes of maps and arrays in msgpack."""
 _Optional = type(None)
 FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     # both directions
@@ -90,13 +95,13 @@ def _checksum(payload: bytes) -> int:
 def decode(payload: bytes) -> Message:
     """Read and check one message. Raises ProtocolError naming the message, the field and what it holds."""
     try:
-        message = msgpack.unpackb(payload)
+        message = _unpacked(payload)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(f"a control message of {len(payload)} bytes is not msgpack: {error}") from error
-    if not isinstance(message, dict) or not isinstance(message.get("t"), str):
         raise ProtocolError(
-            f"a control message is {str(message)[:80]!r}: expected a map with its type under 't'"
-        )
+            f"a control message of {len(payload)} bytes is no map in msgpack: {str(error) or type(error).__name__}"
+        ) from error
+    if not isinstance(message.get("t"), str):
+        raise ProtocolError(f"a control message is {str(message)[:80]!r}: it has no type under 't'")
     fields = FIELDS.get(message["t"])
     if fields is None:
         raise ProtocolError(f"a control message of unknown type {message['t'][:40]!r}")
@@ -119,6 +124,30 @@ def decode(payload: bytes) -> Message:
                 f"the field {field!r} of a control message {message['t']!r} is {value}: negative"
             )
     return message
+
+
+def _unpacked(payload: bytes) -> Message:
+    """A map of scalars. Nothing nested, of which a message of 4 MiB would take hundreds of MiB of memory."""
+    size = max(1, len(payload))
+    unpacker = msgpack.Unpacker(read_size=size, max_buffer_size=size)
+    unpacker.feed(payload)
+    count = unpacker.read_map_header()
+    if count > FIELDS_LIMIT:
+        raise ValueError(f"it has {count} fields, the limit is {FIELDS_LIMIT}")
+    message: Message = {}
+    for _ in range(count):
+        key = _scalar(unpacker, payload)
+        message[key] = _scalar(unpacker, payload)
+    if unpacker.tell() != len(payload):
+        raise ValueError("something follows the map")
+    return message
+
+
+def _scalar(unpacker: msgpack.Unpacker, payload: bytes) -> Any:
+    at = unpacker.tell()
+    if payload[at : at + 1] in _CONTAINERS:
+        raise ValueError("a map or an array is inside the map")
+    return unpacker.unpack()
 
 
 class MessageParser:

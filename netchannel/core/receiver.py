@@ -316,6 +316,8 @@ class ReceiverControl(ControlLink):
             check_channel_id(message["channel"])
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        if not message["stream"]:
+            raise ProtocolError(f"{self.peer} asks for a channel with a stream without identity")
         self._receiver.requested(self, message, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:

@@ -206,7 +206,38 @@ def test_a_long_control_message_is_refused_before_it_is_kept() -> None:
         )
 
 
-def test_deep_nesting_is_refused() -> None:
-    """CH-BAD-1: msgpack's own limit becomes a typed error."""
-    with pytest.raises(ProtocolError):
-        decode(b"\x91" * 100_000)
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x91" * 100_000,
+        b"\x81\xa1t" + b"\x91" * 100_000,
+        b"\x81\xa1t\xdd" + struct.pack(">I", 4_000_000) + b"\x80" * 4_000_000,
+        b"\xdf"
+        + struct.pack(">I", 800_000)
+        + b"".join(b"\xce%s\xc0" % struct.pack(">I", n) for n in range(800_000)),
+    ],
+    ids=["nested", "nested inside", "wide inside", "wide"],
+)
+def test_what_takes_far_more_memory_than_its_bytes_is_refused(payload: bytes) -> None:
+    """CH-BAD-1: nested, or with very many fields, a control message would take sixty times its size."""
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="is no map in msgpack"):
+        decode(payload)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(payload)
+
+
+FLAT = st.dictionaries(
+    st.text(max_size=40),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    max_size=20,
+)
+
+
+@given(FLAT)
+def test_what_this_page_does_not_know_is_passed_over(extra: dict[str, object]) -> None:
+    """Other fields, whatever they hold."""
+    assert {**decode(msgpack.packb({**extra, **OPEN})), **OPEN} == pytest.approx(
+        {**extra, **OPEN}, nan_ok=True
+    )

@@ -281,6 +281,7 @@ async def _sessions(receiver: ReceiverServer) -> list[receiver_module.ReceiverCo
         ("channel", "", "expected 1 to 255"),
         ("channel", "x" * 256, "expected 1 to 255"),
         ("channel", "two\nlines", "expected 1 to 255"),
+        ("stream", "", "without identity"),
         ("stream", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
         ("codec", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
     ],
