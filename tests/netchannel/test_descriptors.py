@@ -9,11 +9,13 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from tempfile import TemporaryFile
 
 import psutil
 import pytest
 
 from netchannel import ReceiverServer, SenderServer, Timing
+from netchannel.core.control import FOR_CONTROL, greeting
 
 pytestmark = pytest.mark.processes
 
@@ -46,6 +48,15 @@ def start(**commands):
     arguments = asyncio.get_running_loop(), {"take all": take_all, "release": release, **commands}
     threading.Thread(target=obey, args=arguments, daemon=True).start()
 """.replace("OPEN_FILES", str(LIMIT))
+
+LOOPS_OWN_SERVER = """
+from netchannel import receiver
+from netchannel.transports.runner import Listener
+async def listen(address, make_protocol):
+    server = await asyncio.get_running_loop().create_server(make_protocol, "127.0.0.1", 0, backlog=1024)
+    return Listener(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", server.close)
+receiver.listen = listen
+"""
 
 RECEIVER = """
 async def consume(inbox):
@@ -123,28 +134,79 @@ def silent_connections(address: str, count: int) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def script(text: str, *arguments: str) -> AsyncIterator[Script]:
-    """A process on the same kind of event loop as the test, which ends well and says at most what it should."""
+async def running(text: str, *arguments: str, told: list[str]) -> AsyncIterator[Script]:
+    """A process on the same kind of event loop as the test, which ends well; ``told`` gets its lines of errors."""
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PRELUDE + text, loop, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
-    )
-    try:
-        async with asyncio.timeout(40):
-            yield Script(process)
-            _, errors = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.communicate()
-        raise
-    assert process.returncode == 0, errors.decode()
-    told = errors.decode().splitlines()
+    with TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PRELUDE + text, loop, *arguments, stdin=PIPE, stdout=PIPE, stderr=errors
+        )
+        try:
+            async with asyncio.timeout(40):
+                yield Script(process)
+                await process.communicate()
+        except BaseException:
+            process.kill()
+            await process.communicate()
+            raise
+        errors.seek(0)
+        told += errors.read().decode().splitlines()
+    assert process.returncode == 0, told
+
+
+@asynccontextmanager
+async def script(text: str, *arguments: str) -> AsyncIterator[Script]:
+    """The same, of a process that says at most what it should."""
+    told: list[str] = []
+    async with running(text, *arguments, told=told) as process:
+        yield process
     expected = "no connection can be accepted|connections are open"
     assert [line for line in told if not re.search(expected, line)] == []
     assert len(told) <= 2  # one warning per episode
 
 
 OUT = "taken: Too many open files"
+
+
+async def is_answered_later(receiver: Script, address: str) -> bool:
+    """Whether a peer that dials a receiver without descriptors hears from it once there are some again."""
+    host, port = address.split(":")
+    await receiver.do("take all", OUT)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(greeting(FOR_CONTROL))
+    assert await receiver.processor_share() < 0.5
+    await receiver.do("release", "released")
+    try:
+        return bool(await reader.read(1))
+    except ConnectionError:
+        return False
+    finally:
+        writer.close()
+
+
+async def test_who_comes_while_there_are_no_descriptors_waits_and_is_served() -> None:
+    """CH-BAD-3: it is not hung up on, and need not come again."""
+    async with script(RECEIVER, "0") as receiver, SenderServer(timing=TIMING) as sender:
+        address = await receiver.says()
+        assert await is_answered_later(receiver, address)
+        for name in ("old", "new"):
+            await sender.register_channel(name, to=address, codec="bytes").close()
+            assert await receiver.says() == f"{name} ended"
+
+
+async def test_the_event_loops_own_servers_would_not_do() -> None:
+    """CH-BAD-3: uvloop's hangs up on who waits; asyncio's logs an error for every place of its backlog."""
+    own, told = type(asyncio.get_running_loop()).__module__.partition(".")[0], []
+    if own == "asyncio" and sys.version_info >= (3, 12):
+        pytest.skip("known of Python 3.11")
+    async with running(LOOPS_OWN_SERVER + RECEIVER, "0", told=told) as receiver:
+        address = await receiver.says()
+        assert await is_answered_later(receiver, address) is (own == "asyncio")
+        async with SenderServer(timing=TIMING) as sender:
+            for name in ("old", "new"):
+                await sender.register_channel(name, to=address, codec="bytes").close()
+                assert await receiver.says() == f"{name} ended"
+    assert (len(told) > 1000) is (own == "asyncio")
 
 
 async def test_a_receiver_out_of_descriptors_goes_on_and_takes_new_channels_later() -> None:
