@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.values import PeerStatistics
 
-from .link import Closing, Link, log
+from .link import Closing, Link, log, printable
 from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessageParser, encode
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ def greeting(purpose: int) -> bytes:
 def with_check(greeting: bytes) -> bytes:
     """The greeting with its last byte set: the lowest of XXH3-64 over the others."""
     return greeting[:-1] + bytes([xxh3_64_intdigest(greeting[:-1]) & 0xFF])
-
-
-def _printable(text: str) -> str:
-    """What a stranger says, as it may stand in a log or a label: on one line, and no longer than a message of ours."""
-    return text[:1000] if text.isprintable() else ascii(text[:1000])
 
 
 class RoundTrip:
@@ -130,7 +125,7 @@ class ControlLink(Link):
 
     def _told_off(self, message: Message, now: float) -> None:
         """The peer hangs up; only what two versions or two secrets cannot mend is for good."""
-        said = _printable(message["message"])
+        said = printable(message["message"])
         self.cause = f"the other side says: {said}"
         if message["permanent"]:
             self.refused(HandshakeError(f"{self.peer} says: {said}"), now)
@@ -144,7 +139,7 @@ class ControlLink(Link):
             has, lacks = ("asks for", "has none") if message["secret"] else ("has no", "asks for one")
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
         self._peer_nonce = message["nonce"] or b"-"
-        self.node = _printable(message["node"][:200])
+        self.node = printable(message["node"][:200])
         self.peer = f"{self.node} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message["dead_after_ms"] / 3000, 0.01))
         if self.core.secret is None:
@@ -193,14 +188,13 @@ class ControlLink(Link):
 
     def lost(self, reason: str, now: float) -> None:
         """Log it, once: who dials in vain hears it from its channels, which warn once per episode."""
-        if self.greeted:
-            level = logging.WARNING if self.cause else logging.INFO
+        text = "%s: control connection with %s is down: %s"
+        details = (self.core.name, self.peer, self.cause or reason)
+        ordinary = logging.INFO if self.greeted else logging.DEBUG
+        if self.cause and (self.greeted or self.role == b"receiver"):
+            self.core.complain(self.remote, now, text, *details, repeated=ordinary)
         else:
-            level = logging.WARNING if self.cause and self.role == b"receiver" else logging.DEBUG
-        log.log(
-            level,
-            "%s: control connection with %s is down: %s", self.core.name, self.peer, self.cause or reason,
-        )  # fmt: skip
+            log.log(ordinary, text, *details)
         super().lost(reason, now)
 
     def statistics(self, channels: int, now: float) -> PeerStatistics:

@@ -51,7 +51,8 @@ class Incoming(Link):
                 self.send(encode(answer))
             else:
                 self.send(signal(Kind.REFUSED, payload=text.encode()))
-            log.warning("%s: connection from %s closed: %s", self.core.name, self.remote, text)
+            told = "%s: connection from %s closed: %s"
+            self.core.complain(self.remote, now, told, self.core.name, self.remote, text)
             self.close()
             return
         self.disarm()
@@ -60,7 +61,7 @@ class Incoming(Link):
         self.replacement.connected(now)
 
     def _silent(self, now: float) -> None:
-        log.info("%s: %s said nothing for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)
+        log.debug("%s: %s said nothing for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
@@ -101,9 +102,8 @@ class ReceiverData(Link):
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
         channel = self._receiver.redeem(bytes(frame.payload))
         if channel is None:
-            log.warning(
-                "%s: %s presented a token that is not, or no longer, good", self.core.name, self.remote
-            )
+            text = "%s: %s presented a token that is not, or no longer, good"
+            self.core.complain(self.remote, now, text, self.core.name, self.remote)
             self.send(signal(Kind.REFUSED, payload=b"the token is not, or no longer, good"))
             self.close()
             return

@@ -8,7 +8,7 @@ from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, greeting
 from .frames import Buffer, Frame, FrameParser, Kind, signal
-from .link import Closing, Link, log
+from .link import Closing, Link, printable
 from .states import SenderEvent
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class SenderData(Link):
         self.schema_sent = False
         self.context_sent = b""
         self.end_sent = False
-        self._refusal = ""
         self._token = token
         self._parser = FrameParser(channel.core.slab, message_limit=0)
 
@@ -74,9 +73,7 @@ class SenderData(Link):
             case Kind.REFUSED if attached:
                 channel.fail(SenderEvent.GIVE_UP, SchemaMismatch(_text(frame)), now)
             case Kind.REFUSED:
-                self._refusal = f"it was refused: {_text(frame)}"
-                log.info("channel %s: data connection to %s: %s", channel.id, self.remote, self._refusal)
-                self.abort()
+                self.abort(f"it was refused: {printable(_text(frame))}")
             case kind:
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
 
@@ -103,7 +100,7 @@ class SenderData(Link):
     def _lost(self, reason: str, now: float) -> None:
         channel, self.channel = self.channel, None
         if channel is not None:
-            why = f"the data connection to {self.remote} failed: {self._refusal or reason}"
+            why = f"the data connection to {self.remote} failed: {reason}"
             channel.unreachable(SenderEvent.DATA_LOST, why, now)
             self.session.data_lost(channel, now)
 

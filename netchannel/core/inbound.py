@@ -19,7 +19,7 @@ from netchannel.errors import (
 from netchannel.values import Position
 
 from .frames import Buffer, Frame, Kind, signal, unpack
-from .link import because, log
+from .link import because, log, printable
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
 if TYPE_CHECKING:
@@ -298,8 +298,9 @@ class InboundChannel:
                 text = f"{len(self._queue)} messages of stream {self.stream!r} are still to be read"
                 return Refusal("unread", f"channel {self.id!r}: {text}")
             log.warning(
-                "channel %s: stream %s replaces %s at number %s", self.id, stream, self.stream, self.expected
-            )
+                "channel %s: stream %s replaces %s at number %s",
+                self.id, printable(stream), printable(self.stream or ""), self.expected,
+            )  # fmt: skip
             self._begin_anew()
             return None
         text = (
@@ -375,7 +376,8 @@ class InboundChannel:
         if self.expected is None:
             self.expected = self.start = oldest
             self.acked = oldest
-            log.info("channel %s starts at number %d of stream %s", self.id, oldest, self.stream)
+            stream = printable(self.stream or "")
+            log.info("channel %s starts at number %d of stream %s", self.id, oldest, stream)
         self.link = link
         self._receipted = self.expected
         self._dropping = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from netchannel.errors import ProtocolError
 
+from .complaints import Complaints
 from .frames import SLAB, Buffer
 from .timers import Timers
 
@@ -23,7 +24,12 @@ log = logging.getLogger("netchannel")
 
 def because(event: str, why: object) -> str:
     """An event as a log line says it, with its reason if there is one."""
-    return f"{event}: {why}" if why else event
+    return f"{event}: {printable(str(why))}" if why else event
+
+
+def printable(text: str) -> str:
+    """What others say, as it may stand in a log or a label: on one line, and no longer than a message of ours."""
+    return text[:1000] if text.isprintable() else ascii(text[:1000])
 
 
 class Closing(Enum):
@@ -79,7 +85,19 @@ class Core:
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[Worker, None] = {}
+        self._complaints = Complaints()
         self.on_work: Callable[[], None] = lambda: None
+
+    def complain(
+        self, remote: str, now: float, text: str, *details: object, repeated: int = logging.DEBUG
+    ) -> None:
+        """Log what ``remote`` did: as a warning, or, within the same episode of its kind, at the level ``repeated``."""
+        is_news = self._complaints.news(self.origin(remote), text, now)
+        log.log(logging.WARNING if is_news else repeated, text, *details)
+
+    def origin(self, remote: str) -> str:
+        """Who is behind ``remote``, however often it connects."""
+        return remote
 
     def touch(self, link: Link) -> None:
         """Ask the adapter to look at ``link``: output, reading or closing have changed."""
@@ -185,7 +203,8 @@ class Link(ABC):
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """The peer broke the protocol."""
-        log.warning("%s: connection with %s closed: %s", self.core.name, self.remote, error)
+        text = "%s: connection with %s closed: %s"
+        self.core.complain(self.remote, now, text, self.core.name, self.remote, error)
         self.abort(str(error))
 
     @abstractmethod

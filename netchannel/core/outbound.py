@@ -20,7 +20,7 @@ from netchannel.storage import Ending
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
 from .frames import FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
-from .link import because, log
+from .link import because, log, printable
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -385,7 +385,7 @@ class OutboundChannel:
             self._complained = True
             log.warning(
                 "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
-                self.id, self.to, now - self._failing_since, reason, self.head - self.acknowledged,
+                self.id, self.to, now - self._failing_since, printable(reason), self.head - self.acknowledged,
             )  # fmt: skip
 
     def _release(self, now: float) -> None:

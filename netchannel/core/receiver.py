@@ -34,7 +34,6 @@ WAITING_LIMIT = 100_000
 """Channels that senders have asked for and that nobody has registered: so many are remembered, of all senders."""
 STRANGERS = 1024
 """Connections that have not shown who they are: that have said nothing, or whose handshake is not done."""
-COMPLAIN_AGAIN_S = 60.0
 
 
 class Tombstone(NamedTuple):
@@ -85,7 +84,6 @@ class ReceiverCore(Core):
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
         self._tombstones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()
-        self._complain_at = 0.0
 
     def register(
         self,
@@ -169,13 +167,16 @@ class ReceiverCore(Core):
         oldest, _ = max(self.silent, self.unproven, key=len).popitem(last=False)
         self.links.discard(oldest)
         oldest.abort()
-        if now >= self._complain_at:
-            self._complain_at = now + COMPLAIN_AGAIN_S
-            log.warning(
-                "%s: %d connections are open, %d of them have not shown who they are; the limits are %d and %d: the "
-                "oldest of these are dropped, %s is the first",
-                self.name, len(self.links) + 1, strangers, self.max_connections, STRANGERS, oldest.remote,
-            )  # fmt: skip
+        text = (
+            "%s: %d connections are open, %d of them have not shown who they are; the limits are %d and %d: the "
+            "oldest of these are dropped, %s is the first"
+        )
+        counts = (len(self.links) + 1, strangers, self.max_connections, STRANGERS)
+        self.complain("", now, text, self.name, *counts, oldest.remote)
+
+    def origin(self, remote: str) -> str:
+        """A host, if it has one: each of its connections comes from another port."""
+        return remote.rpartition(":")[0]
 
     def accepted(self, incoming: Incoming, purpose: int) -> Link:
         """An incoming connection has said what it is for: who takes it on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from netchannel.core.complaints import Complaints
 from netchannel.core.link import log
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ AT_ONCE = 16
 """Connections that are accepted in one turn of the loop, so that a flood leaves time for those that are there."""
 AGAIN_S = 0.1
 """After how long accepting is tried again when the system could not."""
-COMPLAIN_AGAIN_S = 60.0
 
 
 class Acceptor:
@@ -32,7 +32,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[object]] = set()
         self._paused: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._complain_at = 0.0
+        self._complaints = Complaints()
 
     def add(self, sock: socket.socket) -> None:
         """Accept on ``sock``, which listens, and is closed with the acceptor."""
@@ -79,12 +79,9 @@ class Acceptor:
             task.add_done_callback(self._starting.discard)
 
     def _pause(self, sock: socket.socket, error: OSError) -> None:
-        if self._loop.time() >= self._complain_at:
-            self._complain_at = self._loop.time() + COMPLAIN_AGAIN_S
-            log.warning(
-                "no connection can be accepted at %s: %s; those that come wait, and it is tried again",
-                sock.getsockname(), error,
-            )  # fmt: skip
+        text = "no connection can be accepted at %s: %s; those that come wait, and it is tried again"
+        if self._complaints.news("", text, self._loop.time()):
+            log.warning(text, sock.getsockname(), error)
         self._loop.remove_reader(sock)
         self._paused[sock] = self._loop.call_later(AGAIN_S, self._resume, sock)
 

@@ -15,6 +15,7 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
 from netchannel.core import receiver as receiver_module
+from netchannel.core.complaints import CAUSES, QUIET_S
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
 from netchannel.core.frames import PACK_COUNT, Kind, signal
 from netchannel.core.link import Closing, Link
@@ -38,9 +39,9 @@ OPEN = {
 }
 
 
-def connect(world: World, core: ReceiverCore, said: bytes = b"") -> Link:
+def connect(world: World, core: ReceiverCore, said: bytes = b"", remote: str = "somebody") -> Link:
     """A connection without a wire, of somebody who has said so much."""
-    link: Link = core.accept("somebody")
+    link: Link = core.accept(remote)
     link.connected(world.now)
     while said and link.closing is Closing.OPEN:
         buffer = link.get_buffer(len(said))
@@ -310,13 +311,65 @@ def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pyte
     world.run(lambda: all(producer.channel.state is SenderState.ATTACHED for producer in producers))
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+BROKEN = {
+    "greeting": b"GET / HTTP/1.1\r\n",
+    "version": with_check(GREETING.pack(MAGIC, 98, 99, FOR_CONTROL, 0)),
+    "token": greeting(FOR_DATA) + signal(Kind.ATTACH, payload=bytes(16)),
+    "frame": greeting(FOR_DATA) + bytes(100),
+    "message": greeting(FOR_CONTROL) + bytes(100),
+    "rules": greeting(FOR_CONTROL) + encode(HELLO) + encode({"t": "ready", "channel": "c"}),
+    "secret": greeting(FOR_CONTROL) + encode({**HELLO, "secret": True}),
+}
+
+
+def visit(world: World, core: ReceiverCore, said: bytes, remote: str) -> None:
+    """A connection that breaks the rules."""
+    link = connect(world, core, said, remote)
+    assert not is_open(link)
+    link.lost("reset", world.now)
+
+
+@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN)
+def test_a_stranger_is_warned_of_once(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Once per address and episode, not once per connection; when it was quiet for a while, again."""
+    world = World()
+    receiver = world.receiver()
+    for port in range(500):
+        visit(world, receiver, said, f"10.0.0.1:{port}")
+        world.pass_time(1)
+    assert len(warned(caplog)) == 1
+    visit(world, receiver, said, "10.0.0.2:1")
+    assert len(warned(caplog)) == 2
+    world.pass_time(QUIET_S)
+    visit(world, receiver, said, "10.0.0.1:1")
+    assert len(warned(caplog)) == 3
+
+
+def test_strangers_from_everywhere_are_warned_of_so_often(caplog: pytest.LogCaptureFixture) -> None:
+    """Addresses are as cheap as connections: past a number of them, they count as one."""
+    world = World()
+    receiver = world.receiver()
+    for number in range(10 * CAUSES):
+        visit(world, receiver, BROKEN["greeting"], f"[2001:db8::{number:x}]:1")
+    assert len(warned(caplog)) == CAUSES + 1
+
+
 def test_what_a_peer_calls_itself_begins_no_line_in_a_log(caplog: pytest.LogCaptureFixture) -> None:
     """Names and reasons of the other side are shown in one line, cut at 1 000 characters."""
     caplog.set_level(logging.INFO)
     world = World()
     name = "n\nERROR all is lost\x1b[2J" + "x" * 3000
     rude = encode({**HELLO, "node": name}) + encode({"t": "error", "message": name, "permanent": False})
-    connect(world, world.receiver(), greeting(FOR_CONTROL) + rude)
+    receiver = world.receiver()
+    connect(world, receiver, greeting(FOR_CONTROL) + rude)
+    consumer = world.inbox(receiver)
+    producer = world.open(world.sender(), stream=name)
+    producer.channel.finish(name)
+    world.run(lambda: consumer.channel.terminal)
     told = [record.getMessage() for record in caplog.records]
     assert any("ERROR all is lost" in line for line in told)
     assert all(line.isprintable() and len(line) < 2500 for line in told)
