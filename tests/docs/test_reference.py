@@ -404,9 +404,13 @@ def test_limits_are_those_of_the_code() -> None:
         "channel id": [255],
         "control message": [messages.MESSAGE_LIMIT],
         "control message before the handshake is done": [messages.STRANGER_LIMIT],
+        "fields of a control message": [messages.FIELDS_LIMIT],
+        "text in a control message": [messages.TEXT_LIMIT],
         "payload of a frame": [frames.PAYLOAD_LIMIT],
+        "payload of a frame before the token": [frames.TOKEN_FRAME_LIMIT],
         "body in a `DATA` frame, piece in a `PART`, `SCHEMA` or `CONTEXT` frame": [frames.FRAME_LIMIT],
         "bodies and notes packed together": [frames.PACK_LIMIT],
+        "messages in a frame": [frames.PACK_COUNT],
         "note": [frames.NOTE_LIMIT],
         "body": [MESSAGE_LIMIT],
         "token": [receiver.TOKEN_SIZE, timing.token_s],
@@ -416,7 +420,8 @@ def test_limits_are_those_of_the_code() -> None:
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
         "tombstones": [receiver.TOMBSTONES, receiver.TOMBSTONE_S],
-        "channels that a denied sender waits for": [receiver.WAITING_LIMIT],
+        "channels that denied senders wait for": [receiver.WAITING_LIMIT],
+        "connections that have not shown who they are": [receiver.STRANGERS],
     }
 
 
