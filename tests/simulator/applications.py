@@ -351,6 +351,7 @@ class Receiving:
         self.random = random
         self.consumer: Consumer | None = None
         self.closed: set[str] = set()
+        self.unheard: set[str] = set()  # its end was acknowledged, and nobody heard it
         self._resume: Position | None = None
         self._dropped = 0
         self._mistaken = False
@@ -367,7 +368,9 @@ class Receiving:
 
     def crashed(self) -> None:
         """The process is gone; what it had committed is not."""
-        stream, explicit = self.stream, self.shared.plan.explicit
+        channel, stream, explicit = self.channel, self.stream, self.shared.plan.explicit
+        if channel is not None and channel.state is ReceiverState.ENDED and stream is not None:
+            self.unheard.add(stream.name)
         self.consumer = None
         self._resume = None
         for each in self.shared.streams.values():

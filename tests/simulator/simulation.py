@@ -115,7 +115,8 @@ class Simulation:
 
     def _read_to_the_end(self, index: int) -> bool:
         last = [stream for stream in self.shared[index].streams.values() if stream.total is not None][-1]
-        if last.name in self.receiving[index].closed:
+        receiving = self.receiving[index]
+        if last.name in receiving.closed or last.name in receiving.unheard:
             return True
         return last.ended or bool(last.lossy)
 
