@@ -18,7 +18,8 @@ the CRC (seed 0) of the first line with its newline, as 8 hexadecimal digits.
 The CRC's seed is the CRC of the stream identity. Everything below ``acknowledged`` is forgotten. The segment whose
 first number is ``base`` is durable up to ``offset``, and all segments before it are durable. A mark is written after
 what it tells is true, so an old one tells too little, never too much. Where both slots are lost, the first segment's
-first number is the acknowledged position.
+first number is the acknowledged position. An ``offset`` of 0 with a ``base`` announces, before the last segment is
+deleted, that the next one begins there: so a disk that one acknowledged segment fills is of use again.
 
 **A segment** is a header of 40 bytes and entries, each at a multiple of 8::
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from netchannel.errors import ChannelClosed
 
 from . import opening
-from .faults import NO_SPACE, LogBroken, broken, no_space, over_limit
+from .faults import NO_SPACE, LogBroken, StorageFull, broken, no_space, over_limit
 from .files import RealFiles, nbytes
 from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
 from .manifest import Mark, Marks
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .files import Buffer, FileSystem
     from .manifest import Manifest
-    from .segment import LogRecord, Outline
+    from .segment import LogRecord, Outline, Segment
 
 SEGMENT_BYTES = 1 << 26
 _SEGMENTS_PER_LIMIT = 8
@@ -75,7 +75,7 @@ class SegmentLog:
         self._folder = folder
         self._files = folder.files
         self._marks = marks
-        self._kept = Kept(tuple(found.segments), marks.last.acknowledged, start)
+        self._kept = Kept(tuple(found.segments), marks.last.acknowledged, max(start, marks.last.acknowledged))
         self._reading = Reading(folder.files, folder.path, manifest.stream, self._kept)
         self._tail: Tail | None = None
         if found.segments:
@@ -186,8 +186,12 @@ class SegmentLog:
         entry = Entry(RECORD, flags, sum(map(nbytes, buffers)), first, end, timestamp, size, rows, 0, 0, 0, 0)
         schema_, context_ = self._schemas.of(schema), self._contexts.of(context)
         self._check_writable()
-        tail = self._tail_for(entry.length, (schema_, context_))
-        self._write(tail, entry, buffers, schema_, context_)
+
+        def write() -> None:
+            tail = self._tail_for(entry.length, (schema_, context_))
+            self._write(tail, entry, buffers, schema_, context_)
+
+        self._with_space(write)
 
     def finish(self, failure: str | None = None) -> None:
         """Write the end of the stream behind all messages: a clean one, or the producer's ``failure``.
@@ -198,8 +202,12 @@ class SegmentLog:
         message = b"" if failure is None else failure.encode()
         kind = END if failure is None else FAIL
         entry = Entry(kind, 0, len(message), self.head, self.head, 0, 0, 0, 0, 0, 0, 0)
-        tail = self._tail or self._roll(first_bytes(len(message), ()))
-        self._write(tail, entry, [message], NO_CONTENT, NO_CONTENT)
+
+        def write() -> None:
+            tail = self._tail or self._roll(first_bytes(len(message), ()))
+            self._write(tail, entry, [message], NO_CONTENT, NO_CONTENT)
+
+        self._with_space(write)
         self.ending = Ending(self.head, failure)
 
     def sync(self) -> int:
@@ -311,6 +319,30 @@ class SegmentLog:
         limit = self._max_disk_bytes
         return limit is None or self.head == self.acknowledged or self.disk_bytes + needed <= limit
 
+    def _with_space(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except StorageFull:
+            if not self._start_over():
+                raise
+            write()
+
+    def _start_over(self) -> bool:
+        """Delete the last segment too, where all of it is acknowledged: it may be what the disk is full of.
+
+        Whether anything was. No segment says any more where numbers go on, so the mark must, and durably, before.
+        """
+        if self.head != self.acknowledged or self.disk_bytes <= SEGMENT_HEADER:
+            return False
+        if not self._marks.settle(Mark(self.head, self.head, 0)):
+            return False
+        if self._tail is not None:
+            self._tail.file.close()
+            self._tail = None
+        for segment in self._kept.segments:
+            self._delete(segment)
+        return True
+
     def _tail_for(self, length: int, contents: Sequence[Content]) -> Tail:
         """Where an entry goes: the segment at hand, or a new one. Raises StorageFull."""
         tail = self._tail
@@ -387,13 +419,16 @@ class SegmentLog:
             segment = self._kept.segments[0]
             if segment.end > self.acknowledged:
                 break
-            try:
-                self._files.unlink(segment.path)
-                self._files.sync_directory(self.path)
-            except OSError as error:
-                raise self._break(segment.path, 0, "deleting", error) from error
-            self._kept.segments = self._kept.segments[1:]
-            self.disk_bytes -= segment.size
+            self._delete(segment)
+
+    def _delete(self, oldest: Segment) -> None:
+        try:
+            self._files.unlink(oldest.path)
+            self._files.sync_directory(self.path)
+        except OSError as error:
+            raise self._break(oldest.path, 0, "deleting", error) from error
+        self._kept.drop_oldest()
+        self.disk_bytes -= oldest.size
 
     def _close_files(self) -> None:
         if self._tail is not None:

@@ -27,6 +27,7 @@ _LARGEST_MANIFEST = 1 << 16
 _MARK = struct.Struct("<QQQQ")
 _CRC = struct.Struct("<I")
 _SLOTS = (0, 4096)  # a page each: writing one can not tear the other
+_SIZE = _SLOTS[1] + _MARK.size + _CRC.size
 
 
 class Manifest(NamedTuple):
@@ -95,6 +96,8 @@ class Marks:
         self._failed = False
         known = MARKS in files.list_directory(folder)
         self._file: File = files.open(self._path) if known else files.create(self._path)
+        if self._file.size() < _SIZE:
+            write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
         self._counter, self.last = max((self._read(slot) for slot in _SLOTS), default=(0, Mark()))
 
     def _read(self, slot: int) -> tuple[int, Mark]:
@@ -117,6 +120,12 @@ class Marks:
             self._fail(error)
         else:
             self.last = mark
+
+    def settle(self, mark: Mark) -> bool:
+        """Write ``mark`` and make it durable; whether that worked."""
+        self.write(mark)
+        self.sync()
+        return not self._failed
 
     def sync(self) -> None:
         """Make the last mark durable."""

@@ -39,6 +39,11 @@ class Kept:
         """The number of the next message."""
         return self.segments[-1].end if self.segments else self._start
 
+    def drop_oldest(self) -> None:
+        """Forget the oldest segment; of none, the head is remembered."""
+        self._start = self.segments[0].end
+        self.segments = self.segments[1:]
+
     def holding(self, sequence: int) -> Segment | None:
         """The segment that number ``sequence`` is in, or will be; None if it was deleted."""
         segments = self.segments

@@ -63,7 +63,8 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
         recovery.sealed(base, following)
     if bases:
         recovery.last(bases[-1], sole=len(bases) == 1)
-    head = recovery.result.segments[-1].end if recovery.result.segments else 0
+    # Without a segment, the mark says where numbers go on: `SegmentLog._start_over`.
+    head = recovery.result.segments[-1].end if recovery.result.segments else mark.acknowledged
     if mark.acknowledged > head:
         raise damaged(
             folder / segment_name(bases[-1] if bases else 0),
@@ -107,8 +108,9 @@ class _Recovery:
         path = self._folder / segment_name(base)
         if self._mark.offset and self._mark.base > base:
             raise damaged(self._folder / segment_name(self._mark.base), 0, "the segment is missing")
-        # Earlier segments are deleted only after this one was durable.
-        proven = SEGMENT_HEADER if sole and base else 0
+        # Earlier segments are deleted only after this one was durable, or after the mark said that it was to come.
+        announced = self._mark.base == base and not self._mark.offset
+        proven = SEGMENT_HEADER if sole and base and not announced else 0
         if self._mark.base == base:
             proven = max(proven, self._mark.offset)
         file = self._files.open(path)

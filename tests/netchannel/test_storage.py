@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -302,6 +303,34 @@ def test_a_full_disk_takes_back_the_record_and_goes_on_when_there_is_room() -> N
     assert list(log.read(log.acknowledged)) == [each for each in made if each.end > log.acknowledged]
     files.power_on()
     assert opened(files).head == made[-1].end
+
+
+def test_a_disk_filled_by_a_single_segment_is_of_use_again_once_that_is_acknowledged() -> None:
+    """CH-DUR-3: however often, and wherever a crash interrupts it; numbers go on."""
+    for crash_at in range(16):
+        for seed in range(8):
+            files = SimulatedFiles(seed, capacity=12_000)
+            log = opened(files, segment_bytes=1 << 20)
+            made: list[LogRecord] = []
+            for _ in range(3):
+                fill_up(log, made, size=300)
+                log.sync()
+                log.trim(log.head)
+            acknowledged = log.head
+            assert [name for name in files.names(FOLDER) if name.endswith("segment")] > [f"{0:020}.segment"]
+            files.crash_at = crash_at
+            survived = acknowledged
+            with suppress(Crash):
+                made = fill(log, 2, size=300)
+                survived = log.sync()
+            files.power_on()
+            log = opened(files, segment_bytes=1 << 20)
+            assert log.head >= survived
+            found = [each for each in log.read(log.acknowledged) if each.end > acknowledged]
+            assert [each.end for each in found][-1:] == ([log.head] if log.head > acknowledged else [])
+            assert found == made[: len(found)] or survived == acknowledged
+            log.trim(log.head)
+            fill(log, 1, size=300)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
