@@ -292,6 +292,9 @@ class InboundChannel:
             return Refusal(
                 "held", f"channel {self.id!r} is held by {self.holder}, whose stream has not ended"
             )
+        if self.ended is not None:
+            text = f"stream {self.stream!r} is here to its end, and acknowledged up to {self.acked} of {self.ended}"
+            return Refusal("unread", f"channel {self.id!r}: {text}")
         untouched = self.expected == self.start and not isinstance(self.resume_from, Position)
         if untouched or self.fault.accept_new_stream:
             if self._queue:

@@ -395,8 +395,9 @@ class OutboundChannel:
         if self.link is not None:
             self.link.leave()
             self.link = None
-        if self.state is SenderState.ENDED:
-            self.acknowledged = self.head
+        if self.state is SenderState.ENDED and self.error is None:
+            # Also what another connection, or another process, had sent.
+            self.acknowledged = self.received = self.sent = self.head
         self._pending, self.pending_bytes = [], 0
         self.retention.clear()
         if self.writer is not None:
@@ -542,8 +543,11 @@ class OutboundChannel:
             self.writer.acknowledged(now)
         self.on_change()
 
-    def finished(self, reason: str, message: str, now: float) -> None:
-        """The receiver is done with the stream: it has the end, or its consumer wants no more."""
+    def finished(self, reason: str, message: str, now: float, count: int | None = None) -> None:
+        """The receiver is done with the stream: it has the end, or its consumer wants no more.
+
+        ``count`` is that of its messages, where it may have been another producer that ended it.
+        """
         if self.terminal:
             return
         if reason == "closed":
@@ -553,7 +557,10 @@ class OutboundChannel:
             )
             self.fail(SenderEvent.PEER_CLOSED, ChannelClosedByPeer(text), now)
             return
-        if self.closing is None:
-            text = f"channel {self.id!r} of stream {self.stream!r} has ended at {self.to} before ({message})"
+        if self.closing is None or count not in (None, self.closing.count):
+            text = (
+                f"channel {self.id!r} of stream {self.stream!r} has ended at {self.to} before, after {count} messages "
+                f"({message}); the {self.head} sent here were not taken: send them as another stream"
+            )
             self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)
         self.move(SenderEvent.FINISHED, now)

@@ -242,7 +242,7 @@ class SenderControl(ControlLink):
             case "deny":
                 self._denied(channel, message, now)
             case "finished":
-                channel.finished(message["reason"], message["message"], now)
+                channel.finished(message["reason"], message["message"], now, message["count"])
             case kind:
                 raise ProtocolError(f"{self.peer} sent {kind!r}, which a receiver does not send")
 

@@ -541,6 +541,58 @@ def test_two_live_senders_do_not_fence_each_other() -> None:
     world.run(lambda: second.channel.state is SenderState.ATTACHED)
 
 
+@pytest.mark.parametrize("accept_new_stream", [False, True])
+def test_an_end_that_is_not_acknowledged_is_not_taken_over(accept_new_stream: bool) -> None:
+    """CH-END-6: another stream waits until all of one that is here to its end is acknowledged."""
+    world = World()
+    receiver, sender = world.receiver(), world.sender("first")
+    fault = FaultPolicy(accept_new_stream=accept_new_stream)
+    consumer = world.inbox(receiver, explicit=True, fault=fault)
+    producer = world.open(sender, stream="old")
+    producer.send(b"x")
+    producer.channel.finish()
+    world.run(lambda: consumer.channel.ended == 1)
+    consumer.read()
+    world.crash(sender)
+    other = world.open(world.sender("second"), stream="new")
+    other.send(b"y")
+    world.pass_time(10)
+    assert other.channel.state is SenderState.DENIED
+    with pytest.raises(netchannel.EndOfChannel):
+        consumer.channel.take()
+    consumer.ack(1)
+    again = world.inbox(receiver)
+    world.run(lambda: again.channel.queued == 1)
+
+
+def test_a_stream_that_ended_before_is_not_acknowledged_for_another_length() -> None:
+    """CH-END-9: who sends under the name of a stream that is over is told so, unless it is the same again."""
+    world = World()
+    receiver = world.receiver()
+    world.inbox(receiver)
+    first = world.open(world.sender("first"))
+    first.send(b"x")
+    finished(world, first)
+    longer = repeated(world, 2)
+    assert longer.channel.acknowledged == 0
+    with pytest.raises(netchannel.ChannelClosed, match=r"ended .* before, after 1 messages.* the 2 sent"):
+        longer.send(b"x")
+    same = repeated(world, 1)
+    assert same.channel.error is None
+    counters = (same.channel.sent, same.channel.received, same.channel.acknowledged)
+    assert counters == (1, 1, 1)
+
+
+def repeated(world: World, count: int) -> Producer:
+    """Somebody sends ``count`` messages under the name of a stream that is over, to the end."""
+    producer = world.open(world.sender())
+    for _ in range(count):
+        producer.send(b"x")
+    producer.channel.finish()
+    world.run(lambda: producer.channel.terminal)
+    return producer
+
+
 # -- flow
 
 
