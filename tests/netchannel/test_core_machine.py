@@ -456,12 +456,8 @@ class Pair(RuleBasedStateMachine):
             if isinstance(core, SenderCore):
                 assert core.peers == {}
             elif isinstance(core, ReceiverCore):
-                assert (core.channels, core.sessions, core.incoming, core.farewells) == (
-                    {},
-                    set(),
-                    set(),
-                    set(),
-                )
+                left = (core.channels, core.sessions, core.links, core.silent, core.unproven, core.farewells)
+                assert not any(left), left
 
 
 def no_violation(link: Link, error: ProtocolError, now: float) -> None:
