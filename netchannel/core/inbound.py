@@ -11,10 +11,8 @@ from netchannel.errors import (
     ChannelFailed,
     EndOfChannel,
     NetChannelError,
-    PositionLost,
     ProtocolError,
     SchemaMismatch,
-    StreamReplaced,
 )
 from netchannel.values import Position
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from netchannel.values import BufferPolicy, FaultPolicy
 
     from .data_receiver import ReceiverData
-    from .messages import Message
     from .receiver import ReceiverControl, ReceiverCore
     from .timers import Timer
 
@@ -46,13 +43,6 @@ class Item(NamedTuple):
     sequence: int
     timestamp: int
     context: memoryview | None
-
-
-class Refusal(NamedTuple):
-    """Why an open request is denied: a code for the sender's core, a sentence for its owner."""
-
-    code: str
-    message: str
 
 
 class InboundChannel:
@@ -264,75 +254,11 @@ class InboundChannel:
 
     # -- the connection's side
 
-    def refusal(self, session: ReceiverControl, request: Message, now: float) -> Refusal | None:
-        """What stands against the open request; None takes it."""
-        if request["codec"] != self.codec:
-            text = f"channel {self.id!r} has the codec {self.codec!r} here, {request['codec']!r} at {session.peer}"
-            self.fail(SchemaMismatch(text), now)
-            return Refusal("codec", text)
-        if request["lossy"] and self.explicit:
-            text = (
-                f"channel {self.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
-            )
-            return Refusal("policy", f"{text}: use one or the other")
-        if request["schema"] is not None:
-            try:
-                self.learn(request["schema"])
-            except SchemaMismatch as error:
-                self.fail(error, now)
-                return Refusal("schema", str(error))
-        if self.stream is not None and self.stream != request["stream"]:
-            refusal = self._other_stream(session, request["stream"], now)
-            if refusal is not None:
-                return refusal
-        return self._misplaced(request, now)
-
-    def _other_stream(self, session: ReceiverControl, stream: str, now: float) -> Refusal | None:
-        if self.session is not None and self.session is not session:
-            return Refusal(
-                "held", f"channel {self.id!r} is held by {self.holder}, whose stream has not ended"
-            )
-        if self.ended is not None:
-            text = f"stream {self.stream!r} is here to its end, and acknowledged up to {self.acked} of {self.ended}"
-            return Refusal("unread", f"channel {self.id!r}: {text}")
-        untouched = self.expected == self.start and not isinstance(self.resume_from, Position)
-        if untouched or self.fault.accept_new_stream:
-            if self._queue:
-                text = f"{len(self._queue)} messages of stream {self.stream!r} are still to be read"
-                return Refusal("unread", f"channel {self.id!r}: {text}")
-            log.warning(
-                "channel %s: stream %s replaces %s at number %s",
-                self.id, printable(stream), printable(self.stream or ""), self.expected,
-            )  # fmt: skip
-            self._begin_anew()
-            return None
-        text = (
-            f"channel {self.id!r} was at number {self.expected or 0} of stream {self.stream!r}; its sender came back "
-            f"as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
-            f"Register the channel again, without resume_from, to take the new stream"
-        )
-        self.fail(StreamReplaced(text), now)
-        return Refusal("replaced", text)
-
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Another stream takes the place of this one."""
         start = self.resume_from if isinstance(self.resume_from, int) else None
         self.stream, self.expected, self.start, self.acked = None, start, start, start or 0
         self.last_note = b""
-
-    def _misplaced(self, request: Message, now: float) -> Refusal | None:
-        head = request["head"]
-        if self.expected is None or head is None:
-            return None
-        place = f"channel {self.id!r} is to go on at number {self.expected} of stream {request['stream']!r}"
-        error: NetChannelError
-        if self.expected > head:
-            error = StreamReplaced(f"{place}, which has only got to {head}: that is another stream")
-        elif self.expected < request["oldest"]:
-            error = PositionLost(f"{place}, whose oldest kept message is {request['oldest']}")
-        else:
-            return None
-        self.fail(error, now)
-        return Refusal("position", str(error))
 
     def grant(self, session: ReceiverControl, stream: str, token: bytes, now: float) -> None:
         """Promise the channel to ``session`` for as long as the token is good; older attempts are void."""

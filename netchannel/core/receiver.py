@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
+from .admission import refusal
 from .control import FOR_CONTROL, ControlLink
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
@@ -226,11 +227,11 @@ class ReceiverCore(Core):
             text = f"channel {channel_id!r} is not registered there"
             session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
             return
-        refusal = channel.refusal(session, request, now)
-        if refusal is not None:
+        against = refusal(channel, session, request, now)
+        if against is not None:
             self._wait(session, channel_id)
             session.say(
-                "deny", channel=channel_id, request=number, code=refusal.code, message=refusal.message[:1000]
+                "deny", channel=channel_id, request=number, code=against.code, message=against.message[:1000]
             )
             return
         self._grant(channel, session, request, now)
