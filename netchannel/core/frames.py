@@ -179,7 +179,7 @@ def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
             pieces.append(_PAD[:padding])
         length += body.size + padding
     fields = _fields(Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp)
-    if length <= PACK_LIMIT:
+    if len(messages) > 1 or length <= PACK_LIMIT:
         return [_joined(fields, tables, *pieces)]
     return _scattered(fields, [tables, *pieces])
 

@@ -475,3 +475,13 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
         timeout=60,
     )
     assert [block.text for block in blocks(README) if block.language == "mermaid"] == [drawn.stdout]
+
+
+def test_every_failure_names_a_test() -> None:
+    """The failure model's tests exist."""
+    page = (DOCS / "topics" / "failures.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
+    assert len(named) > 30
+    for file, function in named:
+        source = (ROOT / "tests" / "netchannel" / file).read_text()
+        assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
