@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 from netchannel.core.complaints import Complaints
 from netchannel.core.link import log
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
 AT_ONCE = 16
@@ -72,6 +72,10 @@ class Acceptor:
             except OSError as error:
                 self._pause(sock, error)
                 return
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                # asyncio sets it by itself where a socket says that its protocol is TCP, which accepted ones do not:
+                # without it, answers wait for the peer's delayed acknowledgements, 40 ms each.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self._loop.create_task(
                 self._loop.connect_accepted_socket(self._make_protocol, connection), name="netchannel accepts"
             )

@@ -648,6 +648,19 @@ async def test_who_comes_and_goes_ends_no_wait() -> None:
                 await inbox.recv()
 
 
+@pytest.mark.parametrize("data_ports", [None, "ephemeral"])
+async def test_nothing_small_waits_for_more(data_ports: str | None, sender: SenderServer) -> None:
+    """CH-REG-4: on both ends of both kinds of connections; else each answer takes a delayed acknowledgement."""
+    async with ReceiverServer(data_ports=data_ports) as receiver:
+        receiver.register_channel("c", codec="bytes")
+        await sender.register_channel("c", to=receiver.address, codec="bytes").attached()
+        for server in (sender, receiver):
+            assert server._runner is not None
+            sockets = [each._transport.get_extra_info("socket") for each in server._runner.protocols]
+            assert len(sockets) == 2
+            assert all(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for sock in sockets)
+
+
 async def test_silent_connections_hold_up_no_one() -> None:
     """CH-BAD-2: 500 of them, and a real channel is served meanwhile; after the deadline they are gone."""
     timing = Timing(handshake_s=0.5)
