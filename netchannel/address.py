@@ -1,4 +1,4 @@
-"""Addresses of receivers: ``host:port`` for TCP, ``unix:/path``, and ``mem:name`` for this process' memory."""
+"""Addresses of TCP: ``host:port``. Those of other transports begin with a scheme and are their own business."""
 
 from __future__ import annotations
 
@@ -17,37 +17,8 @@ class TcpAddress:
         return f"{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
-    """A socket in the file system of this machine."""
-
-    path: str
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryAddress:
-    """A name within this process."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"mem:{self.name}"
-
-
-Address = TcpAddress | UnixAddress | MemoryAddress
-
-
-def parse_address(text: str) -> Address:
-    """Read ``host:port``, ``[v6]:port``, ``unix:/path`` or ``mem:name``. Raises ValueError with what was expected."""
-    if text.startswith("mem:") and len(text) > len("mem:"):
-        return MemoryAddress(text[len("mem:") :])
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return UnixAddress(text[len("unix:") :])
-    if text in ("mem:", "unix:"):
-        raise ValueError(f"the address {text!r} is not complete: expected mem:name or unix:/path")
+def parse_address(text: str) -> TcpAddress:
+    """Read ``host:port`` or ``[v6]:port``. Raises ValueError with what was expected."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -56,5 +27,8 @@ def parse_address(text: str) -> Address:
     if not colon or not host:
         raise ValueError(f"the address {text!r} is not host:port, unix:/path or mem:name")
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"the address {text!r} has the port {port!r}: expected a number from 0 to 65535")
+        raise ValueError(
+            f"the address {text!r} has the port {port!r}: expected a number from 0 to 65535, or a scheme that is "
+            f"registered in this process"
+        )
     return TcpAddress(host, int(port))

@@ -7,7 +7,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .address import TcpAddress, parse_address
+from .address import parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
 from .core.link import log
 from .core.receiver import ReceiverCore
@@ -15,7 +15,8 @@ from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .sender import encoded, node_name, wall_us
 from .transports.ports import DataPorts, parse_data_ports
-from .transports.runner import LinkProtocol, Listener, Runner, listen
+from .transports.runner import LinkProtocol, Runner
+from .transports.schemes import listen, scheme_of
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from .codec import Decoder
     from .core.inbound import InboundChannel, Item
+    from .transports import Listener
 
 MESSAGE_LIMIT = 1 << 30
 
@@ -42,12 +44,13 @@ MESSAGE_LIMIT = 1 << 30
 class ReceiverServer:
     """All streams that a process receives; an async context manager that listens at one address.
 
-    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path`` or ``mem:name``; ``advertise`` is how others
-    reach it, where that differs. Data connections go to the address that the sender dialed, or to ``data_ports``: a
-    range (``"40000-40999"``) or ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message
-    taken, in bytes. ``secret`` must be the senders', where there is no TLS. ``max_connections`` bounds connections of
-    both kinds; None is three quarters of the files that the process may have open. On leaving the context its
-    channels are detached: their senders keep what is not acknowledged for a successor.
+    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path``, ``mem:name``, or of a scheme that was
+    registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that differs. Data
+    connections go to the address that the sender dialed, or to ``data_ports``: a range (``"40000-40999"``) or
+    ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
+    be the senders', where there is no TLS. ``max_connections`` bounds connections of both kinds; None is three
+    quarters of the files that the process may have open. On leaving the context its channels are detached: their
+    senders keep what is not acknowledged for a successor.
     """
 
     def __init__(
@@ -217,10 +220,9 @@ def _most_connections() -> int:
 
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:
-    where = parse_address(listen)
-    if not isinstance(where, TcpAddress):
+    if scheme_of(listen) != "tcp":
         raise NetChannelError(f"data_ports needs TCP, and this server listens on {listen}")
-    return where.host, parse_data_ports(data_ports)
+    return parse_address(listen).host, parse_data_ports(data_ports)
 
 
 class ReceiverChannel:

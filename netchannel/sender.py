@@ -10,7 +10,6 @@ import time
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
-from .address import TcpAddress, parse_address
 from .buffering import open_buffer
 from .core.link import log
 from .core.messages import TEXT_LIMIT
@@ -19,6 +18,7 @@ from .core.states import SenderState
 from .core.timing import Timing
 from .errors import BufferFull, NetChannelError
 from .transports.runner import Runner
+from .transports.schemes import check
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -109,7 +109,7 @@ class SenderServer:
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
     ) -> SenderChannel:
-        """Make a channel to the receiver at ``to`` (``host:port``, ``unix:/path`` or ``mem:name``); returns at once.
+        """Make a channel to the receiver at ``to``, its ``address``; returns at once.
 
         Args:
             channel_id: 1 to 255 bytes of printable UTF-8; the receiver registers the same.
@@ -132,11 +132,7 @@ class SenderServer:
             ValueError: ``to`` is no address, or the settings do not go together.
         """
         runner = self._running()
-        where = parse_address(to)
-        if isinstance(where, TcpAddress) and where.port == 0:
-            raise ValueError(
-                f"the address {to!r} has port 0, which only a receiver can listen on: give its real one"
-            )
+        check(to)
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import netchannel
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy
 from netchannel.address import TcpAddress, parse_address
+from netchannel.transports.schemes import scheme_of
 
 from .errors import SparkBridgeError
 from .schemas import DeclaredSchema, Normaliser, arrow_schema
@@ -90,9 +91,9 @@ def _announcement(channel: str) -> str:
 
 def _listen_address(peer: str) -> str:
     """Any port on the interface by which this machine reaches ``peer``."""
+    if scheme_of(peer) != "tcp":
+        raise SparkBridgeError(f"{peer} is not TCP: tasks announce themselves to host:port")
     address = parse_address(peer)
-    if not isinstance(address, TcpAddress):
-        raise SparkBridgeError(f"{peer} is within one machine: tasks announce themselves to host:port")
     family, kind, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)

@@ -1,1 +1,7 @@
-"""What moves the bytes of links: TCP and this process' memory, both as asyncio transports."""
+"""What moves the bytes of links: TCP, Unix sockets and this process' memory, and whatever else is registered."""
+
+from .interface import Listener, MakeProtocol, Transport
+from .schemes import register, unregister
+from .sockets import connect_with, listen_on
+
+__all__ = ["Listener", "MakeProtocol", "Transport", "connect_with", "listen_on", "register", "unregister"]

@@ -59,7 +59,8 @@ class Acceptor:
     async def stop(self) -> None:
         """The same, and wait until every connection that was accepted has its protocol."""
         self.close()
-        await asyncio.gather(*self._starting)
+        if self._starting:
+            await asyncio.wait(self._starting)
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(AT_ONCE):

@@ -1,4 +1,4 @@
-"""Connections within a process, addressed by name, as asyncio transports: the same protocol as over TCP.
+"""Connections within a process: ``mem:name``, as asyncio transports: the same protocol as over TCP.
 
 The two ends may live on different event loops.
 """
@@ -6,43 +6,56 @@ The two ends may live on different event loops.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from typing import TYPE_CHECKING, Any
+
+from .interface import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-_listeners: dict[str, tuple[asyncio.AbstractEventLoop, Callable[[], asyncio.BufferedProtocol]]] = {}
+    from .interface import MakeProtocol
+
+_listeners: dict[str, tuple[asyncio.AbstractEventLoop, MakeProtocol]] = {}
 
 
-def listen(name: str, make_protocol: Callable[[], asyncio.BufferedProtocol]) -> None:
-    """Accept connections to ``name`` on the running loop. Raises OSError if the name is taken."""
-    if name in _listeners:
-        raise OSError(f"cannot listen on mem:{name}: the name is in use in this process")
-    _listeners[name] = asyncio.get_running_loop(), make_protocol
+def check(address: str) -> None:
+    """Raise ValueError if ``address`` has no name."""
+    if address == "mem:":
+        raise ValueError(f"the address {address!r} is not complete: expected mem:name")
 
 
-def stop_listening(name: str) -> None:
-    """Accept no more connections to ``name``."""
-    del _listeners[name]
-
-
-def connect(name: str, protocol: asyncio.BufferedProtocol) -> None:
-    """Connect ``protocol``, on the running loop, to whoever listens. Raises ConnectionRefusedError."""
-    if name not in _listeners:
-        raise ConnectionRefusedError(f"nobody listens on mem:{name} in this process")
-    loop, make_protocol = _listeners[name]
-    here = MemoryTransport(asyncio.get_running_loop(), f"mem:{name}")
-    there = MemoryTransport(loop, f"mem:{name}")
+async def connect(address: str, make_protocol: MakeProtocol) -> None:
+    """Connect to whoever listens at ``address``. Raises ConnectionRefusedError."""
+    check(address)
+    if address not in _listeners:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {address} in this process")
+    loop, make_peer = _listeners[address]
+    here = MemoryConnection(asyncio.get_running_loop(), address)
+    there = MemoryConnection(loop, address)
     here.peer, there.peer = there, here
-    there.call(lambda: there.start(make_protocol()))
-    here.start(protocol)
+    there.call(lambda: there.start(make_peer()))
+    here.start(make_protocol())
 
 
-class MemoryTransport(asyncio.Transport):
+async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
+    """Accept connections at ``address``, on the running loop."""
+    check(address)
+    if address in _listeners:
+        raise OSError(errno.EADDRINUSE, "the name is in use in this process")
+    _listeners[address] = asyncio.get_running_loop(), make_protocol
+    return Listener(address, lambda: _stop_listening(address))
+
+
+def _stop_listening(address: str) -> None:
+    del _listeners[address]
+
+
+class MemoryConnection(asyncio.Transport):
     """One end of a connection in memory."""
 
-    peer: MemoryTransport
+    peer: MemoryConnection
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__({"peername": name})

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
-import os
-import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import uvloop
 
-from netchannel.address import MemoryAddress, TcpAddress, UnixAddress, parse_address
+from netchannel.address import TcpAddress
 from netchannel.core.link import Closing, log
 from netchannel.values import Key, ServerStatistics
 
-from . import memory
-from .accepting import Acceptor
 from .lag import Lag
+from .schemes import connect
+from .tcp import limit_silence
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable
 
     from netchannel.core.link import Core, Job, Link
     from netchannel.values import ChannelStatistics, PeerStatistics
 
-BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted."""
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
 NEVER = math.inf
@@ -50,25 +45,17 @@ class LinkProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
-        peer = transport.get_extra_info("peername")
-        # A connection to a Unix socket comes from nowhere: it is named after where it went.
-        name = str(TcpAddress(*peer[:2])) if isinstance(peer, tuple) else peer or self._here(transport)
-        self._link = self._make_link(str(name))
+        self._link = self._make_link(_remote(transport))
         self._link.adapter = self
         self._runner.protocols.add(self)
         self._set_options(transport.get_extra_info("socket"))
         self._link.connected(self._runner.clock())
         self.apply()
 
-    @staticmethod
-    def _here(transport: asyncio.Transport) -> str:
-        return f"unix:{transport.get_extra_info('sockname')}"
-
     def _set_options(self, sock: socket.socket | None) -> None:
         # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
-        if sock is not None and self._link.control and sock.family != socket.AF_UNIX:
-            dead_after_ms = int(self._runner.core.timing.dead_after_s * 1000)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, dead_after_ms)
+        if sock is not None and self._link.control:
+            limit_silence(sock, self._runner.core.timing.dead_after_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._link.get_buffer(sizehint)
@@ -126,6 +113,18 @@ class LinkProtocol(asyncio.BufferedProtocol):
             transport.writelines(buffers)
         if link.closing is Closing.FLUSH and link.writable:
             transport.close()
+
+
+def _remote(transport: asyncio.Transport) -> str:
+    """The other side's name."""
+    match transport.get_extra_info("peername"):
+        case (str(host), int(port), *_):
+            return str(TcpAddress(host, port))
+        case str(name) if name:
+            return name
+    # Who connects to a Unix socket comes from nowhere: it is named after where it went.
+    own = transport.get_extra_info("sockname")
+    return f"unix:{own}" if isinstance(own, str) and own else "a peer without a name"
 
 
 class Runner:
@@ -205,9 +204,10 @@ class Runner:
             link.lost(reason, self.clock())
 
     def _dialed(self, task: asyncio.Task[None]) -> None:
-        del self._dialing[task]
+        link = self._dialing.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: dialing failed", self.core.name, exc_info=error)
+            log.error("%s: dialing %s failed", self.core.name, link.remote, exc_info=error)
+            self._not_connected(link, f"its transport failed: {error!r}")
         self.check_done()
 
     def _set_alarm(self, when: float) -> None:
@@ -272,106 +272,3 @@ class Runner:
             self._alarm.cancel()
         self.core.timers.on_earlier = lambda when: None
         self.core.on_work = lambda: None
-
-
-async def connect(address: str, make_protocol: Callable[[], LinkProtocol]) -> None:
-    """Connect to ``address``. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    where = parse_address(address)
-    if isinstance(where, MemoryAddress):
-        memory.connect(where.name, make_protocol())
-    elif isinstance(where, UnixAddress):
-        await loop.create_unix_connection(make_protocol, where.path)
-    else:
-        await loop.create_connection(make_protocol, where.host, where.port)
-
-
-class Listener:
-    """A place where connections are accepted. ``address`` is the one that is bound."""
-
-    def __init__(self, address: str, close: Callable[[], None], acceptor: Acceptor | None = None) -> None:
-        self.address = address
-        self._close = close
-        self._acceptor = acceptor
-
-    def descriptors(self) -> list[int]:
-        """Of the sockets that listen."""
-        return [] if self._acceptor is None else [sock.fileno() for sock in self._acceptor.sockets]
-
-    def close(self) -> None:
-        """Accept no more."""
-        self._close()
-
-    async def stop(self) -> None:
-        """Wait, once closed, until no connection is being accepted any more."""
-        if self._acceptor is not None:
-            await self._acceptor.stop()
-
-
-async def listen(address: str, make_protocol: Callable[[], LinkProtocol]) -> Listener:
-    """Accept connections at ``address``. Raises OSError naming it, e.g. when the port is in use."""
-    where = parse_address(address)
-    if isinstance(where, MemoryAddress):
-        memory.listen(where.name, make_protocol)
-        return Listener(address, lambda: memory.stop_listening(where.name))
-    if isinstance(where, UnixAddress):
-        _clear(where)
-    try:
-        sockets = [_bind_unix(where)] if isinstance(where, UnixAddress) else await _bind_tcp(where)
-    except OSError as error:
-        raise _cannot_listen(address, error) from None
-    acceptor = Acceptor(make_protocol)
-    for sock in sockets:
-        acceptor.add(sock)
-    if isinstance(where, TcpAddress):
-        port = sockets[0].getsockname()[1]
-        return Listener(str(TcpAddress(where.host, port)), acceptor.close, acceptor)
-
-    def close() -> None:
-        acceptor.close()
-        Path(where.path).unlink(missing_ok=True)
-
-    return Listener(str(where), close, acceptor)
-
-
-def _cannot_listen(address: str, error: OSError) -> OSError:
-    # A name that is not known has no number that the system knows.
-    why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-    return OSError(error.errno, f"cannot listen on {address}: {why}")
-
-
-async def _bind_tcp(where: TcpAddress) -> list[socket.socket]:
-    """One socket for each address that the host's name stands for."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    sockets: list[socket.socket] = []
-    try:
-        for family, _, _, _, name in dict.fromkeys(found):
-            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
-    except OSError:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
-
-
-def _bind_unix(where: UnixAddress) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.bind(where.path)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _clear(where: UnixAddress) -> None:
-    """Remove the socket of a process that was killed; one that answers is in use."""
-    path = Path(where.path)
-    with socket.socket(socket.AF_UNIX) as probe:
-        if path.is_socket() and probe.connect_ex(where.path) == 0:
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {where}: another process does")
-    if path.is_socket():
-        path.unlink()

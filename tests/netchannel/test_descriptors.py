@@ -51,7 +51,7 @@ def start(**commands):
 
 LOOPS_OWN_SERVER = """
 from netchannel import receiver
-from netchannel.transports.runner import Listener
+from netchannel.transports import Listener
 async def listen(address, make_protocol):
     server = await asyncio.get_running_loop().create_server(make_protocol, "127.0.0.1", 0, backlog=1024)
     return Listener(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", server.close)

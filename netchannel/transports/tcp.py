@@ -1,0 +1,60 @@
+"""Connections over TCP: ``host:port`` or ``[v6]:port``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+from netchannel.address import TcpAddress, parse_address
+
+from .sockets import BACKLOG, connect_with, listen_on
+
+if TYPE_CHECKING:
+    from .interface import Listener, MakeProtocol
+
+
+def check(address: str) -> None:
+    """Raise ValueError if ``address`` is not host:port, or has port 0."""
+    if parse_address(address).port == 0:
+        raise ValueError(
+            f"the address {address!r} has port 0, which only a receiver can listen on: give its real one"
+        )
+
+
+async def connect(address: str, make_protocol: MakeProtocol) -> None:
+    """Connect to ``address``."""
+    where = parse_address(address)
+    create = partial(asyncio.get_running_loop().create_connection, host=where.host, port=where.port)
+    await connect_with(create, make_protocol)
+
+
+async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
+    """Accept connections at ``address``; port 0 takes a free one."""
+    where = parse_address(address)
+    sockets = await _bind(where)
+    port = sockets[0].getsockname()[1]
+    return listen_on(str(TcpAddress(where.host, port)), sockets, make_protocol)
+
+
+async def _bind(where: TcpAddress) -> list[socket.socket]:
+    """One socket for each address that the host's name stands for."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, name in dict.fromkeys(found):
+            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def limit_silence(sock: socket.socket, limit_s: float) -> None:
+    """Let the kernel drop the connection when what was sent is not acknowledged for so long."""
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))

@@ -1,0 +1,61 @@
+"""Connections over sockets in the file system of this machine: ``unix:/path``."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .sockets import BACKLOG, connect_with, listen_on
+
+if TYPE_CHECKING:
+    from .interface import Listener, MakeProtocol
+
+
+def check(address: str) -> None:
+    """Raise ValueError if ``address`` has no path."""
+    _path(address)
+
+
+def _path(address: str) -> str:
+    path = address.removeprefix("unix:")
+    if not path:
+        raise ValueError(f"the address {address!r} is not complete: expected unix:/path")
+    return path
+
+
+async def connect(address: str, make_protocol: MakeProtocol) -> None:
+    """Connect to ``address``."""
+    create = partial(asyncio.get_running_loop().create_unix_connection, path=_path(address))
+    await connect_with(create, make_protocol)
+
+
+async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
+    """Accept connections at ``address``; its socket is removed when the listener is closed."""
+    path = _path(address)
+    _clear(path)
+    sock = _bind(path)
+    return listen_on(address, [sock], make_protocol, on_close=lambda: Path(path).unlink(missing_ok=True))
+
+
+def _bind(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _clear(path: str) -> None:
+    """Remove the socket of a process that was killed; one that answers is in use."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        if Path(path).is_socket() and probe.connect_ex(path) == 0:
+            raise OSError(errno.EADDRINUSE, "another process listens there")
+    if Path(path).is_socket():
+        Path(path).unlink()

@@ -1,0 +1,114 @@
+"""Which transport carries an address, and what is made of one that misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import netchannel
+from netchannel import FaultPolicy, ReceiverServer, SenderServer
+from netchannel.transports import Listener, MakeProtocol, register, unregister
+from netchannel.transports.schemes import check, scheme_of
+from tests.support.framed import FramedTransport
+
+
+@pytest.fixture
+def framed() -> Iterator[str]:
+    register("framed", FramedTransport("framed"))
+    yield "framed:127.0.0.1:0"
+    unregister("framed")
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme"),
+    [
+        ("localhost:80", "tcp"),
+        ("[::1]:80", "tcp"),
+        ("framed:localhost:80", "framed"),
+        ("framedhost:80", "tcp"),
+        ("mem:a:b", "mem"),
+        ("unix:/a:b", "unix"),
+    ],
+)
+@pytest.mark.usefixtures("framed")
+def test_an_address_belongs_to_the_scheme_that_it_begins_with(address: str, scheme: str) -> None:
+    check(address)
+    assert scheme_of(address) == scheme
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("nonsense", "is not host:port, unix:/path or mem:name"),
+        (":80", "is not host:port"),
+        ("::1:80", r"expected \[host\]:port"),
+        ("host:99999", "a number from 0 to 65535"),
+        ("framed:host", "a scheme that is registered in this process"),
+        ("host:0", "port 0, which only a receiver can listen on"),
+        ("unix:", "expected unix:/path"),
+        ("mem:", "expected mem:name"),
+    ],
+)
+async def test_what_is_no_address_says_what_was_expected(
+    address: str, expected: str, sender: SenderServer
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        sender.register_channel("c", to=address)
+
+
+@pytest.mark.parametrize("taken", ["tcp", "unix", "mem", "framed"])
+@pytest.mark.usefixtures("framed")
+def test_a_scheme_is_registered_once(taken: str) -> None:
+    with pytest.raises(ValueError, match="is taken"):
+        register(taken, FramedTransport(taken))
+
+
+@pytest.mark.parametrize("bad", ["", "1a", "a:b", "a b", "ä"])
+def test_a_scheme_is_a_word(bad: str) -> None:
+    with pytest.raises(ValueError, match="is no scheme"):
+        register(bad, FramedTransport(bad))
+
+
+def test_a_scheme_that_is_unregistered_is_free() -> None:
+    register("framed", FramedTransport("framed"))
+    unregister("framed")
+    with pytest.raises(KeyError):
+        unregister("framed")
+    with pytest.raises(ValueError, match="registered"):
+        check("framed:host")
+
+
+@pytest.mark.parametrize("address", ["unix:/tmp/s", "mem:a", "framed:127.0.0.1:0"])
+@pytest.mark.usefixtures("framed")
+def test_ports_for_data_are_tcps_own(address: str) -> None:
+    """CH-DATA-2: refused where the receiver is made."""
+    with pytest.raises(netchannel.NetChannelError, match="data_ports needs TCP"):
+        ReceiverServer(address, data_ports="ephemeral")
+
+
+class Failing:
+    """A transport with a mistake in it."""
+
+    def check(self, address: str) -> None:
+        pass
+
+    async def connect(self, address: str, make_protocol: MakeProtocol) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    async def listen(self, address: str, make_protocol: MakeProtocol) -> Listener:
+        raise NotImplementedError
+
+
+async def test_a_transport_that_raises_what_it_should_not_is_named(
+    sender: SenderServer, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    """CH-FLT-1: the channel fails as its policy says, instead of waiting for a connection that never comes."""
+    register("failing", Failing())
+    request.addfinalizer(lambda: unregister("failing"))
+    outbox = sender.register_channel("c", to="failing:x", codec="bytes", fault=FaultPolicy(retry=0))
+    with pytest.raises(
+        netchannel.ChannelBroken, match=r"its transport failed: ZeroDivisionError\('a mistake'\)"
+    ):
+        await outbox.close()
+    assert "dialing failing:x failed" in caplog.text
