@@ -480,8 +480,9 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
 def test_every_failure_names_a_test() -> None:
     """The failure model's tests exist."""
     page = (DOCS / "topics" / "failures.md").read_text()
-    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
+    named = re.findall(r"`((?:test_|testing/)\w+\.py)::(test_\w+)`", page)
     assert len(named) > 30
     for file, function in named:
-        source = (ROOT / "tests" / "netchannel" / file).read_text()
-        assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
+        directory = ROOT if file.startswith("testing/") else ROOT / "tests"
+        source = (directory / "netchannel" / file).read_text()
+        assert re.search(rf"^ *(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"

@@ -1,4 +1,4 @@
-"""Every test of channels on every transport and loop, and nothing left behind by any."""
+"""Every test of channels on both loops, and nothing left behind by any."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.fixture(params=["tcp", "unix", "memory"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """CH-MEM-1: somewhere to listen, over each transport."""
+    """Somewhere to listen, over each transport."""
     return {"tcp": "127.0.0.1:0", "unix": f"unix:{tmp_path}/s", "memory": f"mem:{next(_names)}"}[
         request.param
     ]
@@ -56,13 +56,7 @@ def _descriptors() -> int:
 
 
 @pytest.fixture
-async def receiver(address: str) -> AsyncIterator[ReceiverServer]:
-    async with ReceiverServer(address) as server:
-        yield server
-
-
-@pytest.fixture
-async def tcp_receiver() -> AsyncIterator[ReceiverServer]:
+async def receiver() -> AsyncIterator[ReceiverServer]:
     async with ReceiverServer() as server:
         yield server
 

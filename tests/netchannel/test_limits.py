@@ -184,10 +184,10 @@ async def dialed(address: str, *said: bytes) -> AsyncIterator[asyncio.StreamRead
 
 
 @pytest.mark.parametrize("purpose", [FOR_CONTROL, FOR_DATA])
-async def test_another_version_is_refused_with_a_sentence(tcp_receiver: ReceiverServer, purpose: int) -> None:
+async def test_another_version_is_refused_with_a_sentence(receiver: ReceiverServer, purpose: int) -> None:
     """CH-VER-1: on both kinds of connections, with the versions of both sides."""
     future = with_check(GREETING.pack(MAGIC, 98, 99, purpose, 0))
-    async with dialed(tcp_receiver.address, future) as reader, asyncio.timeout(5):
+    async with dialed(receiver.address, future) as reader, asyncio.timeout(5):
         answer = await reader.read()
     text = b"the sender speaks versions 98 to 99, the receiver version 1"
     if purpose == FOR_DATA:
@@ -288,11 +288,11 @@ async def _sessions(receiver: ReceiverServer) -> list[receiver_module.ReceiverCo
     ],
 )
 async def test_names_are_as_long_as_they_may_be(
-    tcp_receiver: ReceiverServer, field: str, value: str, why: str
+    receiver: ReceiverServer, field: str, value: str, why: str
 ) -> None:
     """What a receiver would keep of an open request is bounded: any other is an error."""
     said = greeting(FOR_CONTROL) + encode(HELLO) + encode({**OPEN, field: value})
-    async with dialed(tcp_receiver.address, said) as reader, asyncio.timeout(5):
+    async with dialed(receiver.address, said) as reader, asyncio.timeout(5):
         *_, last = MessageParser().received(memoryview(await reader.read()))
     assert (last["t"], last["permanent"]) == ("error", False)
     assert why in last["message"]

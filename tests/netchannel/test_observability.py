@@ -289,9 +289,8 @@ def test_the_greatest_lag_is_kept_for_a_minute_or_two() -> None:
 # -- Prometheus
 
 
-async def test_metrics_agree_with_the_traffic(tcp_receiver: ReceiverServer, sender: SenderServer) -> None:
+async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: SenderServer) -> None:
     """CH-OBS-1: scraped over HTTP, by a thread of its own, in the text format."""
-    receiver = tcp_receiver
     inbox = receiver.register_channel("flights", codec="bytes", ack="explicit")
     outbox = sender.register_channel("flights", to=receiver.address, codec="bytes")
     registry = CollectorRegistry(auto_describe=True)

@@ -1,0 +1,28 @@
+"""What a transport must do to carry channels, as tests that it can be run through; faults for any transport.
+
+Needs pytest and pytest-asyncio: ``pip install 'netchannel[testing]'``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "backpressure",
+            "connections",
+            "deadlines",
+            "delivery",
+            "ends",
+            "establishing",
+            "outages",
+        )
+    )
+)
+
+from .conformance import ChannelConformance  # noqa: E402 - only now are its asserts explained when they fail
+from .faults import FaultyTransport  # noqa: E402
+
+__all__ = ["ChannelConformance", "FaultyTransport"]

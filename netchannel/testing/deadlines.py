@@ -1,0 +1,63 @@
+"""Waiting in tests: for conditions, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from .suite import Suite
+
+T = TypeVar("T")
+
+_STEP_S = 0.005
+_STEADY_S = 0.15
+_CANCELS = 5
+"""What is cancelled may wait again where it cleans up, e.g. for a transport that never says that it is over."""
+
+
+async def eventually(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+    """Wait until ``condition()`` holds. Raises TimeoutError."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - of what has no event to wait for
+            await asyncio.sleep(_STEP_S)
+
+
+async def settled(value: Callable[[], T]) -> T:
+    """Wait until ``value()`` has not changed for a while."""
+    last, since = value(), 0.0
+    while since < _STEADY_S:
+        await asyncio.sleep(_STEP_S)
+        now = value()
+        last, since = now, since + _STEP_S if now == last else 0.0
+    return last
+
+
+async def within(limit_s: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine``; raises AssertionError, naming the line where it waits, if it takes longer."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        done, _ = await asyncio.wait([task], timeout=limit_s)
+        if done:
+            return task.result()
+        (frame,) = task.get_stack(limit=1)
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        for _ in range(_CANCELS):
+            task.cancel()
+            await asyncio.wait([task], timeout=_STEADY_S)
+        raise AssertionError(f"not done within {limit_s} s; it waited at {place}")
+    finally:
+        task.cancel()
+
+
+def limited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """``test``, a method of a `Suite`, within the suite's limit."""
+
+    @functools.wraps(test)
+    async def run(self: Suite, *args: Any, **fixtures: Any) -> None:
+        await within(self.time_limit_s, test(self, *args, **fixtures))
+
+    return run

@@ -1,0 +1,63 @@
+"""What all parts of the kit share: fixtures, and a time limit for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import pytest_asyncio
+
+from netchannel import ReceiverServer, SenderServer, Timing
+from netchannel.transports import schemes
+
+from .deadlines import limited, within
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUICK = Timing(backoff_s=0.002, backoff_limit_s=0.05, idle_s=0.05)
+"""For tests that lose connections often."""
+
+
+@pytest.mark.asyncio
+class Suite:
+    """Tests over one transport: that of ``address``."""
+
+    time_limit_s: ClassVar[float] = 20.0
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        for name, member in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(member):
+                setattr(cls, name, limited(member))
+
+    @pytest.fixture
+    def address(self) -> str:
+        """Somewhere to listen; the same or another one in each test, at which nobody listens. To be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} has no fixture 'address': define it")
+
+    @pytest_asyncio.fixture
+    async def receiver(self, address: str) -> AsyncIterator[ReceiverServer]:
+        """A receiver at ``address``."""
+        server = await ReceiverServer(address, timing=QUICK).__aenter__()
+        yield server
+        await within(self.time_limit_s, server.__aexit__(None, None, None))
+
+    @pytest_asyncio.fixture
+    async def sender(self) -> AsyncIterator[SenderServer]:
+        """A sender, of which no task is left afterwards."""
+        before = asyncio.all_tasks()
+        server = await SenderServer(timing=QUICK).__aenter__()
+        yield server
+        await within(self.time_limit_s, server.__aexit__(None, None, None))
+        assert [task for task in asyncio.all_tasks() - before if "netchannel" in task.get_name()] == []
+
+    @pytest_asyncio.fixture
+    async def vacant(self, address: str) -> str:
+        """Where nobody listens, but somebody can; unlike ``address`` it can be dialed."""
+        listener = await schemes.listen(address, asyncio.BufferedProtocol)
+        listener.close()
+        await listener.stop()
+        return listener.address

@@ -1,0 +1,128 @@
+"""CH-MEM-1: the conformance kit over every transport of ours, on every loop, and over transports of others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from netchannel.testing import ChannelConformance
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_names = itertools.count()
+
+
+class TestTcp(ChannelConformance):
+    @pytest.fixture
+    def address(self) -> str:
+        return "127.0.0.1:0"
+
+
+class TestUnix(ChannelConformance):
+    @pytest.fixture
+    def address(self, tmp_path: Path) -> str:
+        return f"unix:{tmp_path}/s"
+
+
+class TestMemory(ChannelConformance):
+    @pytest.fixture
+    def address(self) -> str:
+        return f"mem:{next(_names)}"
+
+
+# -- transports of others, in a project that has no settings of its own
+
+PROJECT = """
+import pytest
+from netchannel.testing import ChannelConformance
+from netchannel.transports import register
+from tests.support.framed import {connection}, FramedTransport
+
+register("framed", FramedTransport("framed", {connection}))
+
+
+class TestFramed(ChannelConformance):
+    time_limit_s = {limit_s}
+
+    @pytest.fixture
+    def address(self):
+        return "framed:127.0.0.1:0"
+"""
+
+
+def run_kit(
+    directory: Path, connection: str, *tests: str, limit_s: float = 20.0
+) -> tuple[list[str], set[str]]:
+    """All tests that ran over ``connection``, and the names of those that failed."""
+    (directory / "test_framed.py").write_text(PROJECT.format(connection=connection, limit_s=limit_s))
+    result = directory / "result.xml"
+    output = subprocess.run(
+        [
+            *(sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"),
+            *("-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={result}"),
+            *("test_framed.py", "-k", " or ".join(tests)),
+        ],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    ).stdout
+    assert result.exists(), output
+    cases = list(ElementTree.parse(result).iter("testcase"))
+    failed = {case.attrib["name"].partition("[")[0] for case in cases if len(case)}
+    return [case.attrib["name"] for case in cases], failed
+
+
+@pytest.mark.processes
+def test_a_transport_of_somebody_else_passes(tmp_path: Path) -> None:
+    """CH-MEM-1: registered under a scheme of its own, with a framing of its own; nothing else is needed."""
+    ran, failed = run_kit(tmp_path, "FramedConnection")
+    assert failed == set()
+    assert len(ran) >= 60
+
+
+FAULTS = {
+    "Dropping": {
+        "test_bytes_arrive_in_order_both_ways",
+        "test_closing_sends_what_was_written_first",
+        "test_flush_waits_for_the_receiver",
+        "test_large_messages_are_cut_and_joined",
+    },
+    "Deaf": {
+        "test_a_reader_that_pauses_gets_nothing",
+        "test_a_reader_can_pause_as_it_reads",
+        "test_a_full_connection_pauses_its_writer",
+        "test_only_the_channel_of_a_slow_consumer_is_held_back",
+        "test_a_stalled_consumer_bounds_what_is_under_way",
+    },
+    "Unforgetting": {
+        "test_aborting_ends_both_sides",
+        "test_ending_twice_ends_once",
+        "test_the_twelve_lines",
+        "test_a_receiver_that_leaves_is_heard",
+    },
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("connection", FAULTS)
+def test_a_transport_with_a_fault_fails(connection: str, tmp_path: Path) -> None:
+    """CH-MEM-1: one that loses bytes, that ignores pauses, or whose connections never end: by name, and soon."""
+    _, failed = run_kit(tmp_path, connection, *FAULTS[connection], "test_nobody_listens", limit_s=0.7)
+    assert failed == FAULTS[connection]
+
+
+@pytest.mark.processes
+def test_the_kit_is_imported_by_tests_only() -> None:
+    """`import netchannel` needs no pytest."""
+    script = "import sys, netchannel, netchannel.transports, netchannel.aio; print('pytest' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert output.stdout == "False\n"
