@@ -19,6 +19,8 @@ import yaml
 
 import netchannel
 import netchannel.aio
+import netchannel.testing
+import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
@@ -44,14 +46,20 @@ PROTOCOL = DOCS / "protocol.md"
 # -- api.md
 
 
-def _stubs() -> dict[str, ast.FunctionDef | ast.ClassDef]:
+def _stubs() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     trees = [ast.parse(block.text) for block in blocks(API) if block.language == "pyi"]
     return {
         node.name: node
         for tree in trees
         for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
+
+
+def _aliases() -> dict[str, str]:
+    trees = [ast.parse(block.text) for block in blocks(API) if block.language == "pyi"]
+    assigned = [node for tree in trees for node in tree.body if isinstance(node, ast.Assign)]
+    return {ast.unparse(node.targets[0]): ast.unparse(node) for node in assigned}
 
 
 def _source(thing: Any) -> ast.AST:
@@ -83,12 +91,19 @@ def _signature(node: ast.AST) -> str:
 
 
 _MADE_BY_REGISTERING = {"SenderChannel", "ReceiverChannel"}
+_PUBLIC = {
+    name: getattr(module, name)
+    for module in (netchannel, netchannel.transports, netchannel.testing)
+    for name in module.__all__
+}
 
 
-@pytest.mark.parametrize("name", netchannel.__all__)
+@pytest.mark.parametrize("name", _PUBLIC)
 def test_every_public_name_is_described(name: str) -> None:
-    thing = getattr(netchannel, name)
-    if inspect.isclass(thing) and issubclass(thing, Exception):
+    thing = _PUBLIC[name]
+    if name == "MakeProtocol":
+        assert inspect.getsource(netchannel.transports.interface).count(_aliases()[name]) == 1
+    elif inspect.isclass(thing) and issubclass(thing, Exception):
         assert name in {code(row[0]) for row in table(API, "Errors")}
     elif inspect.isclass(thing):
         assert name in [heading.text for heading in headings(API)]
@@ -108,7 +123,7 @@ def test_the_asynchronous_services_are_named() -> None:
 
 def test_nothing_else_is_described() -> None:
     errors = {code(row[0]) for row in table(API, "Errors")}
-    assert set(_stubs()) | errors == set(netchannel.__all__)
+    assert set(_stubs()) | set(_aliases()) | errors == set(_PUBLIC)
 
 
 @pytest.mark.parametrize("name", ["ReceiverServer", "SenderServer"])
