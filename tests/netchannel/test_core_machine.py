@@ -154,10 +154,11 @@ class Pair(RuleBasedStateMachine):
     @rule(which=sendings, count=st.integers(1, 30), size=st.sampled_from([0, 1, 50, 3, 17]))
     def send(self, which: int, count: int, size: int) -> None:
         sending = self._live(which)
-        for _ in range(count):
+        large = size in (3, 17)
+        for _ in range(1 if large else count):
             if not sending.push() or sending.stream.ending is not None:
                 return
-            value = sending.stream.next_value(size * self.world.chunk if size in (3, 17) else size)
+            value = sending.stream.next_value(size * self.world.chunk if large else size)
             if sending.send(value):
                 sending.stream.sent.append(value)
 
@@ -240,6 +241,8 @@ class Pair(RuleBasedStateMachine):
             return
         assert stream is not None
         upto = max(0, receiving.next - but)
+        if self._accepts_new():  # it may have been through another stream, unseen, and begin this one again
+            upto = min(upto, channel.expected or 0)
         channel.ack(upto, self.world.now)
         stream.acknowledged = max(stream.acknowledged, upto)
 
@@ -253,7 +256,8 @@ class Pair(RuleBasedStateMachine):
             return
         stream = self.streams.get(channel.stream or "")
         if how == "die":
-            if stream is not None and not receiving.explicit:
+            # What was acknowledged at receipt, or ended in a failure, is not sent to a successor.
+            if stream is not None and (stream.ending or not receiving.explicit):
                 stream.lossy = True
             assert self.receiver is not None
             core, self.receiver, receiving.consumer = self.receiver, None, None
@@ -436,11 +440,11 @@ class Pair(RuleBasedStateMachine):
                 sending.push()
         if self.receiving.consumer is None:
             self.register(at_position=True)
-        self.receive(1000, cancelled=False)
+        self.world.pass_time(0.5)
+        while (channel := self.receiving.channel) is not None and self._take(channel):
+            self.world.settle()
         if self.receiving.explicit and self.receiving.reading is not None:
             self.acknowledge(0)
-        self.look()
-        self.world.pass_time(0.5)
         self.look()
 
     def _leave_nothing(self) -> None:
@@ -498,15 +502,45 @@ def test_any_order_of_events_keeps_every_promise() -> None:
 @pytest.mark.parametrize(
     ("where", "name", "instead"),
     [
-        (InboundChannel, "deliver", without_dedup),
         (Retention, "next_record", without_retention),
         (ReceiverData, "supersede", nothing),
         (ReceiverCore, "_bury", nothing),
         (OutboundChannel, "room", lambda channel, size: channel.placed),
     ],
-    ids=["dedup", "retain until acknowledged", "fencing", "tombstone", "bound of the buffer"],
+    ids=["retain until acknowledged", "fencing", "tombstone", "bound of the buffer"],
 )
 def test_the_machine_notices_what_is_missing(where: Any, name: str, instead: Any) -> None:
     """Negative controls: without the safeguard an order of events is found that breaks a promise."""
     with mock.patch.object(where, name, instead), pytest.raises((AssertionError, KeyError)):
         explore(2000, shrinks=False)
+
+
+def restarts_in_the_middle_of_a_frame() -> None:
+    """One run of the machine, in which some messages come twice."""
+    machine = Pair()
+    machine.begin(
+        seed=1,
+        chunk=300,
+        explicit=True,
+        drops=False,
+        max_messages=None,
+        max_bytes=None,
+        mark=3000,
+        retries=("forever", "forever"),
+        accepts_new=False,
+        attached=True,
+    )
+    machine.send(0, 10, 1)
+    machine.pass_time(0.3, None)
+    machine.restart_consumer(3)
+    machine.teardown()
+
+
+def test_the_machine_notices_messages_that_come_twice() -> None:
+    """The same for dedup: few orders of events need it, so that one is given."""
+    restarts_in_the_middle_of_a_frame()
+    with (
+        mock.patch.object(InboundChannel, "deliver", without_dedup),
+        pytest.raises(AssertionError, match="where 3 was due"),
+    ):
+        restarts_in_the_middle_of_a_frame()

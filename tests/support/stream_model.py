@@ -163,9 +163,11 @@ class Receiving:
 
     def take(self, item: Item, stream: Stream, *, accepts_new: bool, lossy: bool) -> None:
         """The consumer was given ``item``: what it must be."""
-        if stream is not self.reading:
+        # Whoever takes any stream may have been through another one, unseen, and begin this one again.
+        again = accepts_new and item.sequence < self.next
+        if stream is not self.reading or again:
             assert self.reading is None or accepts_new, f"{stream.name} came in the middle of another"
-            self._begin_reading(item, stream, accepts_new=accepts_new, lossy=lossy)
+            self._begin_reading(item, stream, accepts_new=accepts_new)
         gap = item.sequence - self.next
         assert gap >= 0, f"number {item.sequence} of {stream.name} came where {self.next} was due"
         self._miss(gap, lossy=lossy)
@@ -175,17 +177,18 @@ class Receiving:
         self.next = item.sequence + 1
         self.position = stream.name, self.next
 
-    def _begin_reading(self, item: Item, stream: Stream, *, accepts_new: bool, lossy: bool) -> None:
+    def _begin_reading(self, item: Item, stream: Stream, *, accepts_new: bool) -> None:
         asked = None if self.reading is not None else self.begins_at
         assert asked is None or asked[0] == stream.name or accepts_new, f"{asked} was asked for"
-        self.next = self._first(stream, item.sequence, lossy=lossy)
+        self.next = self._first(stream, item.sequence, accepts_new=accepts_new)
         self.reading = stream
 
-    def _first(self, stream: Stream, number: int, *, lossy: bool) -> int:
+    def _first(self, stream: Stream, number: int, *, accepts_new: bool) -> int:
         """The first number that was due, where ``number`` of ``stream`` came as the first of it."""
         assert not stream.buried, f"{stream.name} was over"
-        if self.reading is None and self.begins_at is not None and self.begins_at[0] == stream.name:
-            return self.begins_at[1]
+        asked = None if self.reading is not None else self.begins_at
+        if asked is not None and asked[0] == stream.name and not (accepts_new and number < asked[1]):
+            return asked[1]
         at_most = stream.acknowledged if self.explicit else stream.received
         # A producer that went on elsewhere has nothing from before.
         due = min(number, max(at_most, stream.resumed))
@@ -231,7 +234,7 @@ class Receiving:
     def _reach_the_end(self, stream: Stream, *, lossy: bool) -> None:
         total = len(stream.sent)
         if stream is not self.reading:
-            self.next = self._first(stream, total, lossy=lossy)
+            self.next = self._first(stream, total, accepts_new=False)
             self.reading = stream
         self._miss(total - self.next, lossy=lossy)
         self.next = total
