@@ -13,7 +13,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate lint format lock proto clean
+.PHONY: help setup demo test simulate soak lint format lock proto clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ FIRST ?= 0
 
 simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults, from seed FIRST=0 on
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(FIRST)
+
+MINUTES ?= 10
+SEED ?=
+
+soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, as drawn from SEED if it is given
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
 	$(BIN)/ruff check

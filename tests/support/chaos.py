@@ -205,7 +205,8 @@ async def _end(writer: asyncio.StreamWriter, *, by_reset: bool) -> None:
     with suppress(OSError):
         if by_reset:
             connection = writer.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
+            if connection is not None:  # uvloop has none any more for one that is closed
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
             writer.transport.abort()
         writer.close()
         await writer.wait_closed()

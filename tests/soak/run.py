@@ -1,0 +1,145 @@
+"""Rounds of channels under faults, and what is left after them."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from netchannel import ReceiverServer, SenderServer
+from netchannel.transports.runner import DISK_THREADS
+
+from .channels import KINDS, Consumer, DurableProducer, produce
+from .faults import TIMING, Mischief, Way
+from .messages import Violation
+from .resources import Resources, measure
+
+ROUND_S = 15.0
+THROUGH_S = 60.0
+"""So long after producers were told to stop everything must be through, faults or not."""
+TROUBLED_S = 1.0
+"""So long faults go on while channels end."""
+RESIDENT_BYTES = 16 << 20
+"""So much more memory may be resident after a run than after its first round."""
+
+
+@dataclass
+class Tally:
+    """What happened."""
+
+    rounds: int = 0
+    messages: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    reconnects: Counter[str] = field(default_factory=Counter)
+    connections: int = 0
+    restarts: int = 0
+    bytes_moved: int = 0
+    before: Resources | None = None
+    after: Resources | None = None
+
+
+class Soak:
+    """A long-lived process with a receiver and a sender. Everything is drawn from ``seed``, but for time."""
+
+    def __init__(self, seed: int, report: Callable[[str], None] = lambda line: None) -> None:
+        self.tally = Tally()
+        self._random = Random(seed)
+        self._report = report
+
+    async def run(self, seconds: float) -> Tally:
+        """Rounds for so long, the first one to warm up. Raises Violation."""
+        end = time.monotonic() + seconds
+        round_s = min(ROUND_S, seconds / 4)
+        threads = threading.active_count()
+        async with ReceiverServer(timing=TIMING) as receiver, SenderServer(timing=TIMING) as sender:
+            await self._round(receiver, sender, round_s)
+            before = self.tally.before = await self._rest(receiver, sender)
+            while self.tally.rounds < 2 or time.monotonic() + round_s < end:
+                await self._round(receiver, sender, round_s)
+            after = self.tally.after = await self._rest(receiver, sender)
+            self.tally.bytes_moved = receiver.statistics().bytes_received
+        self._compare(before, after)
+        if threading.active_count() > threads:
+            raise Violation(
+                f"{threading.enumerate()} were left behind by servers; {threads} were there before"
+            )
+        return self.tally
+
+    async def _round(self, receiver: ReceiverServer, sender: SenderServer, seconds: float) -> None:
+        tally, random = self.tally, self._random
+        tally.rounds += 1
+        stop = asyncio.Event()
+        with tempfile.TemporaryDirectory() as directory:
+            async with Way(receiver.address, random) as near, Way(receiver.address, random) as far:
+                consumers = {
+                    kind: Consumer(kind, f"{kind} {tally.rounds}", receiver, random, settings)
+                    for kind, (_, settings) in KINDS.items()
+                }
+                durable_id = f"durable {tally.rounds}"
+                durable = Consumer("durable", durable_id, receiver, random, {"codec": "bytes"})
+                process = DurableProducer(durable_id, far.address, Path(directory), random)
+                mischief = Mischief(random, [near, far], [*consumers.values(), durable, process])
+                async with asyncio.TaskGroup() as group:
+                    trouble = group.create_task(mischief.go_on())
+                    consuming = [group.create_task(each.consume()) for each in [*consumers.values(), durable]]
+                    producing = {
+                        kind: group.create_task(
+                            produce(kind, f"{kind} {tally.rounds}", sender, near.address, stop)
+                        )
+                        for kind in KINDS
+                    }
+                    producing["durable"] = group.create_task(process.produce(stop, durable))
+                    await asyncio.sleep(seconds)
+                    stop.set()
+                    await asyncio.sleep(TROUBLED_S)
+                    trouble.cancel()
+                    await self._through([*consuming, *producing.values()])
+                consumers["durable"] = durable
+                for kind, consumer in consumers.items():
+                    self._agree(consumer, producing[kind].result(), exactly=kind != "durable")
+                tally.faults += mischief.done
+                tally.restarts += process.restarts
+                tally.connections += len(near.wires) + len(far.wires)
+        self._report(
+            f"round {tally.rounds}: {sum(tally.messages.values())} messages, {sum(tally.faults.values())} faults"
+        )
+
+    async def _through(self, tasks: list[asyncio.Task[None] | asyncio.Task[int]]) -> None:
+        _, pending = await asyncio.wait(tasks, timeout=THROUGH_S)
+        if pending:
+            names = sorted(repr(task.get_coro()) for task in pending)
+            raise Violation(f"not through {THROUGH_S} s after the last fault: {names}")
+
+    def _agree(self, consumer: Consumer, sent: int, *, exactly: bool) -> None:
+        """Who was killed may have taken more than it could say."""
+        if consumer.read != sent if exactly else consumer.read < sent:
+            raise Violation(f"{consumer.kind}: {sent} messages were sent, {consumer.read} were read")
+        self.tally.messages[consumer.kind] += consumer.read
+        self.tally.reconnects[consumer.kind] += consumer.reconnects
+
+    async def _rest(self, receiver: ReceiverServer, sender: SenderServer) -> Resources:
+        """Wait until both servers are idle; what the process holds then."""
+        end = time.monotonic() + THROUGH_S
+        while True:
+            left = [receiver.statistics(), sender.statistics()]
+            if not any(server.channels or server.connections or server.peers for server in left):
+                return measure()
+            if time.monotonic() > end:
+                raise Violation(f"after all channels have ended, these are left: {left}")
+            await asyncio.sleep(0.05)
+
+    def _compare(self, before: Resources, after: Resources) -> None:
+        # Threads of the disk start as they are needed, and stay as long as their server.
+        if (
+            after.descriptors > before.descriptors
+            or after.tasks > before.tasks
+            or after.threads > before.threads + DISK_THREADS
+            or after.resident > before.resident + RESIDENT_BYTES
+        ):
+            raise Violation(f"left behind: {before} became {after}")
