@@ -11,7 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from .buffering import open_buffer
-from .core.link import log
+from .core.link import encodable, log
 from .core.messages import TEXT_LIMIT
 from .core.sender import SenderCore
 from .core.states import SenderState
@@ -142,6 +142,8 @@ class SenderServer:
             raise ValueError(
                 f"the stream {stream[:60]!r} has {len(stream)} characters: expected 1 to {TEXT_LIMIT}"
             )
+        if stream is not None and stream != encodable(stream):
+            raise ValueError(f"the stream {stream[:60]!r} cannot be written as UTF-8")
         opened = open_buffer(policy, check_channel_id(channel_id), codec, schema, stream)
         try:
             core_channel = self._core.register(

@@ -17,7 +17,7 @@ from netchannel.errors import (
 from netchannel.values import Position
 
 from .frames import Buffer, Frame, Kind, signal, unpack
-from .link import because, log, printable
+from .link import because, encodable, log, printable
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
 if TYPE_CHECKING:
@@ -177,7 +177,9 @@ class InboundChannel:
     def close(self, reason: str, now: float) -> None:
         """No more, ever: the producer is told."""
         self._end(
-            ReceiverEvent.CLOSE, ChannelClosed(f"channel {self.id!r} was closed by this side: {reason}"), now
+            ReceiverEvent.CLOSE,
+            ChannelClosed(f"channel {self.id!r} was closed by this side: {encodable(reason)}"),
+            now,
         )
 
     def detach(self, now: float) -> None:

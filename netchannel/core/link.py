@@ -32,6 +32,11 @@ def printable(text: str) -> str:
     return text[:1000] if text.isprintable() else ascii(text[:1000])
 
 
+def encodable(text: str) -> str:
+    """``text`` as UTF-8 can hold it: a file name from the system may have bytes in it that are none (surrogates)."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class Closing(Enum):
     """Whether a link is to be closed, and how."""
 

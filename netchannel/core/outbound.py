@@ -20,7 +20,7 @@ from netchannel.storage import Ending
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
 from .frames import FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
-from .link import because, log, printable
+from .link import because, encodable, log, printable
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -292,7 +292,7 @@ class OutboundChannel:
     def finish(self, failure: str | None = None) -> None:
         """Queue the end, or the abort, behind everything sent."""
         if self.closing is None:
-            self.closing = Ending(self.head, failure)
+            self.closing = Ending(self.head, None if failure is None else encodable(failure))
             if self.writer is not None:
                 self.writer.request()
             self._touch()
@@ -413,6 +413,8 @@ class OutboundChannel:
         if not self.placed:
             self.placed = True
             self.head = self.sent = self.acknowledged = self.received = expected
+            if self.closing is not None:
+                self.closing = Ending(expected, self.closing.failure)
         if not self.acknowledged <= expected <= self.offered:
             self.give_up(
                 f"the receiver wants number {expected} of stream {self.stream!r}, kept are "
