@@ -37,8 +37,17 @@ class SenderChannel(SenderChannelFace):
         await self._thread.run(self._channel.send(batch, note))
 
     async def send_many(self, batches: Iterable[Any]) -> None:
-        """As `netchannel.SenderChannel.send_many`."""
-        await self._thread.run(self._channel.send_many(batches))
+        """As `netchannel.SenderChannel.send_many`. A generator runs here, and may use other channels."""
+        if isinstance(batches, list | tuple):
+            await self._thread.run(self._channel.send_many(batches))
+            return
+        ticket = None
+        for batch in batches:
+            if ticket is not None and ticket.error is not None:
+                break
+            ticket = await self._thread.run(self._channel.take(batch))
+        if ticket is not None:
+            await self._thread.run(self._channel.committed(ticket))
 
     async def flush(self) -> None:
         """As `netchannel.SenderChannel.flush`."""

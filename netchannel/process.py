@@ -27,8 +27,17 @@ class BlockingSenderChannel(SenderChannelFace):
         self._thread.wait(self._channel.send(batch, note))
 
     def send_many(self, batches: Iterable[Any]) -> None:
-        """As `SenderChannel.send_many`."""
-        self._thread.wait(self._channel.send_many(batches))
+        """As `SenderChannel.send_many`. A generator runs here, and may use other channels."""
+        if isinstance(batches, list | tuple):
+            self._thread.wait(self._channel.send_many(batches))
+            return
+        ticket = None
+        for batch in batches:
+            if ticket is not None and ticket.error is not None:
+                break
+            ticket = self._thread.wait(self._channel.take(batch))
+        if ticket is not None:
+            self._thread.wait(self._channel.committed(ticket))
 
     def flush(self) -> None:
         """As `SenderChannel.flush`."""

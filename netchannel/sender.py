@@ -282,9 +282,9 @@ class SenderChannel:
             BufferFull: the policy is to fail. The message was not taken.
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
-        ticket = await self._take(batch, note)
+        ticket = await self.take(batch, note)
         if ticket is not None:
-            await self._committed(ticket)
+            await self.committed(ticket)
 
     async def send_many(self, batches: Iterable[Any]) -> None:
         """Take several messages, in order; a durable buffer is waited for once.
@@ -295,11 +295,12 @@ class SenderChannel:
         for batch in batches:
             if ticket is not None and ticket.error is not None:
                 break
-            ticket = await self._take(batch, b"")
+            ticket = await self.take(batch)
         if ticket is not None:
-            await self._committed(ticket)
+            await self.committed(ticket)
 
-    async def _take(self, batch: Any, note: bytes) -> Ticket | None:
+    async def take(self, batch: Any, note: bytes = b"") -> Ticket | None:
+        """`send` without waiting for the disk: its ticket tells when the message is durable."""
         core = self.core
         self.changes.check_loop()
         if core.terminal:
@@ -336,7 +337,7 @@ class SenderChannel:
             await asyncio.sleep(0)
         return ticket
 
-    async def _committed(self, ticket: Ticket) -> None:
+    async def committed(self, ticket: Ticket) -> None:
         """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""
         while not ticket.durable:
             if ticket.error is not None:

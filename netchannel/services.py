@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
-from netchannel.errors import NetChannelError
+from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.receiver import ReceiverServer
 from netchannel.sender import SenderServer
 
@@ -32,6 +32,8 @@ class ServiceThread:
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
+        self._process = os.getpid()
+        self._left = False
         self._thread = threading.Thread(target=self._run, name="netchannel", daemon=True)
         self._thread.start()
 
@@ -68,8 +70,28 @@ class ServiceThread:
             task.add_done_callback(lambda task: _hand_over(task, future, undo))
             future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))
 
+        try:
+            self._check()
+        except NetChannelError:
+            coroutine.close()
+            raise
         self._loop.call_soon_threadsafe(start)
         return future
+
+    def _check(self) -> None:
+        """Raise if nobody would ever answer, where the caller is going to wait."""
+        if os.getpid() != self._process:
+            raise NetChannelError(
+                f"this was made by process {self._process}, and its thread is not in process {os.getpid()}, a fork of "
+                f"it: call sender_server() and receiver_server() there for new ones"
+            )
+        if self._left:
+            raise ChannelClosed("the process-wide services were left: the interpreter is exiting")
+        if threading.current_thread() is self._thread:
+            raise NetChannelError(
+                "a call to the process-wide services came from their own thread, e.g. from a handler of log records, "
+                "and would wait for itself: make it from another thread"
+            )
 
     def _take_back(self, future: Future[T], undo: Callable[[T], None] | None) -> None:
         # Once it runs, the result is there or a moment away: `_hand_over` sets both together.
@@ -86,11 +108,13 @@ class ServiceThread:
             except Exception as error:  # noqa: BLE001 - it is raised where the caller waits
                 future.set_exception(error)
 
+        self._check()
         self._loop.call_soon_threadsafe(run)
         return future.result()
 
     def stop(self) -> None:
         """Stop the loop and the thread."""
+        self._left = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -90,6 +90,71 @@ async def test_a_process_that_exits_without_closing_has_failed() -> None:
         await asyncio.to_thread(process.communicate)
 
 
+PIPELINE = """
+import json, netchannel
+receiver, sender = netchannel.receiver_server(), netchannel.sender_server()
+inbox, outbox = [receiver.register_channel(name, codec="bytes") for name in "ab"], []
+for name in "ab":
+    outbox.append(sender.register_channel(name, to=receiver.address, codec="bytes"))
+outbox[0].send_many([b"%d" % number for number in range(100)])
+outbox[0].send_many(b"%d" % number for number in range(100, 200))
+outbox[1].send_many(inbox[0].recv() for _ in range(200))
+outbox[1].close()
+print(json.dumps([int(bytes(body)) for body in inbox[1]]))
+"""
+
+
+def test_what_one_channel_gives_another_may_take() -> None:
+    """SP-API-1: a generator runs on the thread that gave it, and may wait for another channel there."""
+    assert ended(script(PIPELINE)) == list(range(200))
+
+
+NOBODY_ANSWERS = """
+import atexit, json, logging, os, netchannel
+def at_exit():
+    try:
+        outbox.send(b"late")
+    except netchannel.ChannelClosed as error:
+        said.append(str(error))
+    print(json.dumps(said))
+atexit.register(at_exit)
+class Handler(logging.Handler):
+    def emit(self, record):
+        try:
+            outbox.send(record.getMessage().encode())
+        except netchannel.NetChannelError as error:
+            said.append(str(error))
+            logger.removeHandler(self)
+said = []
+receiver = netchannel.receiver_server()
+outbox = netchannel.sender_server().register_channel("c", to=receiver.address, codec="bytes")
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
+    try:
+        outbox.send(b"child")
+    except netchannel.NetChannelError as error:
+        os.write(writer, str(error).encode())
+    os._exit(0)
+os.wait()
+said.append(os.read(reader, 1000).decode())
+logger = logging.getLogger("netchannel")
+logger.addHandler(Handler())
+logger.setLevel(logging.INFO)
+inbox = receiver.register_channel("c", codec="bytes")
+outbox.attached()
+outbox.close()
+"""
+
+
+def test_calls_that_nobody_could_answer_do_not_wait() -> None:
+    """CH-FORK-1, SP-API-1: in a forked child, on the services' own thread, and after they were left."""
+    fork, own_thread, exiting = ended(script(NOBODY_ANSWERS))
+    assert "a fork of it" in fork
+    assert "from their own thread" in own_thread
+    assert "exiting" in exiting
+
+
 FORK = """
 import json, os, netchannel
 from netchannel.services import services
