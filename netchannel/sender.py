@@ -308,10 +308,10 @@ class SenderChannel:
         core.check_open()
         body = self._encoder.encode(batch, note)
         context = self._encoder.context
-        core.admit(body)
         if core.schema is None:
             core.schema = self._encoder.schema
-        size = body.size + len(note)
+        core.admit(body, context)
+        size = core.cost(body, context)
         while not core.room(size):
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
@@ -329,7 +329,7 @@ class SenderChannel:
                 core.waiting -= 1
             if core.terminal:
                 await self._settled()
-            core.admit(body)
+            core.admit(body, context)
         ticket = core.append(body, context)
         self._since_yield += size + 64
         if self._since_yield >= YIELD_AFTER:

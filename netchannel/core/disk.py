@@ -77,7 +77,7 @@ class _Read(Job):
                         found.first,
                         found.end,
                         found.size,
-                        largest_message(found.payload),
+                        max(largest_message(found.payload), len(found.context)),
                         [found.payload],
                         found.context,
                         log=self._cold.log,

@@ -142,7 +142,7 @@ class InboundChannel:
         """The next message, or None if there is none now. Raises what ended the channel once all is read."""
         if self._queue:
             item = self._queue.popleft()
-            self.queued_bytes -= len(item.body) + len(item.note)
+            self.queued_bytes -= _cost(item, self._queue[0] if self._queue else None)
             self._admit()
             if not self._queue:
                 self.core.announce(self.id)  # to a new stream that must not begin before
@@ -152,8 +152,8 @@ class InboundChannel:
 
     def put_back(self, item: Item) -> None:
         """Undo the last `take`."""
+        self.queued_bytes += _cost(item, self._queue[0] if self._queue else None)
         self._queue.appendleft(item)
-        self.queued_bytes += len(item.body) + len(item.note)
         self.on_change()
 
     def ack(self, upto: int, now: float) -> None:
@@ -410,10 +410,10 @@ class InboundChannel:
         return expected
 
     def _queue_one(self, body: memoryview, note: bytes, sequence: int, timestamp: int) -> None:
-        self._queue.append(Item(body, note, sequence, timestamp, self.context))
-        size = len(body) + len(note)
-        self.queued_bytes += size
-        self.bytes += size
+        item = Item(body, note, sequence, timestamp, self.context)
+        self.queued_bytes += _cost(item, self._queue[-1] if self._queue else None)
+        self._queue.append(item)
+        self.bytes += len(body) + len(note)
         if note:
             self.last_note = note
 
@@ -473,6 +473,14 @@ class InboundChannel:
         if self.link.reading is full:
             self.link.reading = not full
             self.core.touch(self.link)
+
+
+def _cost(item: Item, neighbour: Item | None) -> int:
+    """The bytes that ``item`` adds to a queue: its context counts with the first, or last, that has it."""
+    size = len(item.body) + len(item.note)
+    if item.context is None or (neighbour is not None and neighbour.context is item.context):
+        return size
+    return size + len(item.context)
 
 
 def _sequence(position: Position | int) -> int:

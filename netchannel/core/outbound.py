@@ -106,6 +106,7 @@ class OutboundChannel:
         self._pending: list[Body] = []
         self._pending_since = 0
         self._pending_context = b""
+        self._last_context = b""
         self._ticket: Ticket | None = None
         self._reader = Reader(self)
         self._give_up: Timer | None = None
@@ -183,22 +184,34 @@ class OutboundChannel:
             return self.writer.room(size)
         return policy.max_bytes is None or self.kept_bytes + size <= policy.max_bytes
 
-    def admit(self, body: Body) -> None:
+    def admit(self, body: Body, context: bytes) -> None:
         """Raise what stands against sending ``body``; called before it takes a number."""
         self.check_open()
-        if self.message_limit is not None and body.size > self.message_limit:
-            raise self._too_large(body.size, self.message_limit)
+        limit = self.message_limit
+        if limit is not None:
+            largest = max(body.size, len(context), len(self.schema or b""))
+            if largest > limit:
+                raise self._too_large(largest, limit)
+
+    def cost(self, body: Body, context: bytes) -> int:
+        """The bytes that the buffer counts for ``body``: with a context that the last message did not have."""
+        size = body.size + len(body.note)
+        return size if context is self._last_context else size + len(context)
 
     def _too_large(self, size: int, limit: int) -> MessageTooLarge:
         return MessageTooLarge(
-            f"a message of {size} bytes on channel {self.id!r}: {self.to} takes at most {limit}; send smaller "
-            f"batches, or raise its message_limit"
+            f"a message of {size} bytes (or its schema, or its dictionaries) on channel {self.id!r}: {self.to} takes "
+            f"at most {limit}; send smaller batches, or raise its message_limit"
         )
 
     def granted(self, link: SenderData, message_limit: int, now: float) -> None:
         """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
         self.message_limit = message_limit
-        largest = max([self.retention.largest(), *[body.size for body in self._pending]])
+        largest = max(
+            self.retention.largest(), len(self.schema or b""), *[body.size for body in self._pending], 0
+        )
+        if self._pending:
+            largest = max(largest, len(self._pending_context))
         if largest > message_limit:
             self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
             return
@@ -257,7 +270,7 @@ class OutboundChannel:
 
         A durable buffer gives a ticket, which tells when it is durable.
         """
-        size = body.size + len(body.note)
+        size = self.cost(body, context)
         if self._pending and (
             context is not self._pending_context
             or self.pending_bytes + size > PACK_LIMIT
@@ -273,8 +286,9 @@ class OutboundChannel:
                 self._begin_on_disk()
         self._pending.append(body)
         self.pending_bytes += size
-        self.bytes += size
+        self.bytes += body.size + len(body.note)
         self.head += 1
+        self._last_context = context
         return self._ticket
 
     def _begin_on_disk(self) -> None:
@@ -475,7 +489,7 @@ class OutboundChannel:
             buffers = cut(bodies[0], first, self._pending_since)
         else:
             buffers = pack(bodies, first, self._pending_since)
-        largest = max([body.size for body in bodies])
+        largest = max([len(self._pending_context), *[body.size for body in bodies]])
         record = Record(first, self.head, self.pending_bytes, largest, buffers, self._pending_context)
         self._pending, self.pending_bytes = [], 0
         if isinstance(self.writer, DurableWriter):

@@ -36,6 +36,10 @@ PERMANENT: dict[str, type[NetChannelError]] = {
 """Codes of refusals that asking again cannot change, and what they raise."""
 
 
+OPEN_SCHEMA_LIMIT = 1 << 20
+"""The largest schema in an open request, in bytes: a larger one comes with the data connection, in pieces."""
+
+
 class SenderCore(Core):
     """All channels that a process sends on."""
 
@@ -139,7 +143,7 @@ class Peer:
             request=channel.request,
             stream=channel.stream,
             codec=channel.codec,
-            schema=channel.schema,
+            schema=None if len(channel.schema or b"") > OPEN_SCHEMA_LIMIT else channel.schema,
             oldest=channel.acknowledged,
             head=channel.offered if channel.placed else None,
             lossy=channel.buffer.when_full == "drop_oldest",

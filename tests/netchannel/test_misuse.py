@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pyarrow as pa
 import pytest
 
 from netchannel import (
+    BufferPolicy,
     ChannelClosedByPeer,
     ChannelFailed,
+    MessageTooLarge,
     ReceiverServer,
     SenderServer,
 )
@@ -49,3 +52,69 @@ async def test_an_error_may_name_a_file_that_is_no_utf_8(
         await outbox.send(b"1")
     with pytest.raises(ValueError, match="stream"):
         sender.register_channel("third", to=receiver.address, codec="bytes", stream="caf\udce9")
+
+
+def words(*texts: str) -> pa.RecordBatch:
+    """A small batch with a dictionary of its own."""
+    return pa.record_batch({"word": pa.array(texts).dictionary_encode()})
+
+
+async def test_dictionaries_count_in_both_buffers(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-BUF-1: what messages need is kept with them, so it takes room as they do, once."""
+    buffer = BufferPolicy(max_bytes=100_000)
+    outbox = sender.register_channel("c", to=receiver.address, buffer=buffer)
+    batches = [words(f"{number}" + "x" * 50_000) for number in range(20)]
+    sending = asyncio.create_task(outbox.send_many(batches))
+    await asyncio.sleep(0)
+    assert 50_000 < outbox.statistics().buffered_bytes <= 100_000
+    assert not sending.done()
+    inbox = receiver.register_channel("c", buffer=buffer)
+    received = []
+    for _ in batches:
+        received.append(await inbox.recv())
+        assert inbox.statistics().buffered_bytes <= 200_000
+    assert received == batches
+    await sending
+    for _ in range(20):  # the same dictionary: it counts once
+        await outbox.send(batches[-1])
+    await outbox.flush()
+    assert inbox.statistics().buffered_bytes < 80_000
+    await outbox.close()
+    assert [batch async for batch in inbox] == batches[-1:] * 20
+    assert (inbox.statistics().buffered_bytes, outbox.statistics().buffered_bytes) == (0, 0)
+
+
+async def test_a_very_large_schema_harms_no_other_channel(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """CH-ARW-2: one that no control message could carry."""
+    schema = pa.schema([("n", pa.int64())], metadata={"history": "x" * (5 << 20)})
+    outbox = sender.register_channel("c", to=receiver.address, schema=schema)
+    inbox = receiver.register_channel("c")
+    async with asyncio.timeout(5):
+        assert (await inbox.schema()).metadata == schema.metadata
+    await outbox.close()
+    assert [batch async for batch in inbox] == []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        words("x" * 20_000),
+        pa.record_batch([pa.array([1])], schema=pa.schema([("n", pa.int64())], metadata={"x": "x" * 20_000})),
+    ],
+    ids=["dictionary", "schema"],
+)
+async def test_what_messages_need_has_a_limit_too(batch: pa.RecordBatch, sender: SenderServer) -> None:
+    """CH-ARW-2: above the receiver's limit `send` says so; if that was not known yet, the next call."""
+    async with ReceiverServer(message_limit=10_000) as receiver, asyncio.timeout(5):
+        early = sender.register_channel("early", to=receiver.address)
+        await early.send(batch)
+        receiver.register_channel("early")
+        with pytest.raises(MessageTooLarge, match="10000"):
+            await early.flush()
+        receiver.register_channel("late")
+        late = sender.register_channel("late", to=receiver.address)
+        await late.attached()
+        with pytest.raises(MessageTooLarge, match="10000"):
+            await late.send(batch)

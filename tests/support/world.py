@@ -266,7 +266,7 @@ class Producer:
 
     def send(self, value: Any, note: bytes = b"") -> Ticket | None:
         body = self.encoder.encode(value, note)
-        self.channel.admit(body)
+        self.channel.admit(body, self.encoder.context)
         if self.channel.schema is None and self.encoder.schema:
             self.channel.schema = self.encoder.schema
         return self.channel.append(body, self.encoder.context)
