@@ -81,14 +81,27 @@ class BytesEncoder:
         _check_note(note)
         if isinstance(value, bytes):
             return Body((value,), len(value), note)
-        try:
-            view = memoryview(value).cast("B")
-        except TypeError as error:
-            raise SchemaMismatch(
-                f"a channel with the codec 'bytes' was sent a {type(value).__name__}: expected bytes, or register "
-                f"the channel with codec='arrow'"
-            ) from error
+        view = _flat(value)
         return Body((view,), len(view), note)
+
+
+def _flat(value: Any) -> memoryview:
+    """The memory of ``value`` as bytes. Raises SchemaMismatch if it has none, or not in one piece."""
+    try:
+        view = memoryview(value)
+        # A view of several dimensions, one of which is 0, cannot be cast.
+        flat = view.cast("B") if view.nbytes else memoryview(b"")
+    except (TypeError, ValueError, BufferError) as error:
+        raise SchemaMismatch(
+            f"a channel with the codec 'bytes' was sent a {type(value).__name__} ({error}): expected bytes or other "
+            f"memory in one piece (numpy.ascontiguousarray makes it so), or register the channel with codec='arrow'"
+        ) from error
+    if "O" in view.format:
+        raise SchemaMismatch(
+            f"a channel with the codec 'bytes' was sent a {type(value).__name__} of Python objects, whose memory is "
+            f"addresses of this process: expected bytes"
+        )
+    return flat
 
 
 class BytesDecoder:
@@ -162,12 +175,20 @@ class ArrowEncoder:
                 f"a batch of ({_describe(value.schema)}) was sent on a channel of ({_describe(self._schema)}): "
                 f"cast it, or use another channel"
             )
+        try:
+            return self._body(value, note)
+        except pa.ArrowException as error:  # e.g. lists in lists in lists, more than 64 deep
+            raise SchemaMismatch(
+                f"a batch of ({_describe(self._schema)}) cannot be written as Arrow IPC: {error}"
+            ) from error
+
+    def _body(self, batch: pa.RecordBatch, note: bytes) -> Body:
         if self._dictionaries:
-            return self._encode_with_dictionaries(value, note)
-        if value.nbytes < SCATTER:
-            body = memoryview(value.serialize())
+            return self._encode_with_dictionaries(batch, note)
+        if batch.nbytes < SCATTER:
+            body = memoryview(batch.serialize())
             return Body((body,), len(body), note)
-        pieces = self._write(value)
+        pieces = self._write(batch)
         return Body(pieces, sum(map(len, pieces)), note)
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:

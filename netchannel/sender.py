@@ -28,7 +28,7 @@ from .values import (
     ServerStatistics,
     check_channel_id,
 )
-from .waiting import Changes
+from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -132,6 +132,7 @@ class SenderServer:
             ValueError: ``to`` is no address, or the settings do not go together.
         """
         runner = self._running()
+        check_loop(runner.loop)
         check(to)
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:

@@ -7,23 +7,32 @@ import asyncio
 from netchannel.errors import NetChannelError
 
 
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise NetChannelError on another loop than ``loop``, or on none."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is not loop:
+        raise NetChannelError(
+            "a channel was used from another event loop than its server's, or another thread: use the services of "
+            "netchannel.aio, or of netchannel for threads, which serve all of them, or a server of this loop's own"
+        )
+
+
 class Changes:
     """Lets any number of tasks wait until `notify` is called. Cancelling one leaves nothing behind."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def check_loop(self) -> None:
         """A channel belongs to the event loop that its server runs on. Raises NetChannelError on another."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise NetChannelError(
-                "a channel was used from another event loop than its server's: use netchannel.aio, whose services "
-                "serve every loop, or a server of this loop's own"
-            )
+        check_loop(self._loop)
 
     def notify(self) -> None:
-        """Wake all who wait now; they look again at what they wait for."""
+        """Wake all who wait now, those first who came first; they look again at what they wait for."""
         if self._waiters:
             for waiter in self._waiters:
                 if not waiter.done():
@@ -33,8 +42,8 @@ class Changes:
         """Until the next `notify`."""
         self.check_loop()
         waiter = self._loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            del self._waiters[waiter]

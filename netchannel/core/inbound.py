@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import index
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import (
@@ -16,7 +17,7 @@ from netchannel.errors import (
 )
 from netchannel.values import Position
 
-from .frames import Buffer, Frame, Kind, signal, unpack
+from .frames import SEQUENCE_LIMIT, Buffer, Frame, Kind, signal, unpack
 from .link import because, encodable, log, printable
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
@@ -78,7 +79,7 @@ class InboundChannel:
         self.since = now
         self.error: NetChannelError | None = None
         self.stream: str | None = resume_from.stream if isinstance(resume_from, Position) else None
-        self.expected: int | None = None if resume_from is None else int(_sequence(resume_from))
+        self.expected: int | None = None if resume_from is None else _sequence(resume_from)
         self.start: int | None = self.expected
         self.acked = self.expected or 0
         self.last_note = b""
@@ -163,6 +164,7 @@ class InboundChannel:
             raise NetChannelError(
                 f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'"
             )
+        upto = _whole(upto, f"channel {self.id!r}: ack")
         if upto > expected:
             raise NetChannelError(
                 f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come"
@@ -484,4 +486,16 @@ def _cost(item: Item, neighbour: Item | None) -> int:
 
 
 def _sequence(position: Position | int) -> int:
-    return position.sequence if isinstance(position, Position) else position
+    sequence = position.sequence if isinstance(position, Position) else position
+    sequence = _whole(sequence, "resume_from")
+    if sequence >= SEQUENCE_LIMIT:
+        raise NetChannelError(f"resume_from is {sequence}: numbers end at {SEQUENCE_LIMIT}")
+    return sequence
+
+
+def _whole(number: int, what: str) -> int:
+    """``number``, also one of numpy. Raises NetChannelError for one that is not whole, as from a data frame."""
+    try:
+        return index(number)
+    except TypeError:
+        raise NetChannelError(f"{what}({number!r}): expected a whole number") from None

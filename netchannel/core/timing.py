@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +25,9 @@ class Timing:
     backoff_limit_s: float = 2.0
     idle_s: float = 1.0
     leave_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 < value < inf:
+                raise ValueError(f"{field.name} is {value}: expected seconds, more than 0")

@@ -79,7 +79,14 @@ def _members(node: ast.AST) -> dict[str, str]:
 
 
 _SPECIAL = {"__init__", "__aiter__", "__anext__"}
-_INTERNAL = {"committed", "descriptors", "next_item", "put_back", "read", "take"}  # for the package's own faces on other threads
+_INTERNAL = {
+    "committed",
+    "descriptors",
+    "next_item",
+    "put_back",
+    "read",
+    "take",
+}  # for the package's own faces on other threads
 
 
 def _signature(node: ast.AST) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,8 +15,12 @@ from netchannel import (
     ChannelClosedByPeer,
     ChannelFailed,
     MessageTooLarge,
+    NetChannelError,
+    Position,
     ReceiverServer,
+    SchemaMismatch,
     SenderServer,
+    Timing,
 )
 
 
@@ -118,3 +125,88 @@ async def test_what_messages_need_has_a_limit_too(batch: pa.RecordBatch, sender:
         await late.attached()
         with pytest.raises(MessageTooLarge, match="10000"):
             await late.send(batch)
+
+
+async def test_who_waited_first_is_served_first(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-SEQ-1: producers that wait for room get their numbers, and consumers their messages, in the order of calls."""
+    inbox = receiver.register_channel("c", codec="bytes")
+    buffer = BufferPolicy(max_messages=1)
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=buffer)
+    receiving = [asyncio.create_task(inbox.recv()) for _ in range(50)]
+    await outbox.attached()
+    sending = [asyncio.create_task(outbox.send(b"%d" % number)) for number in range(50)]
+    assert [int(bytes(body)) for body in await asyncio.gather(*receiving)] == list(range(50))
+    await asyncio.gather(*sending)
+
+
+async def test_numbers_that_are_none(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-ACK-3: a number from a data frame may be a float: refused at once, and the channel lives on."""
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send_many([b"0", b"1"])
+    await inbox.recv()
+    number: Any
+    for number in (1.0, math.nan, "1", None):
+        with pytest.raises(NetChannelError, match="whole number"):
+            await inbox.ack(number)
+    await inbox.ack(np.int64(1))
+    for number in (Position("s", 2.5), 1 << 63):  # type: ignore[arg-type] # the mistake that is tested
+        with pytest.raises(NetChannelError, match="number"):
+            receiver.register_channel("other", codec="bytes", resume_from=number)
+    await inbox.recv()
+    await inbox.ack(2)
+    assert (await outbox.close()).acknowledged == 2
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan, math.inf])
+def test_times_that_cannot_be(seconds: float) -> None:
+    """CH-CTL-3: a heartbeat every 0 seconds would stop the event loop."""
+    with pytest.raises(ValueError, match="heartbeat_s"):
+        Timing(heartbeat_s=seconds)
+
+
+async def test_memory_of_all_kinds(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """What is in one piece is sent as it is; what is not, or is no memory, is refused by name."""
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    value: Any
+    for value in (
+        np.zeros((0, 3)),
+        np.arange(6, dtype=">i4").reshape(2, 3),
+        np.float64(1.5),
+        np.zeros(2, [("a", "i4"), ("b", "f8")]),
+        bytearray(),
+        pa.py_buffer(b""),
+    ):
+        await outbox.send(value)
+        assert bytes(await inbox.recv()) == memoryview(value).tobytes()
+    released = memoryview(b"abc")
+    released.release()
+    for value in (
+        np.arange(10)[::2],
+        memoryview(b"abcdef")[::2],
+        np.zeros(2, "M8[s]"),
+        np.array([object()]),
+        released,
+        "text",
+    ):
+        with pytest.raises(SchemaMismatch, match=type(value).__name__):
+            await outbox.send(value)
+    assert outbox.position == 6
+
+
+async def test_a_batch_that_arrow_cannot_write(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-ARW-4: it took no number, and the channel lives on."""
+    inbox = receiver.register_channel("c")
+    outbox = sender.register_channel("c", to=receiver.address)
+    with pytest.raises(SchemaMismatch, match="larger than"):
+        await outbox.send(pa.record_batch([pa.nulls(1 << 31)], names=["n"]))
+    await outbox.send(pa.record_batch([pa.nulls(3)], names=["n"]))
+    assert (await inbox.recv()).num_rows == 3
+
+
+async def test_registering_from_another_thread(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-REG-5: refused, and the id is still free."""
+    with pytest.raises(NetChannelError, match="another thread"):
+        await asyncio.to_thread(sender.register_channel, "c", receiver.address, codec="bytes")
+    sender.register_channel("c", to=receiver.address, codec="bytes")
