@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from netchannel import services
 from netchannel.errors import EndOfChannel
 from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
+from netchannel.sender import leave
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,10 +43,14 @@ class SenderChannel(SenderChannelFace):
             await self._thread.run(self._channel.send_many(batches))
             return
         ticket = None
-        for batch in batches:
-            if ticket is not None and ticket.error is not None:
-                break
-            ticket = await self._thread.run(self._channel.take(batch))
+        try:
+            for batch in batches:
+                if ticket is not None and ticket.error is not None:
+                    break
+                ticket = await self._thread.run(self._channel.take(batch), leave)
+        except BaseException:
+            leave(ticket)
+            raise
         if ticket is not None:
             await self._thread.run(self._channel.committed(ticket))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from netchannel import services
 from netchannel.errors import EndOfChannel
 from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
+from netchannel.sender import leave
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,10 +33,14 @@ class BlockingSenderChannel(SenderChannelFace):
             self._thread.wait(self._channel.send_many(batches))
             return
         ticket = None
-        for batch in batches:
-            if ticket is not None and ticket.error is not None:
-                break
-            ticket = self._thread.wait(self._channel.take(batch))
+        try:
+            for batch in batches:
+                if ticket is not None and ticket.error is not None:
+                    break
+                ticket = self._thread.wait(self._channel.take(batch), leave)
+        except BaseException:
+            leave(ticket)
+            raise
         if ticket is not None:
             self._thread.wait(self._channel.committed(ticket))
 

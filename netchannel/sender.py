@@ -235,6 +235,12 @@ def _peer_statistics(peer: Peer, now: float) -> PeerStatistics:
     return control.statistics(channels, now)
 
 
+def leave(ticket: Ticket | None) -> None:
+    """Whoever sent what ``ticket`` is for does not wait for it: `position` has told it that it was taken."""
+    if ticket is not None:
+        ticket.final = True
+
+
 class SenderChannel:
     """One stream to one receiver, as its producer sees it. Made by `SenderServer.register_channel`.
 
@@ -293,10 +299,14 @@ class SenderChannel:
         Raises as `send` does; then `position` tells how many were taken.
         """
         ticket = None
-        for batch in batches:
-            if ticket is not None and ticket.error is not None:
-                break
-            ticket = await self.take(batch)
+        try:
+            for batch in batches:
+                if ticket is not None and ticket.error is not None:
+                    break
+                ticket = await self.take(batch)
+        except BaseException:
+            leave(ticket)
+            raise
         if ticket is not None:
             await self.committed(ticket)
 
@@ -335,18 +345,26 @@ class SenderChannel:
         self._since_yield += size + 64
         if self._since_yield >= YIELD_AFTER:
             self._since_yield = 0
-            await asyncio.sleep(0)
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                leave(ticket)
+                raise
         return ticket
 
     async def committed(self, ticket: Ticket) -> None:
         """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""
-        while not ticket.durable:
-            if ticket.error is not None:
-                raise copy(ticket.error)
-            if self.core.terminal:
-                await self._settled()
-                self.core.check_open()
-            await self.changes.wait()
+        try:
+            while not ticket.durable:
+                if ticket.error is not None:
+                    raise copy(ticket.error)
+                if self.core.terminal:
+                    await self._settled()
+                    self.core.check_open()
+                await self.changes.wait()
+        except asyncio.CancelledError:
+            leave(ticket)
+            raise
 
     async def _settled(self) -> None:
         """Wait until the files are closed of a channel that is over: then its id can be registered again."""

@@ -6,10 +6,12 @@ A core asks for work (`Core.request`); its adapter then calls `Worker.begin`, ru
 
 from __future__ import annotations
 
+import errno
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from netchannel.errors import BufferFull, NetChannelError
+from netchannel.storage import LogBroken
 
 from .frames import largest_message
 from .link import Job, Worker, log
@@ -29,13 +31,20 @@ FULL_S = 1.0
 """A disk that was full is tried again after this time, or when something was acknowledged."""
 
 
-class Ticket:
-    """Whether messages that were taken are durable; ``error`` says that they were not taken after all."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
-    __slots__ = ("durable", "error")
+
+class Ticket:
+    """Whether messages that were taken are durable; ``error`` says that they were not taken after all.
+
+    That can be said only while all who sent them wait: ``final`` once one of them has gone, e.g. was cancelled.
+    """
+
+    __slots__ = ("durable", "error", "final")
 
     def __init__(self) -> None:
         self.durable = False
+        self.final = False
         self.error: NetChannelError | None = None
 
 
@@ -45,6 +54,26 @@ class Reader(Worker):
     def __init__(self, channel: OutboundChannel) -> None:
         self.channel = channel
         self.busy = False
+        self._putting_off = False
+
+    def put_off(self, error: NetChannelError, now: float) -> None:
+        """There is no descriptor to read with: say so once, and try again later."""
+        channel = self.channel
+        if channel.terminal:
+            return
+        if not self._putting_off:
+            self._putting_off = True
+            log.warning("channel %s to %s: %s; trying again", channel.id, channel.to, error)
+        channel.core.timers.at(now + FULL_S, self._try_again)
+
+    def _try_again(self, now: float) -> None:
+        self.busy = False
+        if not self.channel.terminal:
+            self.channel.core.request(self)
+
+    def has_read(self) -> None:
+        """An episode without descriptors is over."""
+        self.busy = self._putting_off = False
 
     def begin(self) -> Job | None:
         """The next piece, if the connection will want it soon."""
@@ -67,6 +96,7 @@ class _Read(Job):
         self._first, self._end = cold.first, cold.end
         self._records: list[Record] = []
         self._error: NetChannelError | None = None
+        self._later: LogBroken | None = None
 
     def run(self) -> None:
         size = 0
@@ -86,11 +116,19 @@ class _Read(Job):
                 size += found.size
                 if found.end >= self._end or size >= self._size:
                     return
+        except LogBroken as error:
+            if error.errno in NO_DESCRIPTORS:
+                self._later = error
+            else:
+                self._error = error
         except NetChannelError as error:
             self._error = error
 
     def done(self, now: float) -> None:
-        self._reader.busy = False
+        if self._later is not None and not self._records:
+            self._reader.put_off(self._later, now)
+            return
+        self._reader.has_read()
         self._reader.channel.on_read(self._cold, self._first, self._records, self._error, now)
 
 

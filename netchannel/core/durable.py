@@ -80,9 +80,9 @@ class DurableWriter(Writer):
         if job.finished:
             self.finished = True
         if job.full is not None:
-            if channel.buffer.when_full == "fail" and self._waiting:
+            if channel.buffer.when_full == "fail":
                 self._refuse(job.full)
-            else:
+            if self._waiting or channel.buffer.when_full != "fail" or channel.closing is not None:
                 self.on_full(job.full, now)
         if job.error is not None:
             channel.fail(SenderEvent.GIVE_UP, job.error, now)
@@ -99,12 +99,17 @@ class DurableWriter(Writer):
             retention.add(record)
 
     def _refuse(self, error: BufferFull) -> None:
-        """Their senders are told instead of waiting: these messages were not taken."""
-        for _, ticket in self._waiting:
+        """Their senders are told instead of waiting: these messages were not taken.
+
+        Those before one whose sender has gone stay, and wait: nobody could be told that its number is another's.
+        """
+        if self.channel.pending_final:
+            return
+        while self._waiting and not self._waiting[-1][1].final:
+            record, ticket = self._waiting.pop()
             ticket.error = error
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self.channel.take_back(self.durable, error)
+            self._waiting_bytes -= record.size
+        self.channel.take_back(self._waiting[-1][0].end if self._waiting else self.durable, error)
 
     def _leave_files(self) -> None:
         log = self._log
@@ -112,9 +117,17 @@ class DurableWriter(Writer):
             if self._discarding:
                 log.discard()
             else:
+                self._finish()
                 log.trim(min(self.channel.acknowledged, log.durable))
         finally:
             log.close()
+
+    def _finish(self) -> None:
+        """The end, if the channel was given up before its turn came: a successor is to deliver that too."""
+        log, closing = self._log, self.channel.closing
+        if closing is not None and log.ending is None and closing.count == log.head:
+            log.finish(closing.failure)
+            log.sync()
 
 
 class _Commit(Job):

@@ -500,6 +500,11 @@ class OutboundChannel:
 
     # -- the disk's side
 
+    @property
+    def pending_final(self) -> bool:
+        """Whether messages that no record has yet can not be taken back."""
+        return bool(self._pending) and self._ticket is not None and self._ticket.final
+
     def take_back(self, first: int, error: NetChannelError) -> None:
         """The disk did not take the messages from number ``first`` on: they were not sent."""
         if self._ticket is not None and self._pending:

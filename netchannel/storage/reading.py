@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import PositionLost
 
-from .faults import damaged
+from .faults import damaged, unreadable
 from .segment import SegmentReader
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class Reading:
             file = self._files.open(segment.path)
         except FileNotFoundError:
             raise self._lost(sequence) from None
+        except OSError as error:
+            raise unreadable(segment.path, 0, error) from error
         try:
             reader = SegmentReader(file, segment, self._known)
             for offset, entry in reader.headers(sequence):

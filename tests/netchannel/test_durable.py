@@ -8,7 +8,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer
 from netchannel.core.states import SenderState
-from netchannel.storage import SegmentLog
+from netchannel.storage import Buffer, RealFiles, SegmentLog
+from netchannel.storage.files import RealFile
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import World
 
@@ -296,6 +298,105 @@ async def test_a_disk_that_fails_breaks_the_channel_by_name(
         monkeypatch.undo()
         again = opened(sender, tmp_path, free_address)
         assert again.stream == outbox.stream
+
+
+async def test_what_a_cancelled_send_has_taken_stays_taken(
+    tmp_path: Path, free_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-CAN-1, CH-BUF-2: `position` said so; with `fail` too, a full disk gives its number to no other."""
+    full, at_work = True, threading.Event()
+    pwritev = RealFile.pwritev
+
+    def failing(file: RealFile, buffers: Sequence[Buffer], offset: int) -> int:
+        at_work.set()
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwritev(file, buffers, offset)
+
+    async with SenderServer() as sender:
+        outbox = opened(sender, tmp_path, free_address, when_full="fail")
+        await outbox.send(b"0")
+        monkeypatch.setattr(RealFile, "pwritev", failing)
+        with pytest.raises(netchannel.BufferFull):
+            await outbox.send(b"refused")
+        assert outbox.position == 1
+        at_work.clear()
+        sending = asyncio.create_task(outbox.send(b"1"))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+        assert outbox.position == 2
+        await asyncio.to_thread(at_work.wait)
+        full = False
+        await outbox.send(b"2")
+        assert outbox.position == 3
+        async with ReceiverServer(free_address) as receiver:
+            inbox = receiver.register_channel("c", codec="bytes")
+            await outbox.close()
+            assert [bytes(body) async for body in inbox] == [b"0", b"1", b"2"]
+
+
+async def test_an_end_is_kept_though_the_disk_was_at_work_when_time_ran_out(
+    tmp_path: Path, free_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-END-8: `close(grace=...)` leaves the end to a successor, also where it comes to the disk after the time."""
+    stalled, at_work, goes_on = False, threading.Event(), threading.Event()
+    fdatasync = RealFile.fdatasync
+
+    def stalling(file: RealFile) -> None:
+        if stalled:
+            at_work.set()
+            goes_on.wait()
+        fdatasync(file)
+
+    monkeypatch.setattr(RealFile, "fdatasync", stalling)
+    async with SenderServer() as sender:
+        outbox = opened(sender, tmp_path, free_address)
+        await outbox.send(b"0")
+        stalled = True
+        sending = asyncio.create_task(outbox.send(b"1"))
+        await asyncio.to_thread(at_work.wait)
+        closing = asyncio.create_task(outbox.close(grace=0))
+        while outbox.statistics().state != "broken":
+            await outbox.changes.wait()
+        goes_on.set()
+        assert (await closing).undelivered == 2
+        with suppress(netchannel.ChannelBroken):
+            await sending
+        async with ReceiverServer(free_address) as receiver:
+            inbox = receiver.register_channel("c", codec="bytes")
+            opened(sender, tmp_path, free_address)
+            async with asyncio.timeout(5):
+                assert [bytes(body) async for body in inbox] == [b"0", b"1"]
+
+
+async def test_reading_waits_for_descriptors(
+    tmp_path: Path, free_address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CH-BUF-1: what is on disk is read when there are some again, and said once."""
+    opening, none_left = RealFiles.open, threading.Event()
+
+    def failing(files: RealFiles, path: Path) -> RealFile:
+        none_left.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with SenderServer() as sender:
+        outbox = opened(sender, tmp_path, free_address, max_bytes=20_000)
+        for _ in range(10):
+            await outbox.send(bytes(10_000))
+        monkeypatch.setattr(RealFiles, "open", failing)
+        async with ReceiverServer(free_address) as receiver:
+            inbox = receiver.register_channel("c", codec="bytes")
+            await asyncio.to_thread(none_left.wait)
+            monkeypatch.setattr(RealFiles, "open", opening)
+            closing = asyncio.create_task(outbox.close())
+            async with asyncio.timeout(10):
+                assert [len(body) async for body in inbox] == [10_000] * 10
+            await closing
+    assert [
+        record.message.count("Too many open files") for record in caplog.records if "again" in record.message
+    ] == [1]
 
 
 def test_nothing_goes_out_before_its_record_is_durable() -> None:
