@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import BufferFull, NetChannelError
 
 from .disk import Writer
-from .link import Job
+from .link import Job, log
 from .states import SenderEvent
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class SpillWriter(Writer):
         self._open_log = open_log
         self._close = close
         self._logs: list[SegmentLog] = []
+        self._at_limit = False  # and it was said, since files were there
 
     def _disk_bytes(self) -> int:
         return sum(log.disk_bytes for log in self._logs)
@@ -82,12 +83,24 @@ class SpillWriter(Writer):
         if limit is None:
             return records
         used, count = self.disk_bytes, 0
+        self._at_limit = self._at_limit and bool(self._logs)
         for record in records:
             used += record.size
             if used > limit and self._logs:
                 break
             count += 1
+        if records and not count and self.channel.waiting:
+            self._say_full(limit)
         return records[:count]
+
+    def _say_full(self, limit: int) -> None:
+        if not self._at_limit:
+            self._at_limit = True
+            log.warning(
+                "channel %s to %s: its producer waits: %d of max_disk_bytes=%d are used, and %d bytes are in memory; "
+                "wait until the receiver has acknowledged more, or raise the limit",
+                self.channel.id, self.channel.to, self.disk_bytes, limit, self.channel.kept_bytes,
+            )  # fmt: skip
 
     def spilled(self, job: _Spill, now: float) -> None:
         """What came to the disk leaves the memory."""
@@ -106,8 +119,8 @@ class SpillWriter(Writer):
 
     def _leave_files(self) -> None:
         try:
-            for log in self._logs:
-                log.discard()
+            for each in self._logs:
+                each.discard()
         finally:
             self._close()
 
@@ -142,12 +155,12 @@ class _Spill(Job):
             self.error = error
 
     def _free(self) -> None:
-        for log in self._logs:
-            if log.head <= self._acknowledged and log is not self.log:
-                log.discard()
-                self.gone.append(log)
+        for each in self._logs:
+            if each.head <= self._acknowledged and each is not self.log:
+                each.discard()
+                self.gone.append(each)
             else:
-                log.trim(min(self._acknowledged, log.head))
+                each.trim(min(self._acknowledged, each.head))
 
     def _write(self) -> None:
         if not self.records:

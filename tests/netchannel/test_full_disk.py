@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from netchannel import ReceiverServer
+from tests.support.waiting import until_async
 
 TOTAL = 100
 """Messages of 64 KiB; the disk takes fewer than half of them."""
@@ -118,3 +121,23 @@ async def test_a_spilling_buffer_on_a_full_disk(disk: Path, free_address: str) -
         assert await told(process) == {"sent": TOTAL}
         _, stderr = await process.communicate()
     assert stderr.count(b"no space is left") == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("when_full", ["block", "spill"])
+async def test_space_that_somebody_frees_is_used(disk: Path, free_address: str, when_full: str) -> None:
+    """CH-BUF-2: the same process goes on by itself, without its receiver, and has said what to do."""
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(2 << 20))
+    async with producer(disk, free_address, when_full, resumed=True) as process:
+        assert process.stderr is not None
+        said = (await process.stderr.readuntil(b"trying again")).decode()
+        assert re.search(r"no space is left .* for a record of \d+ bytes .*; free some", said)
+        ballast.unlink()
+
+        async def used() -> bool:
+            return shutil.disk_usage(disk).used > 2 << 20
+
+        await until_async(used, "more on the disk than there was room for beside the ballast")
+        assert await consume(free_address) == expected()
+        assert await told(process) == {"sent": TOTAL}

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,41 @@ async def test_space_comes_back_as_messages_are_acknowledged(free_address: str) 
         assert [bytes(body) async for body in inbox] == sent
         await producing
     assert 3 << 20 < largest < 5 << 20
+
+
+async def test_a_limit_that_is_reached_is_named_once(
+    free_address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CH-BUF-2: with both numbers and what to do, also while it is reached again and again as space comes back."""
+
+    def warnings() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        return [text for text in texts if "max_disk_bytes" in text]
+
+    def is_full() -> bool:
+        return outbox.statistics().disk_bytes > 7 << 19
+
+    sent = bodies(400, 0)
+    async with SenderServer() as sender:
+        outbox = spilling(sender, free_address, max_disk_bytes=4 << 20)
+        producing = asyncio.create_task(outbox.send_many(sent))
+        while not warnings():
+            await outbox.changes.wait()
+        assert not producing.done()
+        before = outbox.position
+        async with ReceiverServer(free_address) as receiver:
+            inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_bytes=1 << 16))
+            received = [bytes(await inbox.recv()) for _ in range(100)]
+            while outbox.position < before + 50 or not is_full():
+                await outbox.changes.wait()
+            (warning,) = warnings()
+            received += [bytes(await inbox.recv()) for _ in sent[100:]]
+            assert received == sent
+            await producing
+            await outbox.close()
+    assert re.search(
+        r"producer waits: \d+ of max_disk_bytes=4194304 are used.*acknowledged more, or raise", warning
+    )
 
 
 async def test_a_full_disk_holds_the_producer_back(
