@@ -375,7 +375,7 @@ class SenderChannel:
         """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
         upto = self.core.head
         while self.core.acknowledged < upto:
-            if self.core.error is not None:
+            if self.core.terminal:
                 await self._settled()
                 self.core.check_open()
             await self.changes.wait()
@@ -409,10 +409,8 @@ class SenderChannel:
             await self._settled()
             return report
         await self._settled()
-        if core.state is not SenderState.ENDED:
+        if core.state is not SenderState.ENDED or core.error is not None:
             core.check_open()
-        elif core.error is not None:
-            raise copy(core.error)
         return CloseReport(core.acknowledged)
 
     async def abort(self, error: str | BaseException) -> None:

@@ -170,6 +170,11 @@ class OutboundChannel:
         """Nothing will happen any more."""
         return self.state in SENDER_TERMINAL
 
+    @property
+    def aborted(self) -> bool:
+        """The producer has failed, and said so."""
+        return self.closing is not None and self.closing.failure is not None
+
     def room(self, size: int) -> bool:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         if not self.placed:
@@ -224,8 +229,9 @@ class OutboundChannel:
         if self.error is not None:
             raise copy(self.error)
         if self.closing is not None or self.terminal:
+            did = "aborted" if self.aborted else "closed"
             raise ChannelClosed(
-                f"channel {self.id!r} was closed by this side after {self.head} messages: register it again, once "
+                f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, once "
                 f"close() has returned, for a new stream"
             )
 
@@ -409,7 +415,7 @@ class OutboundChannel:
         if self.link is not None:
             self.link.leave()
             self.link = None
-        if self.state is SenderState.ENDED and self.error is None:
+        if self.state is SenderState.ENDED and self.error is None and not self.aborted:
             # Also what another connection, or another process, had sent.
             self.acknowledged = self.received = self.sent = self.head
         self._pending, self.pending_bytes = [], 0

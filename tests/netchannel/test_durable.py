@@ -329,8 +329,9 @@ async def test_what_a_cancelled_send_has_taken_stays_taken(
         assert outbox.position == 2
         await asyncio.to_thread(at_work.wait)
         full = False
-        await outbox.send(b"2")
-        assert outbox.position == 3
+        while outbox.position == 2:
+            with suppress(netchannel.BufferFull):
+                await outbox.send(b"2")
         async with ReceiverServer(free_address) as receiver:
             inbox = receiver.register_channel("c", codec="bytes")
             await outbox.close()

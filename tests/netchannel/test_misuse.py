@@ -12,6 +12,7 @@ import pytest
 
 from netchannel import (
     BufferPolicy,
+    ChannelClosed,
     ChannelClosedByPeer,
     ChannelFailed,
     MessageTooLarge,
@@ -210,3 +211,17 @@ async def test_registering_from_another_thread(receiver: ReceiverServer, sender:
     with pytest.raises(NetChannelError, match="another thread"):
         await asyncio.to_thread(sender.register_channel, "c", receiver.address, codec="bytes")
     sender.register_channel("c", to=receiver.address, codec="bytes")
+
+
+async def test_an_abort_acknowledges_nothing(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-END-2, CH-ACK-1: what the consumer has not acknowledged before it stays so."""
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send_many([b"0", b"1"])
+    await inbox.recv()
+    await inbox.ack(1)
+    await outbox.abort("the disk is gone")
+    assert outbox.statistics().acknowledged <= 1
+    with pytest.raises(ChannelClosed, match="was aborted by this side after 2 messages"):
+        await outbox.flush()
+    assert (await outbox.close()).acknowledged <= 1
