@@ -16,7 +16,7 @@ from netchannel.values import Key, ServerStatistics
 
 from .lag import Lag
 from .schemes import connect
-from .tcp import limit_silence
+from .tcp import keep_alive, limit_silence
 
 if TYPE_CHECKING:
     import socket
@@ -53,8 +53,11 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self.apply()
 
     def _set_options(self, sock: socket.socket | None) -> None:
+        if sock is None:
+            return
+        keep_alive(sock)
         # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
-        if sock is not None and self._link.control:
+        if self._link.control:
             limit_silence(sock, self._runner.core.timing.dead_after_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .interface import Listener, MakeProtocol
 
 
+KEEP_IDLE_S, KEEP_INTERVAL_S, KEEP_COUNT = 30, 10, 3
+"""A connection on which nothing goes is probed after so long, so often, and given up after so many in vain."""
+
+
 def check(address: str) -> None:
     """Raise ValueError if ``address`` is not host:port, or has port 0."""
     if parse_address(address).port == 0:
@@ -56,5 +60,18 @@ async def _bind(where: TcpAddress) -> list[socket.socket]:
 
 def limit_silence(sock: socket.socket, limit_s: float) -> None:
     """Let the kernel drop the connection when what was sent is not acknowledged for so long."""
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
+    if _is_tcp(sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the kernel probe an idle connection, so that firewalls do not forget it and its end is noticed."""
+    if _is_tcp(sock):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_COUNT)
+
+
+def _is_tcp(sock: socket.socket) -> bool:
+    return sock.family in (socket.AF_INET, socket.AF_INET6)

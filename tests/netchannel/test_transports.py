@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -112,3 +114,19 @@ async def test_a_transport_that_raises_what_it_should_not_is_named(
     ):
         await outbox.close()
     assert "dialing failing:x failed" in caplog.text
+
+
+async def test_idle_connections_are_probed() -> None:
+    """CH-CTL-4: all of both sides, so that an end that only one side saw is found where nothing is sent."""
+    async with ReceiverServer() as receiver, SenderServer() as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(b"x")
+        await inbox.recv()
+        probed = []
+        for descriptor in sender.descriptors() + receiver.descriptors():
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    probed.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        assert probed == [1] * 4
+        await outbox.close()
