@@ -29,5 +29,5 @@ class Timing:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0 < value < inf:
+            if not 0 <= value < inf or (value == 0 and field.name != "leave_s"):
                 raise ValueError(f"{field.name} is {value}: expected seconds, more than 0")
