@@ -19,6 +19,8 @@ class TcpAddress:
 
 def parse_address(text: str) -> TcpAddress:
     """Read ``host:port`` or ``[v6]:port``. Raises ValueError with what was expected."""
+    if "//" in text:
+        raise ValueError(f"the address {text!r} is a URL: expected host:port, unix:/path or mem:name")
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -176,10 +176,13 @@ class ArrowEncoder:
                 f"cast it, or use another channel"
             )
         try:
+            value.validate(
+                full=True
+            )  # as the receiver does: it would not take the message, and could not say so
             return self._body(value, note)
-        except pa.ArrowException as error:  # e.g. lists in lists in lists, more than 64 deep
+        except pa.ArrowException as error:  # e.g. text that is no UTF-8; lists in lists, more than 64 deep
             raise SchemaMismatch(
-                f"a batch of ({_describe(self._schema)}) cannot be written as Arrow IPC: {error}"
+                f"a batch of ({_describe(self._schema)}) is no valid one of that schema: {error}"
             ) from error
 
     def _body(self, batch: pa.RecordBatch, note: bytes) -> Body:

@@ -16,7 +16,7 @@ from .errors import EndOfChannel, NetChannelError
 from .sender import encoded, node_name, wall_us
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
-from .transports.schemes import listen, scheme_of
+from .transports.schemes import check, listen, scheme_of
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -25,8 +25,9 @@ from .values import (
     Position,
     ServerStatistics,
     check_channel_id,
+    check_kind,
 )
-from .waiting import Changes
+from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +65,12 @@ class ReceiverServer:
         max_connections: int | None = None,
         timing: Timing | None = None,
     ) -> None:
+        check_kind("listen", listen, str)
+        check_kind("secret", secret, str)
+        if message_limit < 1:
+            raise ValueError(f"message_limit is {message_limit}: expected bytes, at least 1")
+        if advertise is not None:
+            check(advertise)
         if max_connections is not None and max_connections < 2:
             raise ValueError(f"max_connections is {max_connections}: a channel needs 2, control and data")
         self._listen = listen
@@ -172,13 +179,11 @@ class ReceiverServer:
             ValueError: the buffer is one that only senders have.
         """
         runner = self._running()
+        check_loop(runner.loop)
         if ack not in ("receipt", "explicit"):
             raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
-        if (
-            resume_from is not None
-            and (resume_from if isinstance(resume_from, int) else resume_from.sequence) < 0
-        ):
-            raise NetChannelError(f"resume_from is {resume_from}: numbers begin at 0")
+        check_kind("buffer", buffer, BufferPolicy)
+        check_kind("fault", fault, FaultPolicy)
         if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
             raise ValueError(
                 f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"

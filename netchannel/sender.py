@@ -27,6 +27,7 @@ from .values import (
     PeerStatistics,
     ServerStatistics,
     check_channel_id,
+    check_kind,
 )
 from .waiting import Changes, check_loop
 
@@ -75,6 +76,7 @@ class SenderServer:
     """
 
     def __init__(self, *, secret: str | None = None, timing: Timing | None = None) -> None:
+        check_kind("secret", secret, str)
         self._secret = secret
         self._timing = timing or Timing()
         self._core: SenderCore
@@ -133,7 +135,10 @@ class SenderServer:
         """
         runner = self._running()
         check_loop(runner.loop)
+        check_kind("to", to, str)
         check(to)
+        check_kind("buffer", buffer, BufferPolicy)
+        check_kind("fault", fault, FaultPolicy)
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(

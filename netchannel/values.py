@@ -181,6 +181,12 @@ class ServerStatistics(Generic[Key]):
     loop_lag_max_s: float
 
 
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise TypeError if the setting ``name`` is given and is no ``kind``."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}")
+
+
 def check_channel_id(channel_id: str) -> str:
     """A channel id is 1 to 255 bytes of printable UTF-8. Raises NetChannelError otherwise."""
     if not isinstance(channel_id, str):

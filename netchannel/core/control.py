@@ -136,7 +136,7 @@ class ControlLink(Link):
         if self._peer_nonce:
             raise ProtocolError(f"{self.peer} sent a second hello")
         if message["secret"] is not (self.core.secret is not None):
-            has, lacks = ("asks for", "has none") if message["secret"] else ("has no", "asks for one")
+            has, lacks = ("asks for a", "has none") if message["secret"] else ("has no", "asks for one")
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
         self._peer_nonce = message["nonce"] or b"-"
         self.node = printable(message["node"][:200])

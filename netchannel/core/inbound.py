@@ -486,8 +486,12 @@ def _cost(item: Item, neighbour: Item | None) -> int:
 
 
 def _sequence(position: Position | int) -> int:
+    if isinstance(position, tuple) and not isinstance(position, Position):
+        raise NetChannelError(f"resume_from is {position!r}: expected a Position, or a number")
     sequence = position.sequence if isinstance(position, Position) else position
     sequence = _whole(sequence, "resume_from")
+    if sequence < 0:
+        raise NetChannelError(f"resume_from is {sequence}: numbers begin at 0")
     if sequence >= SEQUENCE_LIMIT:
         raise NetChannelError(f"resume_from is {sequence}: numbers end at {SEQUENCE_LIMIT}")
     return sequence

@@ -360,12 +360,13 @@ class OutboundChannel:
 
     def give_up(self, reason: str, now: float) -> None:
         """The policy, or the owner, gives up."""
+        again = "with the same directory" if self.durable else f"with stream={self.stream!r}, replayable=True"
         kept = self.head - self.acknowledged
         self.fail(
             SenderEvent.GIVE_UP,
             ChannelBroken(
                 f"channel {self.id!r} to {self.to} was given up: {reason}; {self.acknowledged} messages were "
-                f"acknowledged, {kept} were not; register it again with stream={self.stream!r} to go on"
+                f"acknowledged, {kept} were not; to go on, register it again {again}"
             ),
             now,
         )

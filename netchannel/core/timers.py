@@ -25,15 +25,20 @@ class Timer:
 
 
 class Timers:
-    """A heap of deadlines. Cancelled ones stay in it until they surface, and are passed over."""
+    """A heap of deadlines. Cancelled ones are passed over, and swept out before they are more than half of it."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
+        self._sweep_at = 64
         self._order = count()
         self.on_earlier: Callable[[float], None] = lambda when: None
 
     def at(self, when: float, action: Callable[[float], None]) -> Timer:
         """Run ``action(now)`` at the first `run` with ``now >= when``."""
+        if len(self._heap) >= self._sweep_at:
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(64, 2 * len(self._heap))
         timer = Timer(when, action)
         heapq.heappush(self._heap, (when, next(self._order), timer))
         if self._heap[0][2] is timer:

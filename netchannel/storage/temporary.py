@@ -52,10 +52,9 @@ class TemporaryFiles:
         """Nothing."""
 
     def create(self, path: Path) -> RealFile:
-        """Make a file and take its name away."""
-        descriptor, name = tempfile.mkstemp(prefix="netchannel-", dir=self._directory)
-        Path(name).unlink()
-        self._descriptors[path] = descriptor
+        """Make a file that has no name."""
+        with tempfile.TemporaryFile(dir=self._directory, buffering=0) as file:
+            self._descriptors[path] = os.dup(file.fileno())
         return self.open(path)
 
     def open(self, path: Path) -> RealFile:

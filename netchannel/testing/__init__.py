@@ -5,7 +5,13 @@ Needs pytest and pytest-asyncio: ``pip install 'netchannel[testing]'``.
 
 from __future__ import annotations
 
-import pytest
+try:
+    import pytest
+    import pytest_asyncio as _  # noqa: F401 - what the suite's modules need
+except ImportError as error:
+    raise ImportError(
+        "netchannel.testing needs pytest and pytest-asyncio: pip install 'netchannel[testing]'"
+    ) from error
 
 pytest.register_assert_rewrite(
     *(

@@ -35,6 +35,8 @@ class FaultyTransport:
     that are open.
     """
 
+    dialed: int
+
     def __init__(
         self, *, seed: int = 0, lives: Iterable[float] = (), piece: int | None = None, delay_s: float = 0.0
     ) -> None:

@@ -33,6 +33,7 @@ class DataPorts:
     def __init__(self, host: str, ports: range | None, make_protocol: Callable[[], LinkProtocol]) -> None:
         self._host = host
         self._ports = ports
+        self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._acceptor = Acceptor(make_protocol)
 
     def lease(self) -> Lease:
@@ -44,7 +45,7 @@ class DataPorts:
     def _bind(self) -> socket.socket:
         for port in self._candidates():
             try:
-                return socket.create_server((self._host, port), backlog=16)
+                return socket.create_server((self._host, port), family=self._family, backlog=16)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise

@@ -173,7 +173,14 @@ class Runner:
         dirty, core.dirty = core.dirty, {}
         for link in dirty:
             if link.adapter is not None:
-                link.adapter.apply()
+                self._apply(link.adapter)
+
+    def _apply(self, protocol: LinkProtocol) -> None:
+        try:
+            protocol.apply()
+        except Exception:  # noqa: BLE001 - one connection's; all others are to go on
+            log.exception("%s: a connection is given up", self.core.name)
+            protocol.abort()
 
     def _execute(self, job: Job) -> None:
         # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.

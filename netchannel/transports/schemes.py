@@ -34,6 +34,8 @@ def unregister(scheme: str) -> None:
 
 def scheme_of(address: str) -> str:
     """The scheme that ``address`` begins with; ``tcp`` if that is none that is known."""
+    if not isinstance(address, str):
+        raise TypeError(f"an address is {address!r}: expected text, such as 'host:port'")
     scheme = address.partition(":")[0]
     return scheme if scheme in _table else "tcp"
 
@@ -52,6 +54,8 @@ async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
     """Accept connections at ``address``. Raises OSError naming it, or ValueError if it is none."""
     try:
         return await _table[scheme_of(address)].listen(address, make_protocol)
+    except UnicodeError as error:  # a host that cannot be a name
+        raise ValueError(f"cannot listen on {address!r}: {error}") from error
     except OSError as error:
         # The loop's own text names the address again; the system's is enough. Names that are not known have no number.
         why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netchannel.address import TcpAddress, parse_address
 
 from .sockets import BACKLOG, connect_with, listen_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .interface import Listener, MakeProtocol
 
 
+PORT_TRIES = 10
+"""How often a port is looked for that is free on all addresses of a host."""
 KEEP_IDLE_S, KEEP_INTERVAL_S, KEEP_COUNT = 30, 10, 3
 """A connection on which nothing goes is probed after so long, so often, and given up after so many in vain."""
 
@@ -47,10 +52,24 @@ async def _bind(where: TcpAddress) -> list[socket.socket]:
     found = await asyncio.get_running_loop().getaddrinfo(
         where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
+    names = [(family, name) for family, _, _, _, name in dict.fromkeys(found)]
+    for left in reversed(range(PORT_TRIES)):
+        try:
+            return _bind_all(names)
+        except OSError as error:
+            # A free port of the first of them may be in use on another.
+            if where.port or len(names) == 1 or error.errno != errno.EADDRINUSE or not left:
+                raise
+    raise AssertionError
+
+
+def _bind_all(names: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
+    """A socket for each, all at the same port."""
     sockets: list[socket.socket] = []
     try:
-        for family, _, _, _, name in dict.fromkeys(found):
-            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
+        for family, (host, wanted, *rest) in names:
+            port = sockets[0].getsockname()[1] if sockets else wanted
+            sockets.append(socket.create_server((host, port, *rest), family=family, backlog=BACKLOG))
     except OSError:
         for sock in sockets:
             sock.close()

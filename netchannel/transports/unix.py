@@ -22,8 +22,8 @@ def check(address: str) -> None:
 
 def _path(address: str) -> str:
     path = address.removeprefix("unix:")
-    if not path:
-        raise ValueError(f"the address {address!r} is not complete: expected unix:/path")
+    if not path or "\0" in path:
+        raise ValueError(f"the address {address!r} is no path of a file: expected unix:/path")
     return path
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import socket
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from netchannel import (
     SenderServer,
     Timing,
 )
+from netchannel.core.timers import Timers
 
 
 async def test_a_successor_may_close_before_it_is_attached(
@@ -225,3 +228,72 @@ async def test_an_abort_acknowledges_nothing(receiver: ReceiverServer, sender: S
     with pytest.raises(ChannelClosed, match="was aborted by this side after 2 messages"):
         await outbox.flush()
     assert (await outbox.close()).acknowledged <= 1
+
+
+async def test_settings_of_another_kind(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """What a JSON file, or a slip of the finger, makes of them is named."""
+    there: Any = receiver
+    for setting, value in {"to": there, "buffer": 100, "fault": 5}.items():
+        settings: dict[str, Any] = {"to": receiver.address, setting: value}
+        with pytest.raises(TypeError, match=f"{setting} is .*: expected a "):
+            sender.register_channel("c", **settings)
+    for setting in ("buffer", "fault"):
+        with pytest.raises(TypeError, match=f"{setting} is 5: expected a "):
+            receiver.register_channel("c", **{setting: 5})
+    for position in (("s", 3), "x", 2.5):
+        with pytest.raises(NetChannelError, match="resume_from"):
+            receiver.register_channel("c", resume_from=position)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="secret is b's': expected a str"):
+        SenderServer(secret=b"s")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="listen is 8000: expected a str"):
+        ReceiverServer(8000)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="message_limit is 0"):
+        ReceiverServer(message_limit=0)
+    with pytest.raises(ValueError, match="nonsense"):
+        ReceiverServer(advertise="nonsense")
+    with pytest.raises(ValueError, match="is a URL"):
+        sender.register_channel("c", to="tcp://127.0.0.1:80")
+
+
+async def test_a_batch_that_is_not_valid(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """CH-BAD-1: the receiver would refuse it, when it is too late: `send` does, and goes on."""
+    inbox = receiver.register_channel("c")
+    outbox = sender.register_channel("c", to=receiver.address)
+    offsets, text = pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")
+    broken = pa.record_batch({"s": pa.Array.from_buffers(pa.utf8(), 1, [None, offsets, text])})
+    with pytest.raises(SchemaMismatch, match="UTF"):
+        await outbox.send(broken)
+    good = pa.record_batch({"s": ["a"]})
+    await outbox.send(good)
+    assert await inbox.recv() == good
+
+
+@pytest.mark.parametrize("host", ["[::1]", "127.0.0.1"])
+async def test_data_ports_of_either_family(host: str) -> None:
+    """CH-DATA-2: also of IPv6."""
+    async with ReceiverServer(f"{host}:0", data_ports="ephemeral") as receiver, SenderServer() as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(b"x")
+        assert bytes(await inbox.recv()) == b"x"
+        await outbox.close()
+
+
+async def test_a_name_with_several_addresses_has_one_port() -> None:
+    """Who dials any of them reaches this server."""
+    async with ReceiverServer("localhost:0") as receiver:
+        ports = set()
+        for descriptor in receiver.descriptors():
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                ports.add(sock.getsockname()[1])
+        assert len(ports) == 1
+
+
+def test_deadlines_that_were_cancelled_take_no_memory() -> None:
+    """CH-FLT-1: channels come and go under a long policy."""
+    timers = Timers()
+    kept = timers.at(1e9, lambda now: None)
+    for _ in range(10_000):
+        timers.at(1e6, lambda now: None).cancel()
+    assert len(timers._heap) < 100
+    assert timers.next() == kept.when
