@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,18 @@ def test_the_kit_is_imported_by_tests_only() -> None:
     script = "import sys, netchannel, netchannel.transports, netchannel.aio; print('pytest' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert output.stdout == "False\n"
+
+
+KIT = """
+    CH-ACK-1 CH-ACK-2 CH-ACK-3 CH-ARW-2 CH-ARW-3 CH-ARW-4 CH-BAD-1 CH-BP-1 CH-BP-3 CH-BUF-2 CH-CAN-1
+    CH-CTL-1 CH-CTL-2 CH-CTL-3 CH-CTL-4 CH-CTL-5 CH-DATA-1 CH-DUR-1 CH-END-1 CH-END-2 CH-END-3 CH-END-4
+    CH-END-5 CH-END-6 CH-END-7 CH-END-8 CH-END-9 CH-NOTE-1 CH-OBS-1 CH-REG-1 CH-REG-2 CH-REG-3
+    CH-REG-4 CH-REG-5 CH-SEC-1 CH-SEQ-1 CH-SEQ-2 CH-SEQ-3
+"""
+
+
+def test_the_kit_shows_these_rows() -> None:
+    """Each is named by one of its tests."""
+    tests = [name for name in dir(ChannelConformance) if name.startswith("test_")]
+    told = " ".join(getattr(ChannelConformance, name).__doc__ or "" for name in tests)
+    assert set(KIT.split()) == set(re.findall(r"CH-[A-Z]+-[0-9]+", told))
