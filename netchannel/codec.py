@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from .core.frames import NOTE_LIMIT, Body, Buffer
+from .core.frames import PACK_LIMIT, Body, Buffer, Scattered
 from .errors import NetChannelError, ProtocolError, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Encoder(Protocol):
     context: bytes
     """What the last encoded body needs beside the schema; the same object while it does not change."""
 
-    def encode(self, value: Any, note: bytes) -> Body:
+    def encode(self, value: Any) -> Body:
         """Make a message's body. Its memory must not change until the message is acknowledged."""
 
 
@@ -63,26 +63,17 @@ def _check(codec: str, schema: pa.Schema | None) -> None:
         raise NetChannelError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
 
 
-def _check_note(note: bytes) -> None:
-    if not isinstance(note, bytes):
-        raise NetChannelError(f"a note is a {type(note).__name__}: expected bytes")
-    if len(note) > NOTE_LIMIT:
-        raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
-
-
 class BytesEncoder:
     """Bytes as they are."""
 
     schema: bytes | None = b""
     context = b""
 
-    def encode(self, value: Any, note: bytes) -> Body:
+    def encode(self, value: Any) -> Body:
         """Take anything with the buffer protocol, e.g. bytes, memoryview or pyarrow.Buffer."""
-        _check_note(note)
         if isinstance(value, bytes):
-            return Body((value,), len(value), note)
-        view = _flat(value)
-        return Body((view,), len(view), note)
+            return value
+        return _flat(value)
 
 
 def _flat(value: Any) -> memoryview:
@@ -160,9 +151,8 @@ class ArrowEncoder:
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
         self._unwritten = len(self.schema)
 
-    def encode(self, value: Any, note: bytes) -> Body:
+    def encode(self, value: Any) -> Body:
         """Take a pyarrow.RecordBatch of the channel's schema (the first one's, if none was given)."""
-        _check_note(note)
         if not isinstance(value, pa.RecordBatch):
             raise SchemaMismatch(
                 f"a channel with the codec 'arrow' was sent a {type(value).__name__}: expected a "
@@ -176,23 +166,22 @@ class ArrowEncoder:
                 f"cast it, or use another channel"
             )
         try:
-            value.validate(
-                full=True
-            )  # as the receiver does: it would not take the message, and could not say so
-            return self._body(value, note)
+            # As the receiver does: it would not take the message, and could not say so any more.
+            value.validate(full=True)
+            return self._body(value)
         except pa.ArrowException as error:  # e.g. text that is no UTF-8; lists in lists, more than 64 deep
             raise SchemaMismatch(
                 f"a batch of ({_describe(self._schema)}) is no valid one of that schema: {error}"
             ) from error
 
-    def _body(self, batch: pa.RecordBatch, note: bytes) -> Body:
+    def _body(self, batch: pa.RecordBatch) -> Body:
         if self._dictionaries:
-            return self._encode_with_dictionaries(batch, note)
+            return self._encode_with_dictionaries(batch)
         if batch.nbytes < SCATTER:
-            body = memoryview(batch.serialize())
-            return Body((body,), len(body), note)
+            return memoryview(batch.serialize())
         pieces = self._write(batch)
-        return Body(pieces, sum(map(len, pieces)), note)
+        body = Scattered(pieces)
+        return body if len(body) > PACK_LIMIT else b"".join(pieces)
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
         assert self._writer is not None
@@ -202,7 +191,7 @@ class ArrowEncoder:
             self._unwritten -= len(pieces.pop(0))
         return pieces
 
-    def _encode_with_dictionaries(self, batch: pa.RecordBatch, note: bytes) -> Body:
+    def _encode_with_dictionaries(self, batch: pa.RecordBatch) -> Body:
         # The writer gives out a dictionary only when it is another than the last; then all of the batch's
         # dictionaries make a new context, so that a reader never depends on what an earlier connection saw.
         messages = _messages(self._write(batch))
@@ -211,8 +200,7 @@ class ArrowEncoder:
             writer = pa.ipc.new_stream(pa.PythonFile(stream, "w"), self._schema)
             writer.write_batch(batch)
             self.context = b"".join([memoryview(m.serialize()) for m in _messages(stream.take())[:-1]])
-        body = memoryview(messages[-1].serialize())
-        return Body((body,), len(body), note)
+        return memoryview(messages[-1].serialize())
 
 
 def _messages(pieces: Sequence[Buffer]) -> list[pa.Message]:

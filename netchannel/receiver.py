@@ -30,7 +30,7 @@ from .values import (
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
     import pyarrow as pa
@@ -241,8 +241,8 @@ class ReceiverChannel:
         self._changes = Changes()
         core.on_change = self._changes.notify
         self._decoder = decoder
+        self._decode = decoder.decode if isinstance(decoder, ArrowDecoder) else None
         self._clock = clock
-        self._read = core.expected
 
     @property
     def id(self) -> str:
@@ -262,12 +262,19 @@ class ReceiverChannel:
             return None
         return Position(core.stream, core.position)
 
-    def __aiter__(self) -> Self:
-        return self
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        core, decode = self._core, self._decode
+        try:
+            while True:
+                for body in core.ready:
+                    yield body if decode is None else decode(body, core.chunk.context)
+                await self._more()
+        except EndOfChannel:
+            return
 
     async def __anext__(self) -> Any:
         try:
-            return (await self.recv_message()).batch
+            return await self.recv()
         except EndOfChannel:
             raise StopAsyncIteration from None
 
@@ -281,7 +288,11 @@ class ReceiverChannel:
             SchemaMismatch: the sender has another schema or codec.
             ChannelBroken, ChannelClosed: nothing will come any more.
         """
-        return (await self.recv_message()).batch
+        core, decode = self._core, self._decode
+        while True:
+            for body in core.ready:
+                return body if decode is None else decode(body, core.chunk.context)
+            await self._more()
 
     async def recv_message(self) -> Message:
         """Wait for the next message, with its note, number and send timestamp."""
@@ -289,15 +300,20 @@ class ReceiverChannel:
 
     async def next_item(self) -> Item:
         """Wait for the next message as it was received; for faces on other threads, which `read` it there."""
+        while (item := self._core.take()) is None:
+            await self._more()
+        return item
+
+    async def _more(self) -> None:
+        """Wait until there is a message. Raises what ended the channel."""
         core = self._core
-        while (item := core.take()) is None:
+        while not core.more():
             core.waiting += 1
             core.check_starved()
             try:
                 await self._changes.wait()
             finally:
                 core.waiting -= 1
-        return item
 
     def put_back(self, item: Item) -> None:
         """Whoever took ``item`` was cancelled before it got it: it is next again."""

@@ -11,12 +11,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from .buffering import open_buffer
+from .core.frames import NOTE_LIMIT
 from .core.link import encodable, log
 from .core.messages import TEXT_LIMIT
 from .core.sender import SenderCore
 from .core.states import SenderState
 from .core.timing import Timing
-from .errors import BufferFull, NetChannelError
+from .errors import BufferFull, NetChannelError, SchemaMismatch
 from .transports.runner import Runner
 from .transports.schemes import check
 from .values import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from .codec import CodecName
     from .core.disk import Ticket
+    from .core.frames import Body
     from .core.outbound import OutboundChannel
     from .core.sender import Peer
 
@@ -233,6 +235,13 @@ class SenderServer:
         return channel.state is not SenderState.DENIED and self._core.peers[channel.to].reaching
 
 
+def _check_note(note: bytes) -> None:
+    if not isinstance(note, bytes):
+        raise NetChannelError(f"a note is a {type(note).__name__}: expected bytes")
+    if len(note) > NOTE_LIMIT:
+        raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
+
+
 def _peer_statistics(peer: Peer, now: float) -> PeerStatistics:
     channels, control = len(peer.channels), peer.control
     if control is None:
@@ -259,7 +268,8 @@ class SenderChannel:
         core.on_change = self.changes.notify
         self._encoder = encoder
         self._clock = clock
-        self._since_yield = 0
+        self._packer = core.packer
+        self._yielded_at = 0
 
     @property
     def id(self) -> str:
@@ -294,9 +304,15 @@ class SenderChannel:
             BufferFull: the policy is to fail. The message was not taken.
             ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
         """
-        ticket = await self.take(batch, note)
-        if ticket is not None:
-            await self.committed(ticket)
+        try:
+            body = self._encoder.encode(batch)
+        except NetChannelError:
+            self.core.check_open()  # which says more
+            raise
+        if note or not self._packer.take(body):
+            ticket = await self._append(body, note)
+            if ticket is not None:
+                await self.committed(ticket)
 
     async def send_many(self, batches: Iterable[Any]) -> None:
         """Take several messages, in order; a durable buffer is waited for once.
@@ -304,30 +320,40 @@ class SenderChannel:
         Raises as `send` does; then `position` tells how many were taken.
         """
         ticket = None
+        encode, take = self._encoder.encode, self._packer.take
         try:
             for batch in batches:
                 if ticket is not None and ticket.error is not None:
                     break
-                ticket = await self.take(batch)
-        except BaseException:
+                body = encode(batch)
+                if not take(body):
+                    ticket = await self._append(body, b"")
+        except BaseException as error:
             leave(ticket)
+            if isinstance(error, SchemaMismatch):
+                self.core.check_open()
             raise
         if ticket is not None:
             await self.committed(ticket)
 
-    async def take(self, batch: Any, note: bytes = b"") -> Ticket | None:
+    async def take(self, batch: Any) -> Ticket | None:
         """`send` without waiting for the disk: its ticket tells when the message is durable."""
+        body = self._encoder.encode(batch)
+        return None if self._packer.take(body) else await self._append(body, b"")
+
+    async def _append(self, body: Body, note: bytes) -> Ticket | None:
+        """Take a message that the packer has no credit for."""
         core = self.core
         self.changes.check_loop()
         if core.terminal:
             await self._settled()
         core.check_open()
-        body = self._encoder.encode(batch, note)
+        _check_note(note)
         context = self._encoder.context
         if core.schema is None:
             core.schema = self._encoder.schema
         core.admit(body, context)
-        size = core.cost(body, context)
+        size = core.cost(body, note, context)
         while not core.room(size):
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
@@ -346,10 +372,10 @@ class SenderChannel:
             if core.terminal:
                 await self._settled()
             core.admit(body, context)
-        ticket = core.append(body, context)
-        self._since_yield += size + 64
-        if self._since_yield >= YIELD_AFTER:
-            self._since_yield = 0
+        ticket = core.append(body, note, context)
+        done = core.taken_bytes + 64 * core.head
+        if done - self._yielded_at >= YIELD_AFTER:
+            self._yielded_at = done
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -462,7 +488,7 @@ class SenderChannel:
             sent=core.head,
             received=core.received,
             acknowledged=core.acknowledged,
-            bytes=core.bytes,
+            bytes=core.taken_bytes,
             buffered_messages=core.head - core.acknowledged,
             buffered_bytes=core.kept_bytes,
             disk_bytes=core.disk_bytes,

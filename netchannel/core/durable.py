@@ -43,7 +43,7 @@ class DurableWriter(Writer):
 
     def room(self, size: int) -> bool:
         buffer = self.channel.buffer
-        waiting = self._waiting_bytes + self.channel.pending_bytes
+        waiting = self._waiting_bytes + self.channel.packer.size
         if waiting and waiting + size > self.channel.memory_bytes:
             return False
         needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)

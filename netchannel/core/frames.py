@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
@@ -98,12 +98,21 @@ class Frame(NamedTuple):
     payload: memoryview
 
 
-class Body(NamedTuple):
-    """A message as the codec made it: the pieces of its body, their total size, and its note."""
+class Scattered:
+    """A body that lies in several places, and is sent from there. Its length is in bytes."""
 
-    pieces: Sequence[Buffer]
-    size: int
-    note: bytes
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+
+Body = Buffer | Scattered
+"""What a codec makes of a message. Its length is in bytes."""
 
 
 def _fields(
@@ -158,42 +167,58 @@ def _padded(part: bytes) -> bytes:
     return part + _PAD[: -len(part) & 7]
 
 
-def _tables(messages: Sequence[Body]) -> tuple[bytes, int]:
-    lengths = struct.Struct(f"<{len(messages)}I")
-    tables = _padded(lengths.pack(*[body.size for body in messages]))
-    if not any(body.note for body in messages):
+_PADS = [_PAD[:missing] for missing in (0, 7, 6, 5, 4, 3, 2, 1)]
+"""What follows a body, by the length of the body modulo 8."""
+
+
+def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, int]:
+    count = len(lengths)
+    tables = _padded(struct.pack(f"<{count}I", *lengths))
+    if not notes:
         return tables, 0
-    tables += _padded(lengths.pack(*[len(body.note) for body in messages]))
-    return tables + _padded(b"".join([body.note for body in messages])), NOTES
+    note_lengths = [len(notes.get(index, b"")) for index in range(count)]
+    tables += _padded(struct.pack(f"<{count}I", *note_lengths))
+    return tables + _padded(b"".join([notes[index] for index in sorted(notes)])), NOTES
 
 
-def pack(messages: Sequence[Body], first: int, timestamp: int) -> list[Buffer]:
-    """One DATA frame of ``messages``, numbered from ``first``; their bodies together are at most FRAME_LIMIT."""
-    tables, flags = _tables(messages)
-    pieces: list[Buffer] = []
-    length = len(tables)
-    for body in messages:
-        pieces.extend(body.pieces)
-        padding = -body.size & 7
-        if padding:
-            pieces.append(_PAD[:padding])
-        length += body.size + padding
-    fields = _fields(Kind.DATA, length, flags=flags, count=len(messages), sequence=first, timestamp=timestamp)
-    if len(messages) > 1 or length <= PACK_LIMIT:
-        return [_joined(fields, tables, *pieces)]
-    return _scattered(fields, [tables, *pieces])
+def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timestamp: int) -> list[Buffer]:
+    """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
+
+    ``notes`` are those that are not empty, by their message's place.
+    """
+    count = len(bodies)
+    lengths = list(map(len, bodies))
+    tables, flags = _tables(lengths, notes)
+    length = len(tables) + sum(lengths)
+    pieces: list[Buffer] = [tables]
+    if count == 1:
+        pieces += _pieces(bodies[0])
+        pieces.append(_PADS[lengths[0] & 7])
+        length += len(pieces[-1])
+    elif lengths.count(lengths[0]) == count:
+        pad = _PADS[lengths[0] & 7]
+        pieces += [pad.join(bodies), pad] if pad else bodies  # type: ignore[arg-type]
+        length += count * len(pad)
+    else:
+        pads = [_PADS[size & 7] for size in lengths]
+        pieces += chain.from_iterable(zip(bodies, pads, strict=True))  # type: ignore[arg-type]
+        length += sum(map(len, pads))
+    fields = _fields(Kind.DATA, length, flags=flags, count=count, sequence=first, timestamp=timestamp)
+    if count > 1 or length <= PACK_LIMIT:
+        return [_joined(fields, *pieces)]
+    return _scattered(fields, pieces)
 
 
-def cut(message: Body, sequence: int, timestamp: int) -> list[Buffer]:
+def _pieces(body: Body) -> Sequence[Buffer]:
+    return body.pieces if isinstance(body, Scattered) else (body,)
+
+
+def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
     """The PART frames of one message of any size."""
-    note = message.note
-    buffers: list[Buffer] = [
-        _joined(
-            _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=message.size), note
-        )
-    ]
-    views = [memoryview(piece).cast("B") for piece in message.pieces]
-    index, left = 1, message.size
+    fields = _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=len(body))
+    buffers: list[Buffer] = [_joined(fields, note)]
+    views = [memoryview(piece).cast("B") for piece in _pieces(body)]
+    index, left = 1, len(body)
     while left:
         length = min(left, FRAME_LIMIT)
         left -= length
@@ -227,25 +252,47 @@ def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...
     return struct.unpack_from(f"<{count}I", payload, offset), end + (-end & 7)
 
 
-def unpack(frame: Frame) -> list[tuple[memoryview, bytes]]:
-    """The (body, note) of each message of a DATA frame. Raises ProtocolError if the lengths do not add up."""
+class Messages(NamedTuple):
+    """The messages of a frame. ``notes`` is empty if there are none."""
+
+    bodies: list[memoryview]
+    notes: list[bytes]
+    largest: int
+
+
+def unpack(frame: Frame) -> Messages:
+    """The messages of a DATA frame. Raises ProtocolError if the lengths do not add up."""
     payload, count = frame.payload, frame.items
     if count > PACK_COUNT:
         raise ProtocolError(f"a frame claims {count} messages: the limit is {PACK_COUNT}")
     lengths, offset = _table(payload, 0, count)
-    notes: Sequence[bytes] = (b"",) * count
+    notes: list[bytes] = []
     if frame.flags & NOTES:
         note_lengths, offset = _table(payload, offset, count)
         ends = list(accumulate(note_lengths, initial=offset))
         notes = [bytes(payload[start:end]) for start, end in pairwise(ends)]
         offset = ends[-1] + (-ends[-1] & 7)
-    messages = []
-    for length, note in zip(lengths, notes, strict=True):
-        messages.append((payload[offset : offset + length], note))
-        offset += (length + 7) & ~7
+    if not count:
+        bodies = []
+    elif lengths.count(length := lengths[0]) == count:
+        step = (length + 7) & ~7
+        end = offset + count * step
+        bodies = (
+            [payload[start : start + length] for start in range(offset, end, step)]
+            if step
+            else [_NOTHING] * count
+        )
+        offset = end
+    else:
+        starts = list(accumulate([(length + 7) & ~7 for length in lengths], initial=offset))
+        offset = starts.pop()
+        bodies = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     if offset != len(payload):
         raise ProtocolError(f"the messages of a frame end at byte {offset} of {len(payload)}")
-    return messages
+    return Messages(bodies, notes, max(lengths, default=0))
+
+
+_NOTHING = memoryview(b"")
 
 
 def largest_message(frames: memoryview) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from operator import index
+from operator import index, length_hint
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import (
@@ -22,7 +22,7 @@ from .link import because, encodable, log, printable
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy
@@ -37,13 +37,51 @@ ITEM_COST = 256
 
 
 class Item(NamedTuple):
-    """A message that was received and not yet read."""
+    """A message as it was received."""
 
     body: memoryview
     note: bytes
     sequence: int
     timestamp: int
     context: memoryview | None
+
+
+class Chunk:
+    """The messages of a frame: ``bodies``, of which the last has the number before ``end``."""
+
+    __slots__ = ("bodies", "context", "end", "notes", "size", "timestamp")
+
+    def __init__(
+        self,
+        bodies: list[memoryview],
+        notes: Sequence[bytes],
+        end: int,
+        timestamp: int,
+        context: memoryview | None,
+    ) -> None:
+        self.bodies = bodies
+        self.notes = notes  # as many as bodies, or none
+        self.end = end
+        self.timestamp = timestamp
+        self.context = context
+        self.size = sum(map(len, bodies)) + sum(map(len, notes))
+
+    @property
+    def first(self) -> int:
+        """The number of the first message."""
+        return self.end - len(self.bodies)
+
+    def item(self, place: int) -> Item:
+        """One of the messages, with all that belongs to it."""
+        note = self.notes[place] if self.notes else b""
+        return Item(self.bodies[place], note, self.first + place, self.timestamp, self.context)
+
+    def last(self, count: int) -> Chunk:
+        """The last ``count`` messages."""
+        return Chunk(self.bodies[-count:], self.notes[-count:], self.end, self.timestamp, self.context)
+
+
+_NOTHING = Chunk([], (), 0, 0, None)
 
 
 class InboundChannel:
@@ -89,7 +127,6 @@ class InboundChannel:
         self.bytes = 0
         self.received = 0
         self.attachments = 0
-        self.queued_bytes = 0
         self.ended: int | None = None
         self.dropped = 0
         self._dropping = False  # and it was said, since the sender was attached
@@ -99,7 +136,13 @@ class InboundChannel:
         self.session: ReceiverControl | None = None
         self.link: ReceiverData | None = None
         self.context: memoryview | None = None
-        self._queue: deque[Item] = deque()
+        self.chunk = _NOTHING
+        self.ready = iter(
+            _NOTHING.bodies
+        )  # what of `chunk` is to be read; whoever takes one of them has read it
+        self._queue: deque[Chunk] = deque()  # what comes behind it
+        self._queued = 0  # messages in it
+        self._queued_bytes = 0
         self._receipted = 0
         self._last_failure = "nobody asked for the channel"
         self._part_note = b""
@@ -118,12 +161,20 @@ class InboundChannel:
     @property
     def queued(self) -> int:
         """Messages received and not yet read."""
-        return len(self._queue)
+        return self._queued + length_hint(self.ready)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Their bytes."""
+        left = length_hint(self.ready)
+        return self._queued_bytes + (self.chunk.last(left).size if left else 0)
 
     @property
     def position(self) -> int | None:
         """The number of the next message to read: there may be gaps, of dropped ones, in what is queued."""
-        return self._queue[0].sequence if self._queue else self.expected
+        if left := length_hint(self.ready):
+            return self.chunk.end - left
+        return self._queue[0].first if self._queue else self.expected
 
     @property
     def acknowledged(self) -> int:
@@ -141,21 +192,48 @@ class InboundChannel:
 
     def take(self) -> Item | None:
         """The next message, or None if there is none now. Raises what ended the channel once all is read."""
+        if not self.more():
+            return None
+        chunk, left = self.chunk, length_hint(self.ready)
+        next(self.ready)
+        return chunk.item(len(chunk.bodies) - left)
+
+    def more(self) -> bool:
+        """Whether there is something ``ready``. Raises what ended the channel once all is read."""
+        if length_hint(self.ready):
+            return True
         if self._queue:
-            item = self._queue.popleft()
-            self.queued_bytes -= _cost(item, self._queue[0] if self._queue else None)
-            self._admit()
-            if not self._queue:
-                self.core.announce(self.id)  # to a new stream that must not begin before
-            return item
+            self._read_next(self._queue.popleft())
+            return True
+        if self.chunk is not _NOTHING:
+            self._forget_chunk()
+            self.core.announce(self.id)  # to a new stream that must not begin before all is read
         self.check_live()
-        return None
+        return False
+
+    def _read_next(self, chunk: Chunk) -> None:
+        self.chunk, self.ready = chunk, iter(chunk.bodies)
+        self._queued -= len(chunk.bodies)
+        self._queued_bytes -= _cost(chunk, self._queue[0] if self._queue else None)
+        self._admit()
+
+    def _forget_chunk(self) -> None:
+        self.chunk, self.ready = _NOTHING, iter(_NOTHING.bodies)
 
     def put_back(self, item: Item) -> None:
         """Undo the last `take`."""
-        self.queued_bytes += _cost(item, self._queue[0] if self._queue else None)
-        self._queue.appendleft(item)
+        if left := length_hint(self.ready):
+            self._insert(self.chunk.last(left))
+            for _ in self.ready:
+                pass  # who iterates over it goes on with what is ready then
+        body, note, sequence, timestamp, context = item
+        self._insert(Chunk([body], (note,), sequence + 1, timestamp, context))
         self.on_change()
+
+    def _insert(self, chunk: Chunk) -> None:
+        self._queued += len(chunk.bodies)
+        self._queued_bytes += _cost(chunk, self._queue[0] if self._queue else None)
+        self._queue.appendleft(chunk)
 
     def ack(self, upto: int, now: float) -> None:
         """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
@@ -222,7 +300,8 @@ class InboundChannel:
         self.hold(None)
         if self.state is ReceiverState.CLOSED:
             self._queue.clear()
-            self.queued_bytes = 0
+            self._queued = self._queued_bytes = 0
+            self._forget_chunk()
         link, self.link = self.link, None
         self.core.released(self, now)
         if link is not None:
@@ -341,18 +420,19 @@ class InboundChannel:
 
     def deliver(self, frame: Frame) -> None:
         """A DATA frame; messages that are here already are passed over."""
-        messages = unpack(frame)
-        expected = self._due(frame.sequence)
+        bodies, notes, largest = unpack(frame)
+        known = self._due(frame.sequence) - frame.sequence
         limit = self.core.message_limit
-        if len(frame.payload) > limit and any(len(body) > limit for body, _ in messages):
+        if largest > limit:
             raise ProtocolError(
-                f"channel {self.id!r}: a message is larger than the limit here, {limit} bytes"
+                f"channel {self.id!r}: a message of {largest} bytes is larger than the limit here, {limit} bytes"
             )
-        for body, note in messages[expected - frame.sequence :]:
-            self._queue_one(body, note, expected, frame.timestamp)
-            expected += 1
-        self.received += expected - (self.expected or 0)
-        self._received_to(expected)
+        if known:
+            bodies, notes = bodies[known:], notes[known:]
+        if bodies:
+            self._take_in(bodies, notes, frame)
+        else:
+            self._touch()
 
     def deliver_part(self, frame: Frame) -> None:
         """A message in parts: first its note, then its whole body."""
@@ -360,9 +440,7 @@ class InboundChannel:
         if frame.items == 0:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
-            self._queue_one(frame.payload, self._part_note, expected, frame.timestamp)
-            self.received += 1
-            self._received_to(expected + 1)
+            self._take_in([frame.payload], [self._part_note], frame)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""
@@ -391,7 +469,7 @@ class InboundChannel:
             self.link is not None
             and self.waiting
             and not self.starved
-            and not self._queue
+            and not self.queued
             and self._blocked_at == expected > self.acknowledged
         ):
             self.starved = True
@@ -411,13 +489,18 @@ class InboundChannel:
             )
         return expected
 
-    def _queue_one(self, body: memoryview, note: bytes, sequence: int, timestamp: int) -> None:
-        item = Item(body, note, sequence, timestamp, self.context)
-        self.queued_bytes += _cost(item, self._queue[-1] if self._queue else None)
-        self._queue.append(item)
-        self.bytes += len(body) + len(note)
-        if note:
-            self.last_note = note
+    def _take_in(self, bodies: list[memoryview], notes: list[bytes], frame: Frame) -> None:
+        """Queue the messages that are due."""
+        count = len(bodies)
+        end = (self.expected or 0) + count
+        chunk = Chunk(bodies, notes, end, frame.timestamp, self.context)
+        self._queued += count
+        self._queued_bytes += _cost(chunk, self._queue[-1] if self._queue else None)
+        self._queue.append(chunk)
+        self.received += count
+        self.bytes += chunk.size
+        self.last_note = next(filter(None, reversed(notes)), self.last_note)
+        self._received_to(end)
 
     def _received_to(self, expected: int) -> None:
         if expected > (self.expected or 0):
@@ -467,8 +550,9 @@ class InboundChannel:
         if self.link is None:
             return
         policy, factor = self.buffer, 1 if self.link.reading else 2
-        queued = len(self._queue)
-        cost = self.queued_bytes + queued * ITEM_COST
+        # What of a frame is being read does not count: it is gone soon, and of a large message gone already.
+        queued = self._queued
+        cost = self._queued_bytes + queued * ITEM_COST
         full = (policy.max_bytes is not None and cost * factor >= policy.max_bytes) or (
             policy.max_messages is not None and queued * factor >= policy.max_messages
         )
@@ -477,12 +561,11 @@ class InboundChannel:
             self.core.touch(self.link)
 
 
-def _cost(item: Item, neighbour: Item | None) -> int:
-    """The bytes that ``item`` adds to a queue: its context counts with the first, or last, that has it."""
-    size = len(item.body) + len(item.note)
-    if item.context is None or (neighbour is not None and neighbour.context is item.context):
-        return size
-    return size + len(item.context)
+def _cost(chunk: Chunk, neighbour: Chunk | None) -> int:
+    """The bytes that ``chunk`` adds to a queue: its context counts with the first, or last, that has it."""
+    if chunk.context is None or (neighbour is not None and neighbour.context is chunk.context):
+        return chunk.size
+    return chunk.size + len(chunk.context)
 
 
 def _sequence(position: Position | int) -> int:

@@ -19,8 +19,9 @@ from netchannel.storage import Ending
 
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
-from .frames import FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Body, Buffer, Kind, blob, cut, pack, signal
+from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, signal
 from .link import because, encodable, log, printable
+from .packing import Packer
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -74,7 +75,6 @@ class OutboundChannel:
         self.state = SenderState.REGISTERED
         self.since = now
         self.error: NetChannelError | None = None
-        self.head = 0
         self.acknowledged = 0
         self.received = 0
         self.sent = 0  # everything below was handed to a connection at some time
@@ -83,7 +83,6 @@ class OutboundChannel:
         )  # whether the numbers are known: a replayable stream goes on where it was
         self.last_note = b""
         self.message_limit: int | None = None
-        self.bytes = 0
         self.reconnects = 0
         self.dropped = 0
         self.starved = False
@@ -102,10 +101,9 @@ class OutboundChannel:
         self.retention = Retention()
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
-        self.pending_bytes = 0
-        self._pending: list[Body] = []
-        self._pending_since = 0
-        self._pending_context = b""
+        self.packer = Packer()
+        self._sealed = 0  # everything below is in records, and what is in the packer follows
+        self._sealed_bytes = 0
         self._last_context = b""
         self._ticket: Ticket | None = None
         self._reader = Reader(self)
@@ -117,7 +115,7 @@ class OutboundChannel:
     def keep_in(self, segment_log: SegmentLog) -> None:
         """Make the buffer durable in ``segment_log``, and go on with what it holds. Raises LogDamaged, LogBroken."""
         self.writer = DurableWriter(self, segment_log)
-        self.head = segment_log.head
+        self._sealed = segment_log.head
         self.acknowledged = self.received = self.sent = segment_log.acknowledged
         self.closing = segment_log.ending
         if self.acknowledged < self.head:
@@ -126,6 +124,16 @@ class OutboundChannel:
     def spill_to(self, open_log: Callable[[int], SegmentLog], close: Callable[[], None]) -> None:
         """Go on in temporary files when the memory is full; see `SpillWriter`."""
         self.writer = SpillWriter(self, open_log, close)
+
+    @property
+    def head(self) -> int:
+        """The number of the next message."""
+        return self._sealed + len(self.packer.bodies)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of all messages that were taken."""
+        return self._sealed_bytes + self.packer.size - self.packer.shared
 
     @property
     def settled(self) -> bool:
@@ -157,7 +165,7 @@ class OutboundChannel:
     @property
     def kept_bytes(self) -> int:
         """Bytes of messages in memory."""
-        kept = self.retention.memory + self.pending_bytes
+        kept = self.retention.memory + self.packer.size
         return kept + self.writer.uncommitted_bytes if isinstance(self.writer, DurableWriter) else kept
 
     @property
@@ -194,13 +202,13 @@ class OutboundChannel:
         self.check_open()
         limit = self.message_limit
         if limit is not None:
-            largest = max(body.size, len(context), len(self.schema or b""))
+            largest = max(len(body), len(context), len(self.schema or b""))
             if largest > limit:
                 raise self._too_large(largest, limit)
 
-    def cost(self, body: Body, context: bytes) -> int:
-        """The bytes that the buffer counts for ``body``: with a context that the last message did not have."""
-        size = body.size + len(body.note)
+    def cost(self, body: Body, note: bytes, context: bytes) -> int:
+        """The bytes that the buffer counts for a message: with a context that the last one did not have."""
+        size = len(body) + len(note)
         return size if context is self._last_context else size + len(context)
 
     def _too_large(self, size: int, limit: int) -> MessageTooLarge:
@@ -212,11 +220,8 @@ class OutboundChannel:
     def granted(self, link: SenderData, message_limit: int, now: float) -> None:
         """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
         self.message_limit = message_limit
-        largest = max(
-            self.retention.largest(), len(self.schema or b""), *[body.size for body in self._pending], 0
-        )
-        if self._pending:
-            largest = max(largest, len(self._pending_context))
+        self.packer.revoke()
+        largest = max(self.retention.largest(), self.packer.largest(), len(self.schema or b""))
         if largest > message_limit:
             self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
             return
@@ -271,31 +276,34 @@ class OutboundChannel:
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
             )  # fmt: skip
 
-    def append(self, body: Body, context: bytes) -> Ticket | None:
+    def append(self, body: Body, note: bytes, context: bytes) -> Ticket | None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
 
-        A durable buffer gives a ticket, which tells when it is durable.
+        A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
+        as long as that has credit.
         """
-        size = self.cost(body, context)
-        if self._pending and (
-            context is not self._pending_context
-            or self.pending_bytes + size > PACK_LIMIT
-            or len(self._pending) == PACK_COUNT
-        ):
+        packer, cost = self.packer, self.cost(body, note, context)
+        if packer.bodies and not packer.fits(cost, context):
             self.seal()
-        if not self._pending:
-            self._pending_since = self.core.wall()
-            self._pending_context = context
+        if not packer.bodies:
+            packer.since = self.core.wall()
+            packer.context = context
             if self.writer is None:
                 self._touch()
             else:
                 self._begin_on_disk()
-        self._pending.append(body)
-        self.pending_bytes += size
-        self.bytes += body.size + len(body.note)
-        self.head += 1
+        packer.add(body, note, cost)
         self._last_context = context
+        packer.grant(self._credit(context))
         return self._ticket
+
+    def _credit(self, context: bytes) -> int:
+        """How many bytes of messages may be taken without asking."""
+        policy, limit = self.buffer, self.message_limit
+        if context or self.writer is not None or policy.max_messages is not None:
+            return 0
+        room = PACK_LIMIT if limit is None else limit
+        return room if policy.max_bytes is None else min(room, policy.max_bytes - self.kept_bytes)
 
     def _begin_on_disk(self) -> None:
         if isinstance(self.writer, DurableWriter):
@@ -312,6 +320,7 @@ class OutboundChannel:
     def finish(self, failure: str | None = None) -> None:
         """Queue the end, or the abort, behind everything sent."""
         if self.closing is None:
+            self.packer.revoke()
             self.closing = Ending(self.head, None if failure is None else encodable(failure))
             if self.writer is not None:
                 self.writer.request()
@@ -419,7 +428,7 @@ class OutboundChannel:
         if self.state is SenderState.ENDED and self.error is None and not self.aborted:
             # Also what another connection, or another process, had sent.
             self.acknowledged = self.received = self.sent = self.head
-        self._pending, self.pending_bytes = [], 0
+        self._unpack()
         self.retention.clear()
         if self.writer is not None:
             # What the consumer is done with is of no use to a successor; anything else is.
@@ -433,7 +442,7 @@ class OutboundChannel:
         """The receiver took the token and wants number ``expected`` next."""
         if not self.placed:
             self.placed = True
-            self.head = self.sent = self.acknowledged = self.received = expected
+            self._sealed = self.sent = self.acknowledged = self.received = expected
             if self.closing is not None:
                 self.closing = Ending(expected, self.closing.failure)
         if not self.acknowledged <= expected <= self.offered:
@@ -489,35 +498,36 @@ class OutboundChannel:
 
     def seal(self) -> None:
         """Make a record of what was taken since the last one."""
-        bodies, first = self._pending, self.head - len(self._pending)
-        if not bodies:
+        packer, first = self.packer, self._sealed
+        if not packer.bodies:
             return
-        if bodies[0].size > FRAME_LIMIT:
-            buffers = cut(bodies[0], first, self._pending_since)
-        else:
-            buffers = pack(bodies, first, self._pending_since)
-        largest = max([len(self._pending_context), *[body.size for body in bodies]])
-        record = Record(first, self.head, self.pending_bytes, largest, buffers, self._pending_context)
-        self._pending, self.pending_bytes = [], 0
+        buffers = packer.packed(first)
+        record = Record(first, self.head, packer.size, packer.largest(), buffers, packer.context)
+        self._unpack()
         if isinstance(self.writer, DurableWriter):
             assert self._ticket is not None
             self.writer.take(record, self._ticket)
         else:
             self.retention.add(record)
 
+    def _unpack(self) -> None:
+        """What is in the packer is taken care of."""
+        self._sealed, self._sealed_bytes = self.head, self.taken_bytes
+        self.packer.clear()
+
     # -- the disk's side
 
     @property
     def pending_final(self) -> bool:
         """Whether messages that no record has yet can not be taken back."""
-        return bool(self._pending) and self._ticket is not None and self._ticket.final
+        return bool(self.packer.bodies) and self._ticket is not None and self._ticket.final
 
     def take_back(self, first: int, error: NetChannelError) -> None:
         """The disk did not take the messages from number ``first`` on: they were not sent."""
-        if self._ticket is not None and self._pending:
+        if self._ticket is not None and self.packer.bodies:
             self._ticket.error = error
-        self._pending, self.pending_bytes = [], 0
-        self.head = first
+        self._unpack()
+        self._sealed = first
         if self.closing is not None:
             self.closing = Ending(first, self.closing.failure)
 

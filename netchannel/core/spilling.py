@@ -43,7 +43,7 @@ class SpillWriter(Writer):
             return True
         unsent = channel.retention.unsent
         # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
-        return not self._full and not channel.pending_bytes and (not unsent or unsent[-1].log is not None)
+        return not self._full and not channel.packer.size and (not unsent or unsent[-1].log is not None)
 
     def taken(self) -> None:
         """The channel has taken a message: spill before the producer must wait."""

@@ -448,8 +448,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 def test_the_example_of_a_payload_is_one() -> None:
-    bodies = [frames.Body((b"abc",), 3, b""), frames.Body((b"123456789",), 9, b"")]
-    payload = b"".join(frames.pack(bodies, 0, 0))[frames.HEADER_SIZE :]
+    payload = b"".join(frames.pack([b"abc", b"123456789"], {}, 0, 0))[frames.HEADER_SIZE :]
     assert payload == bytes.fromhex("03 00 00 00 09 00 00 00") + b"abc" + bytes(5) + b"123456789" + bytes(7)
     assert "`03 00 00 00 09 00 00 00`, 3 bytes, 5 zeros, 9 bytes, 7 zeros: 32 bytes" in PROTOCOL.read_text()
 

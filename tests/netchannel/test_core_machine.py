@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import length_hint
 from typing import Any
 from unittest import mock
 
@@ -383,15 +384,17 @@ class Pair(RuleBasedStateMachine):
         for record in records:
             assert record.first <= places[-1] < record.end if len(places) == 1 else record.first == places[-1]
             places.append(record.end)
-        assert places[-1] == channel.head - len(channel._pending)
+        assert places[-1] == channel.head - len(channel.packer.bodies)
 
     def _check_receiver(self, channel: InboundChannel) -> None:
         assert channel.acknowledged <= (channel.expected or 0)
-        assert channel.queued_bytes == sum(len(item.body) + len(item.note) for item in channel._queue)
+        assert channel._queued == sum(len(chunk.bodies) for chunk in channel._queue)
+        assert channel._queued_bytes == sum(chunk.size for chunk in channel._queue)
+        assert channel.queued - channel._queued == length_hint(channel.ready) <= len(channel.chunk.bodies)
         assert self.queue.max_bytes is not None
         # What a read brings may be above the mark: a packed frame, or a large message; and one may be put back.
         above = self.world.chunk + max(PACK_LIMIT, self.largest) + self.largest
-        assert channel.queued_bytes <= self.queue.max_bytes + above
+        assert channel._queued_bytes <= self.queue.max_bytes + above
 
     # -- and in the end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Sequence
 
 import msgpack
 import pytest
@@ -17,10 +18,11 @@ from netchannel.core.frames import (
     PACK_COUNT,
     SEQUENCE_LIMIT,
     SLAB,
-    Body,
+    Buffer,
     Frame,
     FrameParser,
     Kind,
+    Scattered,
     blob,
     cut,
     pack,
@@ -46,9 +48,19 @@ def feed(reader: FrameParser, data: bytes, chunk: int) -> list[Frame]:
     return frames
 
 
-def body(data: bytes, note: bytes = b"") -> Body:
+def packed(messages: Sequence[tuple[bytes, bytes]], first: int, timestamp: int) -> list[Buffer]:
+    notes = {index: note for index, (_, note) in enumerate(messages) if note}
+    return pack([data for data, _ in messages], notes, first, timestamp)
+
+
+def unpacked(frame: Frame) -> list[tuple[bytes, bytes]]:
+    bodies, notes, _ = unpack(frame)
+    return list(zip(map(bytes, bodies), notes or [b""] * len(bodies), strict=True))
+
+
+def in_two(data: bytes) -> Scattered:
     half = len(data) // 2
-    return Body((data[:half], data[half:]), len(data), note)
+    return Scattered((data[:half], data[half:]))
 
 
 MESSAGES = st.lists(
@@ -64,19 +76,17 @@ def test_frames_are_the_same_however_they_are_cut(
     messages: list[tuple[bytes, bytes]], first: int, chunk: int
 ) -> None:
     """CH-BAD-1: one chunk equals byte by byte; bodies begin at multiples of 8 in their frame."""
-    bodies = [body(data, note) for data, note in messages]
-    wire = b"".join(pack(bodies, first, 5)) + b"".join(cut(bodies[0], 7, 6)) * bool(messages[0][0])
+    data, note = messages[0]
+    wire = b"".join(packed(messages, first, 5)) + b"".join(cut(in_two(data), note, 7, 6)) * bool(data)
     wire += b"".join(blob(Kind.SCHEMA, b"s" * 100)) + signal(Kind.END, sequence=9)
     whole = feed(parser(), wire, len(wire))
     assert feed(parser(), wire, chunk) == whole
-    data = whole[0]
-    assert (data.kind, data.sequence, data.timestamp) == (Kind.DATA, first, 5)
-    assert [(bytes(part), note) for part, note in unpack(data)] == messages
+    frame = whole[0]
+    assert (frame.kind, frame.sequence, frame.timestamp) == (Kind.DATA, first, 5)
+    assert unpacked(frame) == messages
     assert (whole[-1].kind, whole[-1].sequence) == (Kind.END, 9)
-    if messages[0][0]:
-        note, joined = whole[1], whole[2]
-        assert bytes(note.payload) == messages[0][1]
-        assert bytes(joined.payload) == messages[0][0]
+    if data:
+        assert [bytes(part.payload) for part in whole[1:3]] == [note, data]
 
 
 def test_byte_by_byte() -> None:
@@ -86,8 +96,8 @@ def test_byte_by_byte() -> None:
             signal(Kind.ATTACH, payload=b"t" * 16),
             *blob(Kind.SCHEMA, b"schema"),
             *blob(Kind.CONTEXT, b"c" * (FRAME_LIMIT + 1)),
-            *pack([body(b"one"), body(b"", b"note"), body(b"x" * 20_000)], 0, 1),
-            *cut(body(bytes(range(256)) * 8200, b"n"), 3, 2),
+            *packed([(b"one", b""), (b"", b"note"), (b"x" * 20_000, b"")], 0, 1),
+            *cut(in_two(bytes(range(256)) * 8200), b"n", 3, 2),
             signal(Kind.FAIL, sequence=4, payload=b"why"),
         ]
     )
@@ -114,7 +124,7 @@ def test_noise_is_a_typed_error(
             unpack(frame)
     except ProtocolError:
         pass
-    wire = bytearray(b"".join(pack([body(d, n) for d, n in messages], 0, 0)))
+    wire = bytearray(b"".join(packed(messages, 0, 0)))
     wire[data.draw(st.integers(0, len(wire) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ProtocolError):  # a changed length too, before it is waited for
         feed(parser(), bytes(wire), 1000)

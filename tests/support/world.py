@@ -265,11 +265,13 @@ class Producer:
         )
 
     def send(self, value: Any, note: bytes = b"") -> Ticket | None:
-        body = self.encoder.encode(value, note)
+        body = self.encoder.encode(value)
+        if not note and self.channel.packer.take(body):
+            return None
         self.channel.admit(body, self.encoder.context)
         if self.channel.schema is None and self.encoder.schema:
             self.channel.schema = self.encoder.schema
-        return self.channel.append(body, self.encoder.context)
+        return self.channel.append(body, note, self.encoder.context)
 
 
 class Consumer:

@@ -1,0 +1,1 @@
+"""One module per contestant: ``receive`` listens, says where, and takes everything; ``send`` sends it there."""

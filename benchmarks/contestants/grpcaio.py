@@ -1,0 +1,54 @@
+"""grpc.aio: one client stream, of bytes without a schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import grpc.aio
+
+from benchmarks.work import Pace, Result, Watch, Work
+
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+async def receive(work: Work, ready: Callable[[str], None]) -> Result:
+    """Take one stream."""
+    watch = Watch(work)
+    look = watch.look()
+    done = asyncio.Event()
+
+    async def take(messages: AsyncIterator[bytes], _: object) -> bytes:
+        async for message in messages:
+            look(message)
+        done.set()
+        return b""
+
+    server = grpc.aio.server(options=OPTIONS)
+    method = grpc.stream_unary_rpc_method_handler(take, _same, _same)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("b", {"put": method})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    ready(f"127.0.0.1:{port}")
+    await done.wait()
+    await server.stop(1)
+    return watch.result()
+
+
+async def send(work: Work, address: str) -> Result:
+    """Put one stream."""
+    pace = Pace(work)
+
+    async def produce() -> AsyncIterator[bytes]:
+        for messages in pace.rounds():
+            for message in messages:
+                yield message
+
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        await channel.stream_unary("/b/put", _same, _same)(produce())
+    return pace.result()
