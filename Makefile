@@ -13,7 +13,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate soak lint format lock proto clean
+.PHONY: bench help setup demo test simulate soak lint format lock proto clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ SEED ?=
 
 soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, as drawn from SEED if it is given
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+QUICK ?=
+
+bench: $(ALL_READY)  ## Measure netchannel beside its peers; QUICK=1 for a first look
+	@$(INSTALL) --editable '.[bench]'
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
 	$(BIN)/ruff check

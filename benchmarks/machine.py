@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-PACKAGES = ("uvloop", "pyarrow", "pyzmq", "eclipse-zenoh", "grpcio", "nats-py")
+PACKAGES = ("uvloop", "pyarrow", "pyzmq", "eclipse-zenoh", "grpcio")
 
 
 def machine() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A contestant's process: `python -m benchmarks.side receive ours '{"size": 64}'`; says what it has as lines of JSON."""
+"""A contestant's process: `python -m benchmarks.side receive ours '{"size": 64}'`; it speaks in lines of JSON."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def say(what: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Do one side of one run."""
     role, name, settings, *address = sys.argv[1:]
     work = Work(**json.loads(settings))
     function = getattr(importlib.import_module(f"benchmarks.contestants.{name}"), role)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 PATTERN = 61
 """Different messages; number ``n`` is sent as message ``n % PATTERN`` of them, which its first byte says."""
-PATTERN_BYTES = 1 << 26
+PATTERN_BYTES = 1 << 24
 END = b"\xff"
 """The last message, on transports that have no end of their own."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .core.outbound import OutboundChannel
     from .core.sender import Peer
 
-YIELD_AFTER = 1 << 17
+YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
 
 FORGET_FROM = 16
@@ -75,11 +75,20 @@ class SenderServer:
     channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
     that an exception never looks like a clean end; one with a durable buffer is detached: whoever registers it with
     the same directory goes on with it. ``secret`` must be the receivers', where there is no TLS.
+    ``congestion_control`` is TCP's between peers on one host, where those for networks cost throughput and do
+    nothing; None leaves the system's, and so does one that the system does not have or allow.
     """
 
-    def __init__(self, *, secret: str | None = None, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        secret: str | None = None,
+        congestion_control: str | None = "cubic",
+        timing: Timing | None = None,
+    ) -> None:
         check_kind("secret", secret, str)
         self._secret = secret
+        self._congestion_control = congestion_control
         self._timing = timing or Timing()
         self._core: SenderCore
         self._runner: Runner | None = None
@@ -92,7 +101,7 @@ class SenderServer:
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
-        self._runner = Runner(self._core)
+        self._runner = Runner(self._core, self._congestion_control)
         return self
 
     async def __aexit__(

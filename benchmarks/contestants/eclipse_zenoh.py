@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import zenoh
 
 from benchmarks.work import END, Pace, Result, Watch, Work
@@ -26,19 +28,19 @@ def _config(work: Work, **settings: Any) -> zenoh.Config:
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Subscribe until the end's message."""
-    from tests.support.ports import free_addresses
-
-    address = free_addresses(1)[0]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     watch = Watch(work)
     look = watch.look()
     done = threading.Event()
+    schema = work.messages()[0].schema if work.arrow else None
 
     def take(sample: Any) -> None:
         data = sample.payload.to_bytes()
         if len(data) == 1:
             done.set()
         else:
-            look(data)
+            look(data if schema is None else pa.ipc.read_record_batch(pa.py_buffer(data), schema))
 
     with zenoh.open(_config(work, **{"listen/endpoints": [f"tcp/{address}"]})) as session:
         session.declare_subscriber("b", take)
@@ -59,6 +61,6 @@ def send(work: Work, address: str) -> Result:
             matching.wait(0.01)
         for messages in pace.rounds():
             for message in messages:
-                publisher.put(message)
+                publisher.put(message.serialize().to_pybytes() if work.arrow else message)
         publisher.put(END)
     return pace.result()

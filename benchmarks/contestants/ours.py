@@ -22,7 +22,8 @@ async def receive(work: Work, ready: Callable[[str], None]) -> Result:
 
 async def send(work: Work, address: str) -> Result:
     """Await `send` for each, and the end's acknowledgement."""
-    async with netchannel.SenderServer() as sender:
+    congestion_control = None if work.options.get("same_sockets") else "cubic"
+    async with netchannel.SenderServer(congestion_control=congestion_control) as sender:
         outbox = sender.register_channel("c", to=address, codec="arrow" if work.arrow else "bytes")
         pace = Pace(work)
         for messages in pace.rounds():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 from benchmarks.work import Pace, Result, Watch, Work
-
-TCP_CONGESTION = socket.TCP_CONGESTION
 
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Receive into one buffer, message by message."""
+    work = replace(work, arrow=False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         _choose(server, work)
         ready(f"127.0.0.1:{server.getsockname()[1]}")
@@ -32,6 +32,7 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
 
 def send(work: Work, address: str) -> Result:
     """Send all."""
+    work = replace(work, arrow=False)
     host, port = address.split(":")
     pace = Pace(work)
     with socket.socket() as connection:
@@ -47,4 +48,4 @@ def send(work: Work, address: str) -> Result:
 
 def _choose(sock: socket.socket, work: Work) -> None:
     if control := work.options.get("congestion"):
-        sock.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, control.encode())
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())

@@ -74,7 +74,7 @@ class ReceiverData(Link):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self._receiver = core
-        self._parser = FrameParser(core.slab, core.message_limit, TOKEN_FRAME_LIMIT)
+        self._parser = FrameParser(core.slab, core.pool, core.message_limit, TOKEN_FRAME_LIMIT)
         self._channel: InboundChannel | None = None
         self._leaving = False  # the channel is over; what still comes is passed over
         self._acknowledge = False

@@ -28,7 +28,7 @@ class SenderData(Link):
         self.context_sent = b""
         self.end_sent = False
         self._token = token
-        self._parser = FrameParser(channel.core.slab, message_limit=0)
+        self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
 
     def connected(self, now: float) -> None:
         """Ask to be attached."""

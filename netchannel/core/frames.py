@@ -22,13 +22,14 @@ from enum import IntEnum
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .pool import Pool
 
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
@@ -51,7 +52,7 @@ PACK_COUNT = 1 << 16
 """The most messages in a frame: what the smallest ones that are counted in bytes come to."""
 SEQUENCE_LIMIT = 1 << 63
 """Above every number; there is room for a frame's count, so that a sum still fits its field."""
-SLAB = 1 << 18
+SLAB = 1 << 19
 """One receive buffer for all connections of a core; frames above `DIRECT` are received into their own."""
 DIRECT = 1 << 14
 
@@ -307,11 +308,15 @@ class FrameParser:
     """Bytes in, frames out; large payloads are received straight into memory of their own.
 
     ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
-    reader asks. What is left of an incomplete frame is stashed until the next read. ``message_limit`` bounds the
-    body of a message in PART frames, ``payload_limit`` each frame's payload, in bytes.
+    reader asks. ``pool`` gives payloads their memory. What is left of an incomplete frame is stashed until the next
+    read. ``message_limit`` bounds the body of a message in PART frames, ``payload_limit`` each frame's payload, in
+    bytes.
     """
 
-    def __init__(self, slab: memoryview, message_limit: int, payload_limit: int = PAYLOAD_LIMIT) -> None:
+    def __init__(
+        self, slab: memoryview, pool: Pool, message_limit: int, payload_limit: int = PAYLOAD_LIMIT
+    ) -> None:
+        self._pool = pool
         self.payload_limit = payload_limit
         self._slab = slab
         self._message_limit = message_limit
@@ -367,7 +372,7 @@ class FrameParser:
         if kind == Kind.PART and part:
             self._target = self._room(part, length)
         else:
-            self._target = memoryview(bytearray(length))
+            self._target = self._pool.take(length)
         self._target[: len(begun)] = begun
         self._filled = len(begun)
         self._header = header
@@ -386,14 +391,17 @@ class FrameParser:
         if kind == Kind.PART:
             self._begin_message(extent)
         if payload.obj is self._slab.obj:
-            payload = memoryview(bytes(payload))
+            own = self._pool.take(length)
+            own[:] = payload
+            payload = own
+        if kind == Kind.DATA:
+            payload = payload.toreadonly()
         return [Frame(kind, flags, count, sequence, timestamp, payload)]
 
     def _begin_message(self, extent: int) -> None:
         if not 0 < extent <= self._message_limit:
             raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
-        # Not cleared, as a bytearray would be: until bytes arrive a claim costs addresses, not memory.
-        self._body, self._joined, self._part = memoryview(pa.allocate_buffer(extent)).cast("B"), 0, 1
+        self._body, self._joined, self._part = self._pool.take(extent), 0, 1
 
     def _room(self, part: int, length: int) -> memoryview:
         if not self._part or part != self._part or length > len(self._body) - self._joined:

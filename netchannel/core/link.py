@@ -11,6 +11,7 @@ from netchannel.errors import ProtocolError
 
 from .complaints import Complaints
 from .frames import SLAB, Buffer
+from .pool import Pool
 from .timers import Timers
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Core:
         self.secret = secret
         self.timers = Timers()
         self.slab = memoryview(bytearray(SLAB))
+        self.pool = Pool()
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[Worker, None] = {}

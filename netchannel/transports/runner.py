@@ -16,7 +16,7 @@ from netchannel.values import Key, ServerStatistics
 
 from .lag import Lag
 from .schemes import connect
-from .tcp import keep_alive, limit_silence
+from .tcp import keep_alive, limit_silence, use_congestion_control
 
 if TYPE_CHECKING:
     import socket
@@ -56,6 +56,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         if sock is None:
             return
         keep_alive(sock)
+        if self._runner.congestion_control is not None:
+            use_congestion_control(sock, self._runner.congestion_control)
         # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
         if self._link.control:
             limit_silence(sock, self._runner.core.timing.dead_after_s)
@@ -131,10 +133,11 @@ def _remote(transport: asyncio.Transport) -> str:
 
 
 class Runner:
-    """The event loop's side of one core."""
+    """The event loop's side of one core. ``congestion_control`` is TCP's, of connections within this host."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, congestion_control: str | None = None) -> None:
         self.core = core
+        self.congestion_control = congestion_control
         self.loop = asyncio.get_running_loop()
         # uvloop's own clock counts whole milliseconds, more than a round trip takes; both are the system's monotonic.
         self.clock = time.monotonic if isinstance(self.loop, uvloop.Loop) else self.loop.time

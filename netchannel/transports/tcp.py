@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from functools import partial
@@ -90,6 +91,16 @@ def keep_alive(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_IDLE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_INTERVAL_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_COUNT)
+
+
+def use_congestion_control(sock: socket.socket, name: str) -> None:
+    """Set the congestion control of a connection within this host, where networks' do nothing but cost.
+
+    One that the system does not have, or does not let us use, is left alone.
+    """
+    if _is_tcp(sock) and sock.getpeername()[0] == sock.getsockname()[0]:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
 
 
 def _is_tcp(sock: socket.socket) -> bool:

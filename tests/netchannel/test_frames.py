@@ -30,11 +30,12 @@ from netchannel.core.frames import (
     unpack,
 )
 from netchannel.core.messages import FIELDS, MESSAGE_LIMIT, MessageParser, _check, decode, encode
+from netchannel.core.pool import Pool
 from netchannel.errors import ProtocolError
 
 
 def parser(limit: int = 1 << 28) -> FrameParser:
-    return FrameParser(memoryview(bytearray(SLAB)), limit)
+    return FrameParser(memoryview(bytearray(SLAB)), Pool(), limit)
 
 
 def feed(reader: FrameParser, data: bytes, chunk: int) -> list[Frame]:

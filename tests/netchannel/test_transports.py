@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -129,4 +130,20 @@ async def test_idle_connections_are_probed() -> None:
                 if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     probed.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
         assert probed == [1] * 4
+        await outbox.close()
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("reno", b"reno"), ("unheard of", None), (None, None)])
+async def test_congestion_control_within_a_host(wanted: str | None, expected: bytes | None) -> None:
+    """It is set on connections that do not leave the host, if the system has it."""
+    systems = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_bytes().strip()
+    async with ReceiverServer() as receiver, SenderServer(congestion_control=wanted) as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send(b"x")
+        await inbox.recv()
+        for descriptor in sender.descriptors():
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+                assert used == (expected or systems)
         await outbox.close()
