@@ -46,7 +46,7 @@ def test_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     text = (ROOT / "README.md").read_text()
     named = set(re.findall(r"`make (\w+)`|^\$ make (\w+)", text, re.MULTILINE))
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {first or second for first, second in named} == {"demo", "test"} <= targets
+    assert {"demo", "test"} <= {first or second for first, second in named} <= targets
 
 
 def test_the_readme_shows_the_api_in_about_twelve_lines() -> None:
