@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from .core.frames import PACK_LIMIT, Body, Buffer, Scattered
+from .core.frames import ALONE, Body, Buffer, Scattered
 from .errors import NetChannelError, ProtocolError, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class ArrowEncoder:
             return memoryview(batch.serialize())
         pieces = self._write(batch)
         body = Scattered(pieces)
-        return body if len(body) > PACK_LIMIT else b"".join(pieces)
+        return body if len(body) > ALONE else b"".join(pieces)
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
         assert self._writer is not None

@@ -42,8 +42,10 @@ HEADER_SIZE = _HEADER.size
 
 FRAME_LIMIT = 1 << 20
 """The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
-PACK_LIMIT = 1 << 16
+PACK_LIMIT = 1 << 18
 """Messages are packed into one frame until their bodies and notes reach this many bytes."""
+ALONE = 1 << 15
+"""A larger body has a frame of its own, and is sent from where it is: copying it costs more than a frame."""
 NOTE_LIMIT = 1 << 15
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
 TOKEN_FRAME_LIMIT = 1 << 10
@@ -205,7 +207,7 @@ def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timesta
         pieces += chain.from_iterable(zip(bodies, pads, strict=True))  # type: ignore[arg-type]
         length += sum(map(len, pads))
     fields = _fields(Kind.DATA, length, flags=flags, count=count, sequence=first, timestamp=timestamp)
-    if count > 1 or length <= PACK_LIMIT:
+    if count > 1 or length <= ALONE:
         return [_joined(fields, *pieces)]
     return _scattered(fields, pieces)
 

@@ -19,7 +19,7 @@ from netchannel.storage import Ending
 
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
-from .frames import FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, signal
+from .frames import ALONE, FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, signal
 from .link import because, encodable, log, printable
 from .packing import Packer
 from .retention import Cold, Record, Retention
@@ -282,8 +282,8 @@ class OutboundChannel:
         A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
         as long as that has credit.
         """
-        packer, cost = self.packer, self.cost(body, note, context)
-        if packer.bodies and not packer.fits(cost, context):
+        packer, cost, alone = self.packer, self.cost(body, note, context), len(body) > ALONE
+        if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
         if not packer.bodies:
             packer.since = self.core.wall()
@@ -294,7 +294,10 @@ class OutboundChannel:
                 self._begin_on_disk()
         packer.add(body, note, cost)
         self._last_context = context
-        packer.grant(self._credit(context))
+        if alone:
+            self.seal()
+        else:
+            packer.grant(self._credit(context))
         return self._ticket
 
     def _credit(self, context: bytes) -> int:

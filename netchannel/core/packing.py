@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .frames import FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Buffer, cut, pack
+from .frames import ALONE, FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Buffer, cut, pack
 
 if TYPE_CHECKING:
     from .frames import Body
@@ -35,8 +35,9 @@ class Packer:
 
     def take(self, body: Body) -> bool:
         """Take a message without a note, if there is credit for it."""
-        credit = self.credit - len(body) - 1
-        if credit < 0:
+        size = len(body)
+        credit = self.credit - size - 1
+        if credit < 0 or size > ALONE:
             return False
         self.credit = credit
         self.bodies.append(body)
