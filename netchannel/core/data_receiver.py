@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, with_check
-from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, FrameParser, Kind, signal
+from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
 from .link import Closing, Link, log
 from .messages import VERSION, encode
+from .parsing import FrameParser
 
 if TYPE_CHECKING:
     from .inbound import InboundChannel

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, greeting
-from .frames import Buffer, Frame, FrameParser, Kind, signal
+from .frames import Buffer, Frame, Kind, signal
 from .link import Closing, Link, printable
+from .parsing import FrameParser
 from .states import SenderEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from .outbound import OutboundChannel
     from .sender import SenderControl
 
@@ -26,6 +29,7 @@ class SenderData(Link):
         self.attached = False
         self.schema_sent = False
         self.context_sent = b""
+        self.frames: Iterator[Sequence[Buffer]] = iter(())  # what is to be sent of a record that was begun
         self.end_sent = False
         self._token = token
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)

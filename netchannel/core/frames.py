@@ -27,9 +27,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .pool import Pool
+    from collections.abc import Iterator, Mapping, Sequence
 
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
@@ -37,8 +35,12 @@ Buffer = bytes | bytearray | memoryview
 _CHECKSUM = struct.Struct("<I")
 _CHECK = struct.Struct("<H")
 _FIELDS = struct.Struct("<BBIIQqQQ")
-_HEADER = struct.Struct("<IHBBIIQqQQ")
-HEADER_SIZE = _HEADER.size
+HEADER = struct.Struct("<IHBBIIQqQQ")
+HEADER_SIZE = HEADER.size
+SUMMED_FROM = _CHECKSUM.size
+"""Where in a frame begins what its checksum covers."""
+CHECKED_FROM = _CHECKSUM.size + _CHECK.size
+"""Where in its header begins what the header's check covers."""
 
 FRAME_LIMIT = 1 << 20
 """The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
@@ -54,9 +56,6 @@ PACK_COUNT = 1 << 16
 """The most messages in a frame: what the smallest ones that are counted in bytes come to."""
 SEQUENCE_LIMIT = 1 << 63
 """Above every number; there is room for a frame's count, so that a sum still fits its field."""
-SLAB = 1 << 19
-"""One receive buffer for all connections of a core; frames above `DIRECT` are received into their own."""
-DIRECT = 1 << 14
 
 NOTES, LAST = 1, 2
 """Flags: the frame has a table of note lengths; the frame is the last part of what it carries."""
@@ -163,6 +162,9 @@ def blob(kind: Kind, payload: bytes) -> list[Buffer]:
     return buffers
 
 
+_ALONE = struct.Struct("<BBIIQqQQII")
+"""The fields of a DATA frame, and its table of one length, padded."""
+_DATA = int(Kind.DATA)
 _PAD = bytes(8)
 
 
@@ -184,12 +186,35 @@ def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, 
     return tables + _padded(b"".join([notes[index] for index in sorted(notes)])), NOTES
 
 
+class Lone:
+    """The frames of a message that is sent from where it is.
+
+    They are made when they are wanted, one by one: so a checksum brings into the cache what is written next.
+    """
+
+    __slots__ = ("_body", "_note", "_sequence", "_timestamp")
+
+    def __init__(self, body: Body, note: bytes, sequence: int, timestamp: int) -> None:
+        self._body = body
+        self._note = note
+        self._sequence = sequence
+        self._timestamp = timestamp
+
+    def __iter__(self) -> Iterator[Sequence[Buffer]]:
+        if len(self._body) > FRAME_LIMIT:
+            return cut(self._body, self._note, self._sequence, self._timestamp)
+        notes = {0: self._note} if self._note else {}
+        return iter((pack([self._body], notes, self._sequence, self._timestamp),))
+
+
 def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timestamp: int) -> list[Buffer]:
     """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
 
     ``notes`` are those that are not empty, by their message's place.
     """
     count = len(bodies)
+    if count == 1 and not notes and len(bodies[0]) > ALONE:
+        return _alone(bodies[0], first, timestamp)
     lengths = list(map(len, bodies))
     tables, flags = _tables(lengths, notes)
     length = len(tables) + sum(lengths)
@@ -212,14 +237,27 @@ def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timesta
     return _scattered(fields, pieces)
 
 
+def _alone(body: Body, sequence: int, timestamp: int) -> list[Buffer]:
+    """What `pack` makes of one large body, in as few steps as there are."""
+    size = len(body)
+    pad = _PADS[size & 7]
+    head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, 0, size, 0)
+    head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
+    digest = xxh3_64(head)
+    pieces = [*_pieces(body), pad] if pad else _pieces(body)
+    for piece in pieces:
+        digest.update(piece)
+    return [_CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + head, *pieces]
+
+
 def _pieces(body: Body) -> Sequence[Buffer]:
     return body.pieces if isinstance(body, Scattered) else (body,)
 
 
-def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
+def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> Iterator[list[Buffer]]:
     """The PART frames of one message of any size."""
     fields = _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=len(body))
-    buffers: list[Buffer] = [_joined(fields, note)]
+    yield [_joined(fields, note)]
     views = [memoryview(piece).cast("B") for piece in _pieces(body)]
     index, left = 1, len(body)
     while left:
@@ -227,9 +265,8 @@ def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
         left -= length
         flags = 0 if left else LAST
         fields = _fields(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
-        buffers += _scattered(fields, _take(views, length))
+        yield _scattered(fields, _take(views, length))
         index += 1
-    return buffers
 
 
 def _take(views: list[memoryview], length: int) -> list[memoryview]:
@@ -268,6 +305,8 @@ def unpack(frame: Frame) -> Messages:
     payload, count = frame.payload, frame.items
     if count > PACK_COUNT:
         raise ProtocolError(f"a frame claims {count} messages: the limit is {PACK_COUNT}")
+    if count == 1 and not frame.flags & NOTES:
+        return _unpack_one(payload)
     lengths, offset = _table(payload, 0, count)
     notes: list[bytes] = []
     if frame.flags & NOTES:
@@ -295,149 +334,25 @@ def unpack(frame: Frame) -> Messages:
     return Messages(bodies, notes, max(lengths, default=0))
 
 
+def _unpack_one(payload: memoryview) -> Messages:
+    if len(payload) < _ONE.size:
+        raise ProtocolError(f"a frame of {len(payload)} bytes has no room for the length of its message")
+    size, _ = _ONE.unpack_from(payload)
+    end = _ONE.size + size + (-size & 7)
+    if end != len(payload):
+        raise ProtocolError(f"the messages of a frame end at byte {end} of {len(payload)}")
+    return Messages([payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size)
+
+
+_NO_NOTES: list[bytes] = []
 _NOTHING = memoryview(b"")
+_ONE = struct.Struct("<II")
+"""A table of one length, padded."""
 
 
 def largest_message(frames: memoryview) -> int:
     """The size in bytes of the largest message in ``frames``, one DATA frame or all PART frames of a message."""
-    _, _, kind, _, count, _, _, _, _, extent = _HEADER.unpack_from(frames)
+    _, _, kind, _, count, _, _, _, _, extent = HEADER.unpack_from(frames)
     if kind == Kind.PART:
         return int(extent)
     return max(map(int, struct.unpack_from(f"<{count}I", frames, HEADER_SIZE)))
-
-
-class FrameParser:
-    """Bytes in, frames out; large payloads are received straight into memory of their own.
-
-    ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
-    reader asks. ``pool`` gives payloads their memory. What is left of an incomplete frame is stashed until the next
-    read. ``message_limit`` bounds the body of a message in PART frames, ``payload_limit`` each frame's payload, in
-    bytes.
-    """
-
-    def __init__(
-        self, slab: memoryview, pool: Pool, message_limit: int, payload_limit: int = PAYLOAD_LIMIT
-    ) -> None:
-        self._pool = pool
-        self.payload_limit = payload_limit
-        self._slab = slab
-        self._message_limit = message_limit
-        self._stash = b""
-        self._header: tuple[int, ...] = ()
-        self._digest = xxh3_64()
-        self._target: memoryview | None = None  # where the payload of the frame of `_header` is received
-        self._filled = 0
-        self._body = memoryview(b"")  # of the message whose PART frames are coming
-        self._joined = 0
-        self._part = 0  # the part that must come next; 0: no message is open
-
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes go."""
-        if self._target is not None:
-            return self._target[self._filled :]
-        kept = len(self._stash)
-        self._slab[:kept] = self._stash
-        return self._slab[kept:]
-
-    def received(self, n: int) -> list[Frame]:
-        """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad one."""
-        if self._target is not None:
-            self._filled += n
-            if self._filled < len(self._target):
-                return []
-            target, self._target = self._target, None
-            self._digest.update(target)
-            _compare(self._header, self._digest.intdigest())
-            return self._completed(self._header, target)
-        frames: list[Frame] = []
-        slab, start, end = self._slab, 0, len(self._stash) + n
-        self._stash = b""
-        while end - start >= HEADER_SIZE:
-            header = _HEADER.unpack_from(slab, start)
-            fields = slab[start + _CHECKSUM.size + _CHECK.size : start + HEADER_SIZE]
-            length = _checked_length(header, fields, self.payload_limit)
-            payload_start, frame_end = start + HEADER_SIZE, start + HEADER_SIZE + length
-            if frame_end > end:
-                if length <= DIRECT:
-                    break
-                self._digest = xxh3_64(slab[start + _CHECKSUM.size : payload_start])
-                self._receive_directly(header, slab[payload_start:end])
-                return frames
-            _compare(header, xxh3_64_intdigest(slab[start + _CHECKSUM.size : frame_end]))
-            frames += self._completed(header, slab[payload_start:frame_end])
-            start = frame_end
-        self._stash = bytes(slab[start:end])
-        return frames
-
-    def _receive_directly(self, header: tuple[int, ...], begun: memoryview) -> None:
-        _, _, kind, _, part, length, *_ = header
-        if kind == Kind.PART and part:
-            self._target = self._room(part, length)
-        else:
-            self._target = self._pool.take(length)
-        self._target[: len(begun)] = begun
-        self._filled = len(begun)
-        self._header = header
-
-    def _completed(self, header: tuple[int, ...], payload: memoryview) -> list[Frame]:
-        _, _, kind, flags, count, length, sequence, timestamp, _, extent = header
-        if kind == Kind.PART and count:
-            room = self._room(count, length)
-            if payload.obj is not room.obj:
-                room[:] = payload
-            self._joined += length
-            self._part += 1
-            if not flags & LAST:
-                return []
-            return [Frame(kind, flags, count, sequence, timestamp, self._whole_body())]
-        if kind == Kind.PART:
-            self._begin_message(extent)
-        if payload.obj is self._slab.obj:
-            own = self._pool.take(length)
-            own[:] = payload
-            payload = own
-        if kind == Kind.DATA:
-            payload = payload.toreadonly()
-        return [Frame(kind, flags, count, sequence, timestamp, payload)]
-
-    def _begin_message(self, extent: int) -> None:
-        if not 0 < extent <= self._message_limit:
-            raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
-        self._body, self._joined, self._part = self._pool.take(extent), 0, 1
-
-    def _room(self, part: int, length: int) -> memoryview:
-        if not self._part or part != self._part or length > len(self._body) - self._joined:
-            raise ProtocolError(
-                f"part {part} of {length} bytes came where part {self._part} of at most "
-                f"{len(self._body) - self._joined} was due"
-            )
-        return self._body[self._joined : self._joined + length]
-
-    def _whole_body(self) -> memoryview:
-        if self._joined != len(self._body):
-            raise ProtocolError(
-                f"the last part of a message ends at byte {self._joined} of {len(self._body)}"
-            )
-        body, self._body, self._part = self._body, memoryview(b""), 0
-        return body.toreadonly()
-
-
-def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> int:
-    check, kind, length, sequence = header[1], header[2], header[5], header[6]
-    if xxh3_64_intdigest(fields) & 0xFFFF != check:
-        raise ProtocolError("a frame's header does not match its check: it was changed on the way")
-    if kind not in KINDS:
-        raise ProtocolError(f"a frame has the unknown kind {kind}")
-    if length > limit:
-        raise ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
-    if sequence >= SEQUENCE_LIMIT:
-        raise ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
-    return int(length)
-
-
-def _compare(header: tuple[int, ...], digest: int) -> None:
-    if header[0] != digest & 0xFFFFFFFF:
-        raise ProtocolError(
-            f"a frame of {header[5]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
-            f"{header[0]:08x}: it was changed on the way"
-        )

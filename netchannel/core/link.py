@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from netchannel.errors import ProtocolError
 
 from .complaints import Complaints
-from .frames import SLAB, Buffer
+from .parsing import SLAB
 from .pool import Pool
 from .timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .frames import Buffer
     from .timers import Timer
     from .timing import Timing
 

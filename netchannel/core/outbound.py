@@ -483,35 +483,43 @@ class OutboundChannel:
         if retention.unsent and not link.schema_sent and self.schema is not None:
             buffers += blob(Kind.SCHEMA, self.schema)
             link.schema_sent = True
-        while size < WRITE_LIMIT and (record := retention.next_record()) is not None:
-            if record.context is not link.context_sent:
-                buffers += blob(Kind.CONTEXT, record.context)
-                link.context_sent = record.context
-            buffers += record.buffers
-            size += record.size
-            self.sent = max(self.sent, record.end)
+        while size < WRITE_LIMIT and (frame := next(link.frames, None) or self._next_frame(link)):
+            buffers += frame
+            size += sum(map(len, frame))
         if retention.has_cold:
             self.core.request(self._reader)
-        if self.closing is not None and not retention.unsent and not link.end_sent:
+        if self.closing is not None and not retention.unsent and not link.end_sent and size < WRITE_LIMIT:
             ending = self._ending()
             if ending is not None:
                 buffers.append(ending)
                 link.end_sent = True
         return buffers
 
+    def _next_frame(self, link: SenderData) -> Sequence[Buffer] | None:
+        """The first frame of the next record, and the context that it needs."""
+        record = self.retention.next_record()
+        if record is None:
+            return None
+        self.sent = max(self.sent, record.end)
+        link.frames = iter(record.frames)
+        frame = next(link.frames)
+        if record.context is link.context_sent:
+            return frame
+        link.context_sent = record.context
+        return [*blob(Kind.CONTEXT, record.context), *frame]
+
     def seal(self) -> None:
-        """Make a record of what was taken since the last one."""
+        """Make records of what was taken since the last ones."""
         packer, first = self.packer, self._sealed
         if not packer.bodies:
             return
-        buffers = packer.packed(first)
-        record = Record(first, self.head, packer.size, packer.largest(), buffers, packer.context)
+        for record in packer.records(first):
+            if isinstance(self.writer, DurableWriter):
+                assert self._ticket is not None
+                self.writer.take(record, self._ticket)
+            else:
+                self.retention.add(record)
         self._unpack()
-        if isinstance(self.writer, DurableWriter):
-            assert self._ticket is not None
-            self.writer.take(record, self._ticket)
-        else:
-            self.retention.add(record)
 
     def _unpack(self) -> None:
         """What is in the packer is taken care of."""

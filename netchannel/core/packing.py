@@ -1,13 +1,16 @@
-"""Messages that were taken and wait to be made into one frame."""
+"""Messages that were taken and wait to be made into frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .frames import ALONE, FRAME_LIMIT, PACK_COUNT, PACK_LIMIT, Buffer, cut, pack
+from .frames import ALONE, PACK_COUNT, PACK_LIMIT, Lone, pack
+from .retention import Record
 
 if TYPE_CHECKING:
-    from .frames import Body
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .frames import Body, Buffer
 
 
 class Packer:
@@ -35,9 +38,8 @@ class Packer:
 
     def take(self, body: Body) -> bool:
         """Take a message without a note, if there is credit for it."""
-        size = len(body)
-        credit = self.credit - size - 1
-        if credit < 0 or size > ALONE:
+        credit = self.credit - len(body) - 1
+        if credit < 0:
             return False
         self.credit = credit
         self.bodies.append(body)
@@ -79,8 +81,30 @@ class Packer:
         """The size of the largest body, or of the context."""
         return max(len(self.context), *map(len, self.bodies)) if self.bodies else 0
 
-    def packed(self, first: int) -> list[Buffer]:
-        """The frames that carry the messages, of which the first has the number ``first``."""
-        if len(self.bodies[0]) > FRAME_LIMIT:
-            return cut(self.bodies[0], self.notes.get(0, b""), first, self.since)
-        return pack(self.bodies, self.notes, first, self.since)
+    def records(self, first: int) -> Iterator[Record]:
+        """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
+        bodies = self.bodies
+        larges = [place for place, body in enumerate(bodies) if len(body) > ALONE]
+        done = 0
+        for place in larges:
+            if done < place:
+                yield self._record(first, done, place)
+            yield self._record(first, place, place + 1)
+            done = place + 1
+        if done < len(bodies):
+            yield self._record(first, done, len(bodies))
+
+    def _record(self, first: int, start: int, stop: int) -> Record:
+        """The messages at places ``start`` to ``stop`` (excluded); the first of all brings what they share."""
+        bodies, notes = self.bodies[start:stop], {}
+        if self.notes:
+            notes = {place - start: note for place, note in self.notes.items() if start <= place < stop}
+        sizes = list(map(len, bodies))
+        size = sum(sizes) + sum(map(len, notes.values())) + (0 if start else self.shared)
+        largest = max(len(self.context), *sizes)
+        frames: Iterable[Sequence[Buffer]]
+        if sizes[0] > ALONE:
+            frames = Lone(bodies[0], notes.get(0, b""), first + start, self.since)
+        else:
+            frames = (pack(bodies, notes, first + start, self.since),)
+        return Record(first + start, first + stop, size, largest, frames, self.context)

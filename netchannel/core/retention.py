@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .frames import Kind, signal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from netchannel.storage import SegmentLog
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Messages ``first`` to ``end`` (excluded) as they go on the wire; ``size`` bytes of bodies and notes.
+    """Messages ``first`` to ``end`` (excluded), in ``frames`` as they go on the wire.
 
-    ``log`` is where it stands on disk too. A ``gap`` stands for messages that were dropped.
+    They have ``size`` bytes of bodies and notes. ``log`` is where it stands on disk too. A ``gap`` stands for messages
+    that were dropped.
     """
 
-    __slots__ = ("buffers", "context", "end", "first", "gap", "largest", "log", "size")
+    __slots__ = ("context", "end", "first", "frames", "gap", "largest", "log", "size")
 
     def __init__(  # noqa: PLR0917 - one per frame: keywords cost
         self,
@@ -29,7 +31,7 @@ class Record:
         end: int,
         size: int,
         largest: int,
-        buffers: list[Buffer],
+        frames: Iterable[Sequence[Buffer]],
         context: bytes,
         *,
         log: SegmentLog | None = None,
@@ -39,10 +41,14 @@ class Record:
         self.end = end
         self.size = size
         self.largest = largest
-        self.buffers = buffers
+        self.frames = frames
         self.context = context
         self.log = log
         self.gap = gap
+
+    def buffers(self) -> list[Buffer]:
+        """All of its frames, for the disk."""
+        return list(chain.from_iterable(self.frames))
 
 
 class Cold:
@@ -235,7 +241,8 @@ class Retention:
 
 def _gap(first: int, end: int, context: bytes) -> Record:
     """What is sent in the place of messages ``first`` to ``end`` (excluded)."""
-    return Record(first, end, 0, 0, [signal(Kind.GAP, sequence=first, count=end - first)], context, gap=True)
+    frame = signal(Kind.GAP, sequence=first, count=end - first)
+    return Record(first, end, 0, 0, [[frame]], context, gap=True)
 
 
 def _append_cold(entries: deque[Entry], first: int, end: int, log: SegmentLog) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections.abc import Sequence
+from itertools import chain
 
 import msgpack
 import pytest
@@ -13,14 +14,12 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from netchannel.core.frames import (
-    _HEADER,
     FRAME_LIMIT,
+    HEADER,
     PACK_COUNT,
     SEQUENCE_LIMIT,
-    SLAB,
     Buffer,
     Frame,
-    FrameParser,
     Kind,
     Scattered,
     blob,
@@ -30,6 +29,7 @@ from netchannel.core.frames import (
     unpack,
 )
 from netchannel.core.messages import FIELDS, MESSAGE_LIMIT, MessageParser, _check, decode, encode
+from netchannel.core.parsing import SLAB, FrameParser
 from netchannel.core.pool import Pool
 from netchannel.errors import ProtocolError
 
@@ -52,6 +52,10 @@ def feed(reader: FrameParser, data: bytes, chunk: int) -> list[Frame]:
 def packed(messages: Sequence[tuple[bytes, bytes]], first: int, timestamp: int) -> list[Buffer]:
     notes = {index: note for index, (_, note) in enumerate(messages) if note}
     return pack([data for data, _ in messages], notes, first, timestamp)
+
+
+def in_parts(data: bytes, note: bytes, sequence: int, timestamp: int) -> bytes:
+    return b"".join(chain.from_iterable(cut(in_two(data), note, sequence, timestamp)))
 
 
 def unpacked(frame: Frame) -> list[tuple[bytes, bytes]]:
@@ -78,7 +82,7 @@ def test_frames_are_the_same_however_they_are_cut(
 ) -> None:
     """CH-BAD-1: one chunk equals byte by byte; bodies begin at multiples of 8 in their frame."""
     data, note = messages[0]
-    wire = b"".join(packed(messages, first, 5)) + b"".join(cut(in_two(data), note, 7, 6)) * bool(data)
+    wire = b"".join(packed(messages, first, 5)) + in_parts(data, note, 7, 6) * bool(data)
     wire += b"".join(blob(Kind.SCHEMA, b"s" * 100)) + signal(Kind.END, sequence=9)
     whole = feed(parser(), wire, len(wire))
     assert feed(parser(), wire, chunk) == whole
@@ -98,7 +102,7 @@ def test_byte_by_byte() -> None:
             *blob(Kind.SCHEMA, b"schema"),
             *blob(Kind.CONTEXT, b"c" * (FRAME_LIMIT + 1)),
             *packed([(b"one", b""), (b"", b"note"), (b"x" * 20_000, b"")], 0, 1),
-            *cut(in_two(bytes(range(256)) * 8200), b"n", 3, 2),
+            in_parts(bytes(range(256)) * 8200, b"n", 3, 2),
             signal(Kind.FAIL, sequence=4, payload=b"why"),
         ]
     )
@@ -147,7 +151,7 @@ def test_no_claim_is_believed(fields: tuple[int, ...]) -> None:
     """CH-BAD-1: a header's claim costs at most a frame's memory."""
     tracemalloc.start()
     reader = parser(limit=1 << 30)
-    head = _HEADER.pack(0, 0, *fields)[6:]
+    head = HEADER.pack(0, 0, *fields)[6:]
     frame = xxh3_64_intdigest(head).to_bytes(8, "little")[:2] + head + bytes(fields[3])
     wire = xxh3_64_intdigest(frame).to_bytes(8, "little")[:4] + frame
     with pytest.raises(ProtocolError):
