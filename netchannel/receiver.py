@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .codec import Decoder
-    from .core.inbound import InboundChannel, Item
+    from .core.inbound import InboundChannel
+    from .core.queue import Item
     from .transports import Listener
 
 MESSAGE_LIMIT = 1 << 30
@@ -118,10 +119,10 @@ class ReceiverServer:
         if runner is None:
             return
         for channel in list(self._core.channels.values()):
-            if channel.queued and not channel.explicit:
+            if len(channel.queue) and not channel.explicit:
                 log.warning(
                     "channel %s: left with %d messages acknowledged and not read, from number %d on",
-                    channel.id, channel.queued, channel.position,
+                    channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
         self._listener.close()
@@ -263,11 +264,11 @@ class ReceiverChannel:
         return Position(core.stream, core.position)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        core, decode = self._core, self._decode
+        queue, decode = self._core.queue, self._decode
         try:
             while True:
-                for body in core.ready:
-                    yield body if decode is None else decode(body, core.chunk.context)
+                for body in queue.ready:
+                    yield body if decode is None else decode(body, queue.chunk.context)
                 await self._more()
         except EndOfChannel:
             return
@@ -288,10 +289,10 @@ class ReceiverChannel:
             SchemaMismatch: the sender has another schema or codec.
             ChannelBroken, ChannelClosed: nothing will come any more.
         """
-        core, decode = self._core, self._decode
+        queue, decode = self._core.queue, self._decode
         while True:
-            for body in core.ready:
-                return body if decode is None else decode(body, core.chunk.context)
+            for body in queue.ready:
+                return body if decode is None else decode(body, queue.chunk.context)
             await self._more()
 
     async def recv_message(self) -> Message:
@@ -359,8 +360,8 @@ def _statistics(core: InboundChannel) -> ChannelStatistics:
         received=core.received,
         acknowledged=core.acknowledged,
         bytes=core.bytes,
-        buffered_messages=core.queued,
-        buffered_bytes=core.queued_bytes,
+        buffered_messages=len(core.queue),
+        buffered_bytes=core.queue.bytes,
         disk_bytes=0,
         in_flight=0,
         reconnects=max(0, core.attachments - 1),

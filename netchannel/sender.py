@@ -356,8 +356,9 @@ class SenderChannel:
         self.changes.check_loop()
         if core.terminal:
             await self._settled()
-        core.check_open()
-        _check_note(note)
+        if note:
+            core.check_open()
+            _check_note(note)
         context = self._encoder.context
         if core.schema is None:
             core.schema = self._encoder.schema

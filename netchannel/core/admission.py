@@ -62,8 +62,8 @@ def _other_stream(
         return Refusal("unread", text)
     untouched = channel.expected == channel.start and not isinstance(channel.resume_from, Position)
     if untouched or channel.fault.accept_new_stream:
-        if channel.queued:
-            text = f"{channel.queued} messages of stream {channel.stream!r} are still to be read"
+        if channel.queue:
+            text = f"{len(channel.queue)} messages of stream {channel.stream!r} are still to be read"
             return Refusal("unread", f"channel {channel.id!r}: {text}")
         log.warning(
             "channel %s: stream %s replaces %s at number %s",

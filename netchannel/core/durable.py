@@ -26,7 +26,7 @@ class DurableWriter(Writer):
 
     def __init__(self, channel: OutboundChannel, log: SegmentLog) -> None:
         super().__init__(channel)
-        self.durable = log.durable
+        self.upto = log.durable  # everything below is durable
         self.finished = log.ending is not None
         self._log = log
         self._waiting: deque[tuple[Record, Ticket]] = deque()
@@ -70,7 +70,7 @@ class DurableWriter(Writer):
         for _ in range(job.appended):
             record, ticket = self._waiting.popleft()
             self._waiting_bytes -= record.size
-            self.durable = record.end
+            self.upto = record.end
             record.log = self._log
             ticket.durable = True
             if not channel.terminal:
@@ -109,7 +109,7 @@ class DurableWriter(Writer):
             record, ticket = self._waiting.pop()
             ticket.error = error
             self._waiting_bytes -= record.size
-        self.channel.take_back(self._waiting[-1][0].end if self._waiting else self.durable, error)
+        self.channel.take_back(self._waiting[-1][0].end if self._waiting else self.upto, error)
 
     def _leave_files(self) -> None:
         log = self._log

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from operator import index, length_hint
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from netchannel.errors import (
     ChannelBroken,
@@ -19,69 +19,19 @@ from netchannel.values import Position
 
 from .frames import SEQUENCE_LIMIT, Buffer, Frame, Kind, signal, unpack
 from .link import because, encodable, log, printable
+from .queue import Chunk, Queue
 from .states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy
 
     from .data_receiver import ReceiverData
+    from .queue import Item
     from .receiver import ReceiverControl, ReceiverCore
     from .timers import Timer
-
-
-ITEM_COST = 256
-"""Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""
-
-
-class Item(NamedTuple):
-    """A message as it was received."""
-
-    body: memoryview
-    note: bytes
-    sequence: int
-    timestamp: int
-    context: memoryview | None
-
-
-class Chunk:
-    """The messages of a frame: ``bodies``, of which the last has the number before ``end``."""
-
-    __slots__ = ("bodies", "context", "end", "notes", "size", "timestamp")
-
-    def __init__(
-        self,
-        bodies: list[memoryview],
-        notes: Sequence[bytes],
-        end: int,
-        timestamp: int,
-        context: memoryview | None,
-    ) -> None:
-        self.bodies = bodies
-        self.notes = notes  # as many as bodies, or none
-        self.end = end
-        self.timestamp = timestamp
-        self.context = context
-        self.size = sum(map(len, bodies)) + sum(map(len, notes))
-
-    @property
-    def first(self) -> int:
-        """The number of the first message."""
-        return self.end - len(self.bodies)
-
-    def item(self, place: int) -> Item:
-        """One of the messages, with all that belongs to it."""
-        note = self.notes[place] if self.notes else b""
-        return Item(self.bodies[place], note, self.first + place, self.timestamp, self.context)
-
-    def last(self, count: int) -> Chunk:
-        """The last ``count`` messages."""
-        return Chunk(self.bodies[-count:], self.notes[-count:], self.end, self.timestamp, self.context)
-
-
-_NOTHING = Chunk([], (), 0, 0, None)
 
 
 class InboundChannel:
@@ -136,13 +86,9 @@ class InboundChannel:
         self.session: ReceiverControl | None = None
         self.link: ReceiverData | None = None
         self.context: memoryview | None = None
-        self.chunk = _NOTHING
-        self.ready = iter(
-            _NOTHING.bodies
-        )  # what of `chunk` is to be read; whoever takes one of them has read it
-        self._queue: deque[Chunk] = deque()  # what comes behind it
-        self._queued = 0  # messages in it
-        self._queued_bytes = 0
+        self.queue = Queue()
+        self._most_bytes = math.inf if buffer.max_bytes is None else buffer.max_bytes
+        self._most_messages = math.inf if buffer.max_messages is None else buffer.max_messages
         self._receipted = 0
         self._last_failure = "nobody asked for the channel"
         self._part_note = b""
@@ -159,22 +105,10 @@ class InboundChannel:
         return self.state in RECEIVER_TERMINAL
 
     @property
-    def queued(self) -> int:
-        """Messages received and not yet read."""
-        return self._queued + length_hint(self.ready)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Their bytes."""
-        left = length_hint(self.ready)
-        return self._queued_bytes + (self.chunk.last(left).size if left else 0)
-
-    @property
     def position(self) -> int | None:
         """The number of the next message to read: there may be gaps, of dropped ones, in what is queued."""
-        if left := length_hint(self.ready):
-            return self.chunk.end - left
-        return self._queue[0].first if self._queue else self.expected
+        first = self.queue.first
+        return self.expected if first is None else first
 
     @property
     def acknowledged(self) -> int:
@@ -192,48 +126,25 @@ class InboundChannel:
 
     def take(self) -> Item | None:
         """The next message, or None if there is none now. Raises what ended the channel once all is read."""
-        if not self.more():
-            return None
-        chunk, left = self.chunk, length_hint(self.ready)
-        next(self.ready)
-        return chunk.item(len(chunk.bodies) - left)
+        return self.queue.take() if self.more() else None
 
     def more(self) -> bool:
-        """Whether there is something ``ready``. Raises what ended the channel once all is read."""
-        if length_hint(self.ready):
+        """Whether there is something ready in the queue. Raises what ended the channel once all is read."""
+        queue = self.queue
+        if length_hint(queue.ready):
             return True
-        if self._queue:
-            self._read_next(self._queue.popleft())
+        if queue.next_chunk():
+            self._admit()
             return True
-        if self.chunk is not _NOTHING:
-            self._forget_chunk()
+        if queue.release():
             self.core.announce(self.id)  # to a new stream that must not begin before all is read
         self.check_live()
         return False
 
-    def _read_next(self, chunk: Chunk) -> None:
-        self.chunk, self.ready = chunk, iter(chunk.bodies)
-        self._queued -= len(chunk.bodies)
-        self._queued_bytes -= _cost(chunk, self._queue[0] if self._queue else None)
-        self._admit()
-
-    def _forget_chunk(self) -> None:
-        self.chunk, self.ready = _NOTHING, iter(_NOTHING.bodies)
-
     def put_back(self, item: Item) -> None:
         """Undo the last `take`."""
-        if left := length_hint(self.ready):
-            self._insert(self.chunk.last(left))
-            for _ in self.ready:
-                pass  # who iterates over it goes on with what is ready then
-        body, note, sequence, timestamp, context = item
-        self._insert(Chunk([body], (note,), sequence + 1, timestamp, context))
+        self.queue.put_back(item)
         self.on_change()
-
-    def _insert(self, chunk: Chunk) -> None:
-        self._queued += len(chunk.bodies)
-        self._queued_bytes += _cost(chunk, self._queue[0] if self._queue else None)
-        self._queue.appendleft(chunk)
 
     def ack(self, upto: int, now: float) -> None:
         """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
@@ -299,9 +210,7 @@ class InboundChannel:
                 timer.cancel()
         self.hold(None)
         if self.state is ReceiverState.CLOSED:
-            self._queue.clear()
-            self._queued = self._queued_bytes = 0
-            self._forget_chunk()
+            self.queue.clear()
         link, self.link = self.link, None
         self.core.released(self, now)
         if link is not None:
@@ -421,13 +330,12 @@ class InboundChannel:
     def deliver(self, frame: Frame) -> None:
         """A DATA frame; messages that are here already are passed over."""
         bodies, notes, largest = unpack(frame)
-        known = self._due(frame.sequence) - frame.sequence
-        limit = self.core.message_limit
-        if largest > limit:
+        if largest > self.core.message_limit:
             raise ProtocolError(
-                f"channel {self.id!r}: a message of {largest} bytes is larger than the limit here, {limit} bytes"
+                f"channel {self.id!r}: a message of {largest} bytes is larger than the limit here, "
+                f"{self.core.message_limit} bytes"
             )
-        if known:
+        if known := self._due(frame.sequence) - frame.sequence:
             bodies, notes = bodies[known:], notes[known:]
         if bodies:
             self._take_in(bodies, notes, frame)
@@ -455,6 +363,8 @@ class InboundChannel:
                 )  # fmt: skip
             self.dropped += end - expected
             self._received_to(end)
+        else:
+            self._touch()
 
     def blocked(self, head: int, kept: int) -> None:
         """The sender can send nothing above ``head`` before one of the ``kept`` messages below is acknowledged."""
@@ -469,7 +379,7 @@ class InboundChannel:
             self.link is not None
             and self.waiting
             and not self.starved
-            and not self.queued
+            and not self.queue
             and self._blocked_at == expected > self.acknowledged
         ):
             self.starved = True
@@ -494,19 +404,17 @@ class InboundChannel:
         count = len(bodies)
         end = (self.expected or 0) + count
         chunk = Chunk(bodies, notes, end, frame.timestamp, self.context)
-        self._queued += count
-        self._queued_bytes += _cost(chunk, self._queue[-1] if self._queue else None)
-        self._queue.append(chunk)
+        self.queue.add(chunk)
         self.received += count
         self.bytes += chunk.size
-        self.last_note = next(filter(None, reversed(notes)), self.last_note)
+        if notes:
+            self.last_note = next(filter(None, reversed(notes)), self.last_note)
         self._received_to(end)
 
     def _received_to(self, expected: int) -> None:
-        if expected > (self.expected or 0):
-            self.expected = expected
-            self._admit()
-            self.on_change()
+        self.expected = expected
+        self._admit()
+        self.on_change()
         self._touch()
 
     def end(self, count: int, now: float) -> None:
@@ -547,25 +455,14 @@ class InboundChannel:
 
     def _admit(self) -> None:
         """Read the socket only while the queue is below its marks; start again at half of them."""
-        if self.link is None:
+        link, queue = self.link, self.queue
+        if link is None:
             return
-        policy, factor = self.buffer, 1 if self.link.reading else 2
-        # What of a frame is being read does not count: it is gone soon, and of a large message gone already.
-        queued = self._queued
-        cost = self._queued_bytes + queued * ITEM_COST
-        full = (policy.max_bytes is not None and cost * factor >= policy.max_bytes) or (
-            policy.max_messages is not None and queued * factor >= policy.max_messages
-        )
-        if self.link.reading is full:
-            self.link.reading = not full
-            self.core.touch(self.link)
-
-
-def _cost(chunk: Chunk, neighbour: Chunk | None) -> int:
-    """The bytes that ``chunk`` adds to a queue: its context counts with the first, or last, that has it."""
-    if chunk.context is None or (neighbour is not None and neighbour.context is chunk.context):
-        return chunk.size
-    return chunk.size + len(chunk.context)
+        factor = 1 if link.reading else 2
+        full = queue.cost * factor >= self._most_bytes or queue.waiting * factor >= self._most_messages
+        if link.reading is full:
+            link.reading = not full
+            self.core.touch(link)
 
 
 def _sequence(position: Position | int) -> int:

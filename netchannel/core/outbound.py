@@ -19,9 +19,9 @@ from netchannel.storage import Ending
 
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
-from .frames import ALONE, FRAME_LIMIT, PACK_LIMIT, Body, Buffer, Kind, blob, signal
+from .frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, blob, signal
 from .link import because, encodable, log, printable
-from .packing import Packer
+from .packing import MOST, Packer
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
 from .states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
@@ -98,6 +98,7 @@ class OutboundChannel:
         self.link: SenderData | None = None
         self.closing: Ending | None = None  # what the producer asked for
         self.writer: Writer | None = None
+        self.durable: DurableWriter | None = None  # the same, if messages are on disk before they go out
         self.retention = Retention()
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
@@ -114,7 +115,7 @@ class OutboundChannel:
 
     def keep_in(self, segment_log: SegmentLog) -> None:
         """Make the buffer durable in ``segment_log``, and go on with what it holds. Raises LogDamaged, LogBroken."""
-        self.writer = DurableWriter(self, segment_log)
+        self.writer = self.durable = DurableWriter(self, segment_log)
         self._sealed = segment_log.head
         self.acknowledged = self.received = self.sent = segment_log.acknowledged
         self.closing = segment_log.ending
@@ -141,21 +142,16 @@ class OutboundChannel:
         return self.terminal and (self.writer is None or self.writer.settled)
 
     @property
-    def durable(self) -> bool:
-        """Messages are on disk before they go out."""
-        return isinstance(self.writer, DurableWriter)
-
-    @property
     def offered(self) -> int:
         """Everything below may go out."""
-        return self.writer.durable if isinstance(self.writer, DurableWriter) else self.head
+        return self.head if self.durable is None else self.durable.upto
 
     @property
     def on_disk_entirely(self) -> bool:
         """All that the producer said is durable."""
-        writer = self.writer
-        assert isinstance(writer, DurableWriter)
-        return writer.durable == self.head and (writer.finished or self.closing is None)
+        writer = self.durable
+        assert writer is not None
+        return writer.upto == self.head and (writer.finished or self.closing is None)
 
     @property
     def memory_bytes(self) -> int:
@@ -166,7 +162,7 @@ class OutboundChannel:
     def kept_bytes(self) -> int:
         """Bytes of messages in memory."""
         kept = self.retention.memory + self.packer.size
-        return kept + self.writer.uncommitted_bytes if isinstance(self.writer, DurableWriter) else kept
+        return kept if self.durable is None else kept + self.durable.uncommitted_bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -282,7 +278,8 @@ class OutboundChannel:
         A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
         as long as that has credit.
         """
-        packer, cost, alone = self.packer, self.cost(body, note, context), len(body) > ALONE
+        packer, cost = self.packer, self.cost(body, note, context)
+        alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
         if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
         if not packer.bodies:
@@ -305,13 +302,13 @@ class OutboundChannel:
         policy, limit = self.buffer, self.message_limit
         if context or self.writer is not None or policy.max_messages is not None:
             return 0
-        room = PACK_LIMIT if limit is None else limit
+        room = MOST if limit is None else limit
         return room if policy.max_bytes is None else min(room, policy.max_bytes - self.kept_bytes)
 
     def _begin_on_disk(self) -> None:
-        if isinstance(self.writer, DurableWriter):
+        if self.durable is not None:
             self._ticket = Ticket()
-            self.writer.request()
+            self.durable.request()
         elif isinstance(self.writer, SpillWriter):
             self.writer.taken()
             self._touch()
@@ -331,7 +328,7 @@ class OutboundChannel:
 
     def _ending(self) -> bytes | None:
         """The frame that ends the stream, if it may go out."""
-        if self.closing is None or (isinstance(self.writer, DurableWriter) and not self.writer.finished):
+        if self.closing is None or (self.durable is not None and not self.durable.finished):
             return None
         count, failure = self.closing.count, self.closing.failure
         if failure is None:
@@ -372,7 +369,11 @@ class OutboundChannel:
 
     def give_up(self, reason: str, now: float) -> None:
         """The policy, or the owner, gives up."""
-        again = "with the same directory" if self.durable else f"with stream={self.stream!r}, replayable=True"
+        again = (
+            "with the same directory"
+            if self.durable is not None
+            else f"with stream={self.stream!r}, replayable=True"
+        )
         kept = self.head - self.acknowledged
         self.fail(
             SenderEvent.GIVE_UP,
@@ -475,7 +476,7 @@ class OutboundChannel:
 
     def output(self, link: SenderData) -> list[Buffer]:
         """What to write next: sealed records, then the end."""
-        if not self.durable:
+        if self.durable is None:
             self.seal()
         retention = self.retention
         buffers: list[Buffer] = []
@@ -514,11 +515,11 @@ class OutboundChannel:
         if not packer.bodies:
             return
         for record in packer.records(first):
-            if isinstance(self.writer, DurableWriter):
-                assert self._ticket is not None
-                self.writer.take(record, self._ticket)
-            else:
+            if self.durable is None:
                 self.retention.add(record)
+            else:
+                assert self._ticket is not None
+                self.durable.take(record, self._ticket)
         self._unpack()
 
     def _unpack(self) -> None:
@@ -565,12 +566,15 @@ class OutboundChannel:
 
     def on_receipt(self, upto: int) -> None:
         """The receiver has everything below ``upto``. Raises ProtocolError if it cannot."""
+        self._check_sent(upto)
+        self._progress(upto)
+        self.wait_for_room()
+
+    def _check_sent(self, upto: int) -> None:
         if upto > self.sent:
             raise ProtocolError(
                 f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
             )
-        self._progress(upto)
-        self.wait_for_room()
 
     def _progress(self, received: int) -> None:
         if received > self.received:
@@ -581,13 +585,14 @@ class OutboundChannel:
 
     def on_ack(self, upto: int, now: float) -> None:
         """The receiver has acknowledged everything below ``upto``. Raises ProtocolError if it cannot have."""
-        self.on_receipt(upto)
+        self._check_sent(upto)
         if upto <= self.acknowledged:
             return
         self.acknowledged = upto
+        self.retention.on_acknowledged(upto)
+        self._progress(upto)
         self.starved = False
         self._blocked_at = -1
-        self.retention.on_acknowledged(upto)
         if self.writer is not None:
             self.writer.acknowledged(now)
         self.on_change()

@@ -8,9 +8,15 @@ from .frames import ALONE, PACK_COUNT, PACK_LIMIT, Lone, pack
 from .retention import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from .frames import Body, Buffer
+    from .frames import Body
+
+
+MOST = 2 * PACK_LIMIT
+"""Bytes of messages that are taken until records are made of them, where the first is a large one."""
+EACH = MOST // PACK_COUNT
+"""What a message takes of the credit beside its size, so that there is an end to empty ones too."""
 
 
 class Packer:
@@ -38,7 +44,7 @@ class Packer:
 
     def take(self, body: Body) -> bool:
         """Take a message without a note, if there is credit for it."""
-        credit = self.credit - len(body) - 1
+        credit = self.credit - len(body) - EACH
         if credit < 0:
             return False
         self.credit = credit
@@ -48,8 +54,8 @@ class Packer:
     @property
     def size(self) -> int:
         """Bytes of bodies and notes, and of what they share."""
-        # Of its credit, a message takes one more than its size: so there is an end to empty ones too.
-        return self._size + self._granted - self.credit - (len(self.bodies) - self._base)
+        taken = len(self.bodies) - self._base
+        return self._size + self._granted - self.credit - taken * EACH
 
     def revoke(self) -> None:
         """No more credit."""
@@ -57,15 +63,19 @@ class Packer:
         self._base = len(self.bodies)
         self.credit = self._granted = 0
 
+    @property
+    def _limit(self) -> int:
+        return MOST if self.bodies and len(self.bodies[0]) > ALONE else PACK_LIMIT
+
     def grant(self, room: int) -> None:
-        """As much credit as fits into the frame, and ``room`` bytes at most."""
+        """As much credit as there is still to be taken, and ``room`` bytes at most."""
         self.revoke()
-        self.credit = self._granted = max(0, min(room, PACK_LIMIT - self._size, PACK_COUNT - self._base))
+        self.credit = self._granted = max(0, min(room, self._limit - self._size - self._base * EACH))
 
     def fits(self, size: int, context: bytes) -> bool:
-        """Whether a message of ``size`` bytes, its note included, may go into the same frame."""
-        within = self.size + size <= PACK_LIMIT and len(self.bodies) < PACK_COUNT
-        return within and context is self.context
+        """Whether a message of ``size`` bytes, its note included, may be taken before records are made."""
+        taken = self.size + len(self.bodies) * EACH
+        return taken + size + EACH <= self._limit and context is self.context
 
     def add(self, body: Body, note: bytes, cost: int) -> None:
         """Take a message; ``cost`` bytes are counted for it, with a context that comes with it."""
@@ -84,27 +94,28 @@ class Packer:
     def records(self, first: int) -> Iterator[Record]:
         """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
         bodies = self.bodies
-        larges = [place for place, body in enumerate(bodies) if len(body) > ALONE]
         done = 0
-        for place in larges:
+        for place in [place for place, body in enumerate(bodies) if len(body) > ALONE]:
             if done < place:
-                yield self._record(first, done, place)
-            yield self._record(first, place, place + 1)
+                yield self._packed(first, done, place)
+            yield self._alone(first, place)
             done = place + 1
         if done < len(bodies):
-            yield self._record(first, done, len(bodies))
+            yield self._packed(first, done, len(bodies))
 
-    def _record(self, first: int, start: int, stop: int) -> Record:
+    def _alone(self, first: int, place: int) -> Record:
+        body, note, number = self.bodies[place], self.notes.get(place, b""), first + place
+        size = len(body) + len(note) + (0 if place else self.shared)
+        largest = max(len(body), len(self.context))
+        frames = Lone(body, note, number, self.since)
+        return Record(number, number + 1, size, largest, frames, self.context)
+
+    def _packed(self, first: int, start: int, stop: int) -> Record:
         """The messages at places ``start`` to ``stop`` (excluded); the first of all brings what they share."""
         bodies, notes = self.bodies[start:stop], {}
         if self.notes:
             notes = {place - start: note for place, note in self.notes.items() if start <= place < stop}
-        sizes = list(map(len, bodies))
-        size = sum(sizes) + sum(map(len, notes.values())) + (0 if start else self.shared)
-        largest = max(len(self.context), *sizes)
-        frames: Iterable[Sequence[Buffer]]
-        if sizes[0] > ALONE:
-            frames = Lone(bodies[0], notes.get(0, b""), first + start, self.since)
-        else:
-            frames = (pack(bodies, notes, first + start, self.since),)
-        return Record(first + start, first + stop, size, largest, frames, self.context)
+        size = sum(map(len, bodies)) + sum(map(len, notes.values())) + (0 if start else self.shared)
+        largest = max(len(self.context), *map(len, bodies))
+        frame = pack(bodies, notes, first + start, self.since)
+        return Record(first + start, first + stop, size, largest, (frame,), self.context)

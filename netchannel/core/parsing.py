@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 SLAB = 1 << 19
 """One receive buffer for all connections of a core, in bytes."""
 DIRECT = 1 << 14
-"""Larger payloads are received into memory of their own, and behind one of these only a header is read into the slab,
-so that nothing of the next has to be copied."""
+"""Larger payloads are received into memory of their own. Behind one of them no more is read than a header, with it or
+into the slab, so that nothing of the next payload has to be copied."""
 
 _DATA, _PART = int(Kind.DATA), int(Kind.PART)
+_LENGTH = 5
+"""The place of the payload's length in a header."""
 
 
 class FrameParser:
@@ -53,16 +55,17 @@ class FrameParser:
         self._large = False  # the last frame was
         self._header: tuple[int, ...] = ()
         self._digest = xxh3_64()
-        self._target: memoryview | None = None  # where the payload of the frame of `_header` is received
+        self._target: memoryview | None = None  # where the payload is received of the frame of `_header`
         self._filled = 0
-        self._body = memoryview(b"")  # of the message whose PART frames are coming
+        self._body = memoryview(b"")  # of the message whose PART frames are coming, and a header behind it
+        self._extent = 0
         self._joined = 0
         self._part = 0  # the part that must come next; 0: no message is open
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self._target is not None:
-            return self._target[self._filled :] if self._filled else self._target
+            return self._target[self._filled :]
         kept = len(self._stash)
         if kept:
             self._slab[:kept] = self._stash
@@ -70,17 +73,26 @@ class FrameParser:
 
     def received(self, n: int) -> list[Frame]:
         """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad one."""
-        target = self._target
-        if target is not None:
-            self._filled += n
-            if self._filled < len(target):
-                return []
-            self._target = None
-            self._digest.update(target)
-            _compare(self._header, self._digest.intdigest())
-            return self._completed(self._header, target)
+        if self._target is None:
+            return self._scan(len(self._stash) + n)
+        self._filled += n
+        length = self._header[_LENGTH]
+        if self._filled < length:
+            return []
+        target, self._target = self._target, None
+        payload, behind = target[:length], target[length : self._filled]
+        self._digest.update(payload)
+        _compare(self._header, self._digest.intdigest())
+        frames = self._completed(self._header, payload)
+        if behind:
+            self._slab[: len(behind)] = behind
+            frames += self._scan(len(behind))
+        return frames
+
+    def _scan(self, end: int) -> list[Frame]:
+        """The frames in the first ``end`` bytes of the slab; what is left of another is put where it goes on."""
         frames: list[Frame] = []
-        slab, start, end = self._slab, 0, len(self._stash) + n
+        slab, start = self._slab, 0
         self._stash = b""
         while end - start >= HEADER_SIZE:
             header = HEADER.unpack_from(slab, start)
@@ -102,17 +114,20 @@ class FrameParser:
         return frames
 
     def _receive_directly(self, header: tuple[int, ...], begun: memoryview) -> None:
-        _, _, kind, _, part, length, *_ = header
-        target = self._room(part, length) if kind == _PART and part else self._pool.take(length)
+        target = self._place(header)
         self._filled = len(begun)
         if self._filled:
             target[: self._filled] = begun
         self._target, self._header = target, header
 
-    def _own(self, header: tuple[int, ...], payload: memoryview) -> memoryview:
-        """Memory that nothing else will write to."""
+    def _place(self, header: tuple[int, ...]) -> memoryview:
+        """Where the payload goes, with room for a header behind it."""
         _, _, kind, _, part, length, *_ = header
-        own = self._room(part, length) if kind == _PART and part else self._pool.take(length)
+        return self._room(part, length) if kind == _PART and part else self._pool.take(length + HEADER_SIZE)
+
+    def _own(self, header: tuple[int, ...], payload: memoryview) -> memoryview:
+        """The same in memory that nothing else will write to."""
+        own = self._place(header)[: len(payload)]
         own[:] = payload
         return own
 
@@ -133,22 +148,21 @@ class FrameParser:
     def _begin_message(self, extent: int) -> None:
         if not 0 < extent <= self._message_limit:
             raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
-        self._body, self._joined, self._part = self._pool.take(extent), 0, 1
+        self._body, self._extent = self._pool.take(extent + HEADER_SIZE), extent
+        self._joined, self._part = 0, 1
 
     def _room(self, part: int, length: int) -> memoryview:
-        if not self._part or part != self._part or length > len(self._body) - self._joined:
+        if not self._part or part != self._part or length > self._extent - self._joined:
             raise ProtocolError(
                 f"part {part} of {length} bytes came where part {self._part} of at most "
-                f"{len(self._body) - self._joined} was due"
+                f"{self._extent - self._joined} was due"
             )
-        return self._body[self._joined : self._joined + length]
+        return self._body[self._joined : self._joined + length + HEADER_SIZE]
 
     def _whole_body(self) -> memoryview:
-        if self._joined != len(self._body):
-            raise ProtocolError(
-                f"the last part of a message ends at byte {self._joined} of {len(self._body)}"
-            )
-        body, self._body, self._part = self._body, memoryview(b""), 0
+        if self._joined != self._extent:
+            raise ProtocolError(f"the last part of a message ends at byte {self._joined} of {self._extent}")
+        body, self._body, self._part = self._body[: self._extent], memoryview(b""), 0
         return body.toreadonly()
 
 
@@ -168,6 +182,6 @@ def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> 
 def _compare(header: tuple[int, ...], digest: int) -> None:
     if header[0] != digest & 0xFFFFFFFF:
         raise ProtocolError(
-            f"a frame of {header[5]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
+            f"a frame of {header[_LENGTH]} bytes has the checksum {digest & 0xFFFFFFFF:08x}, its sender computed "
             f"{header[0]:08x}: it was changed on the way"
         )

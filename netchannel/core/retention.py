@@ -123,16 +123,13 @@ class Retention:
             while entries and entries[0].end <= upto:
                 entry = entries.popleft()
                 if isinstance(entry, Record):
-                    self._forget(entry)
+                    self.memory -= entry.size
+                    if entry.gap:
+                        self.gaps -= entry.end - entry.first
             if entries:
                 if isinstance(first := entries[0], Cold):
                     first.first = max(first.first, upto)
                 return
-
-    def _forget(self, record: Record) -> None:
-        self.memory -= record.size
-        if record.gap:
-            self.gaps -= record.end - record.first
 
     def rewind(self, expected: int) -> None:
         """The peer wants number ``expected`` next: nothing is in flight; what it has stays kept."""

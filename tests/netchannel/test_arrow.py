@@ -139,7 +139,7 @@ def test_dictionaries_that_change_survive_reconnects(cut_after: int) -> None:
             world.settle()
             for wire in world.wires(control=False):
                 world.cut(wire)
-    world.run(lambda: consumer.channel.queued == len(words))
+    world.run(lambda: len(consumer.channel.queue) == len(words))
     consumer.read()
     batches = [consumer.decoder.decode(item.body, item.context) for item in consumer.items]
     assert [batch.column("w").to_pylist() for batch in batches] == words
@@ -176,7 +176,7 @@ def test_a_received_batch_owns_its_memory() -> None:
     received = []
     for batch in sent:
         producer.send(batch)
-        world.run(lambda: consumer.channel.queued == 1)
+        world.run(lambda: len(consumer.channel.queue) == 1)
         item = consumer.channel.take()
         assert item is not None
         received.append(consumer.decoder.decode(item.body, item.context))

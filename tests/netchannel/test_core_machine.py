@@ -200,7 +200,7 @@ class Pair(RuleBasedStateMachine):
     def receive(self, limit: int, cancelled: bool) -> None:
         channel = self.receiving.channel
         assert channel is not None
-        if cancelled and channel.queued:
+        if cancelled and channel.queue:
             item = channel.take()
             assert item is not None
             channel.put_back(item)
@@ -277,7 +277,7 @@ class Pair(RuleBasedStateMachine):
             self.closed_unseen = stream is None
             channel.close("enough", self.world.now)
 
-    @precondition(lambda self: self.receiving.channel is not None and self.receiving.channel.queued)
+    @precondition(lambda self: self.receiving.channel is not None and self.receiving.channel.queue)
     @rule(limit=st.integers(1, 5))
     def restart_consumer(self, limit: int) -> None:
         """It is killed after a few messages, and its successor goes on behind these."""
@@ -387,14 +387,15 @@ class Pair(RuleBasedStateMachine):
         assert places[-1] == channel.head - len(channel.packer.bodies)
 
     def _check_receiver(self, channel: InboundChannel) -> None:
+        queue = channel.queue
         assert channel.acknowledged <= (channel.expected or 0)
-        assert channel._queued == sum(len(chunk.bodies) for chunk in channel._queue)
-        assert channel._queued_bytes == sum(chunk.size for chunk in channel._queue)
-        assert channel.queued - channel._queued == length_hint(channel.ready) <= len(channel.chunk.bodies)
+        assert queue.waiting == sum(len(chunk.bodies) for chunk in queue._chunks)
+        assert queue.size == sum(chunk.size for chunk in queue._chunks)
+        assert len(queue) - queue.waiting == length_hint(queue.ready) <= len(queue.chunk.bodies)
         assert self.queue.max_bytes is not None
         # What a read brings may be above the mark: a packed frame, or a large message; and one may be put back.
         above = self.world.chunk + max(PACK_LIMIT, self.largest) + self.largest
-        assert channel._queued_bytes <= self.queue.max_bytes + above
+        assert queue.size <= self.queue.max_bytes + above
 
     # -- and in the end
 
@@ -431,7 +432,7 @@ class Pair(RuleBasedStateMachine):
 
     def _consumer_is_over(self) -> bool:
         channel = self.receiving.channel
-        return channel is None or not (channel.queued or channel.ended is not None or channel.terminal)
+        return channel is None or not (channel.queue or channel.ended is not None or channel.terminal)
 
     def _go_on(self) -> None:
         for which, sending in enumerate(self.sending):

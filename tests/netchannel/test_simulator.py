@@ -92,7 +92,7 @@ def without_sync(self: Tail) -> None:
 def without_waiting_for_the_disk(self: DurableWriter, record: Record, ticket: Ticket) -> None:
     """A record goes out at once, and to the disk beside that."""
     take(self, record, ticket)
-    self.durable = record.end
+    self.upto = record.end
     self.channel.retention.add(record)
 
 

@@ -30,8 +30,9 @@ from netchannel import (
     StreamReplaced,
 )
 from netchannel.core.disk import Ticket
-from netchannel.core.inbound import InboundChannel, Item
+from netchannel.core.inbound import InboundChannel
 from netchannel.core.outbound import OutboundChannel
+from netchannel.core.queue import Item
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.sender import SenderCore
 from netchannel.core.states import ReceiverState, SenderState

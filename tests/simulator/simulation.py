@@ -284,7 +284,7 @@ class Simulation:
         for receiving in self.receiving:
             channel = receiving.channel
             if channel is not None:
-                unread = channel.queued > 0 and not channel.explicit
+                unread = len(channel.queue) > 0 and not channel.explicit
                 self._meet("a receiver crashes with messages that it had acknowledged", unread)
                 self._meet(
                     "a receiver crashes after its acknowledgement", channel.explicit and channel.acked > 0

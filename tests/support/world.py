@@ -9,9 +9,10 @@ from typing import Any
 from netchannel.codec import make_decoder, make_encoder
 from netchannel.core.disk import Ticket
 from netchannel.core.frames import Buffer
-from netchannel.core.inbound import InboundChannel, Item
+from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Core, Job, Link
 from netchannel.core.outbound import OutboundChannel
+from netchannel.core.queue import Item
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.sender import SenderCore
 from netchannel.core.timing import Timing
@@ -310,7 +311,7 @@ class Consumer:
 
     def read(self, limit: int = 1 << 30) -> None:
         """Take what is queued; stops at what ended the channel, which then stays to be raised by `take`."""
-        while limit and self.channel.queued:
+        while limit and self.channel.queue:
             item = self.channel.take()
             assert item is not None
             self.items.append(item)

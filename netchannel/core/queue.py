@@ -1,0 +1,163 @@
+"""What a receiver's channel has received and its consumer has not read."""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import length_hint
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ITEM_COST = 256
+"""Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""
+
+
+class Item(NamedTuple):
+    """A message as it was received."""
+
+    body: memoryview
+    note: bytes
+    sequence: int
+    timestamp: int
+    context: memoryview | None
+
+
+class Chunk:
+    """The messages of a frame: ``bodies``, of which the last has the number before ``end``."""
+
+    __slots__ = ("bodies", "context", "end", "notes", "size", "timestamp")
+
+    def __init__(
+        self,
+        bodies: list[memoryview],
+        notes: Sequence[bytes],
+        end: int,
+        timestamp: int,
+        context: memoryview | None,
+    ) -> None:
+        self.bodies = bodies
+        self.notes = notes  # as many as bodies, or none
+        self.end = end
+        self.timestamp = timestamp
+        self.context = context
+        self.size = sum(map(len, bodies))
+        if notes:
+            self.size += sum(map(len, notes))
+
+    @property
+    def first(self) -> int:
+        """The number of the first message."""
+        return self.end - len(self.bodies)
+
+    def item(self, place: int) -> Item:
+        """One of the messages, with all that belongs to it."""
+        note = self.notes[place] if self.notes else b""
+        return Item(self.bodies[place], note, self.first + place, self.timestamp, self.context)
+
+    def last(self, count: int) -> Chunk:
+        """The last ``count`` messages."""
+        return Chunk(self.bodies[-count:], self.notes[-count:], self.end, self.timestamp, self.context)
+
+
+_NOTHING = Chunk([], (), 0, 0, None)
+
+
+class Queue:
+    """Chunks in the order of their numbers; the messages of the first come out one by one.
+
+    ``ready`` iterates over what of ``chunk`` is to be read: whoever takes one of them has read it. ``waiting`` and
+    ``size`` count the messages behind it, and their bytes.
+    """
+
+    __slots__ = ("_chunks", "chunk", "ready", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.chunk = _NOTHING
+        self.ready: Iterator[memoryview] = iter(_NOTHING.bodies)
+        self._chunks: deque[Chunk] = deque()
+        self.waiting = 0
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.waiting + length_hint(self.ready)
+
+    @property
+    def bytes(self) -> int:
+        """Of all messages in it."""
+        left = length_hint(self.ready)
+        return self.size + (self.chunk.last(left).size if left else 0)
+
+    @property
+    def cost(self) -> int:
+        """The memory that it takes. What of a frame is being read does not count: it is gone soon."""
+        return self.size + self.waiting * ITEM_COST
+
+    @property
+    def first(self) -> int | None:
+        """The number of the next message; None if there is none."""
+        if left := length_hint(self.ready):
+            return self.chunk.end - left
+        return self._chunks[0].first if self._chunks else None
+
+    def add(self, chunk: Chunk) -> None:
+        """Put ``chunk`` behind all others."""
+        self.waiting += len(chunk.bodies)
+        self.size += chunk.size
+        if chunk.context is not None:
+            self.size += _extra(chunk, self._chunks[-1] if self._chunks else None)
+        self._chunks.append(chunk)
+
+    def next_chunk(self) -> bool:
+        """Make the next chunk ready, once the one before is read; whether there is one."""
+        if not self._chunks:
+            return False
+        chunk = self._chunks.popleft()
+        self.chunk, self.ready = chunk, iter(chunk.bodies)
+        self.waiting -= len(chunk.bodies)
+        self.size -= chunk.size
+        if chunk.context is not None:
+            self.size -= _extra(chunk, self._chunks[0] if self._chunks else None)
+        return True
+
+    def take(self) -> Item:
+        """The next of the messages that are ready."""
+        chunk, left = self.chunk, length_hint(self.ready)
+        next(self.ready)
+        return chunk.item(len(chunk.bodies) - left)
+
+    def put_back(self, item: Item) -> None:
+        """Undo the last `take`."""
+        if left := length_hint(self.ready):
+            self._insert(self.chunk.last(left))
+            for _ in self.ready:
+                pass  # who iterates over it goes on with what is ready then
+        body, note, sequence, timestamp, context = item
+        self._insert(Chunk([body], (note,), sequence + 1, timestamp, context))
+
+    def _insert(self, chunk: Chunk) -> None:
+        self.waiting += len(chunk.bodies)
+        self.size += chunk.size
+        if chunk.context is not None:
+            self.size += _extra(chunk, self._chunks[0] if self._chunks else None)
+        self._chunks.appendleft(chunk)
+
+    def release(self) -> bool:
+        """Refer no more to the chunk that was read; whether there was one."""
+        if self.chunk is _NOTHING:
+            return False
+        self.chunk, self.ready = _NOTHING, iter(_NOTHING.bodies)
+        return True
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._chunks.clear()
+        self.waiting = self.size = 0
+        self.release()
+
+
+def _extra(chunk: Chunk, neighbour: Chunk | None) -> int:
+    """What the context of ``chunk`` adds to a queue: it counts with the first, or last, that has it."""
+    if chunk.context is None or (neighbour is not None and neighbour.context is chunk.context):
+        return 0
+    return len(chunk.context)
