@@ -140,6 +140,7 @@ class ArrowEncoder:
         self._dictionaries = False
         self._sink = _Pieces()
         self._writer: pa.RecordBatchStreamWriter | None = None
+        self._row_bytes: float | None = None  # of the last body
         self._unwritten = 0  # the writer puts the schema, so many bytes, before its first batch
         if schema is not None:
             self._fix(schema)
@@ -177,11 +178,15 @@ class ArrowEncoder:
     def _body(self, batch: pa.RecordBatch) -> Body:
         if self._dictionaries:
             return self._encode_with_dictionaries(batch)
-        if batch.nbytes < SCATTER:
-            return memoryview(batch.serialize())
-        pieces = self._write(batch)
-        body = Scattered(pieces)
-        return body if len(body) > ALONE else b"".join(pieces)
+        rows = batch.num_rows
+        # Asking a batch for its size takes longer than all the rest: it is taken to be like the one before.
+        expected = batch.nbytes if self._row_bytes is None else rows * self._row_bytes
+        body: Body = memoryview(batch.serialize()) if expected < SCATTER else Scattered(self._write(batch))
+        if rows:
+            self._row_bytes = len(body) / rows
+        if isinstance(body, Scattered) and len(body) <= ALONE:
+            return b"".join(body.pieces)
+        return body
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
         assert self._writer is not None

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
+PACE_S = 0.002
+"""How long it then waits at most for a connection that has more than it can write: what waits in a buffer leaves the
+processor's cache, and comes late."""
 
 FORGET_FROM = 16
 """Channels from which on those that are over are looked for."""
@@ -354,6 +357,7 @@ class SenderChannel:
         """Take a message that the packer has no credit for."""
         core = self.core
         self.changes.check_loop()
+        self._packer.revoke()
         if core.terminal:
             await self._settled()
         if note:
@@ -387,11 +391,22 @@ class SenderChannel:
         if done - self._yielded_at >= YIELD_AFTER:
             self._yielded_at = done
             try:
-                await asyncio.sleep(0)
+                await self._give_way()
             except asyncio.CancelledError:
                 leave(ticket)
                 raise
         return ticket
+
+    async def _give_way(self) -> None:
+        """Let the connection have its turn; one that has more than it can write gets a little time."""
+        core = self.core
+        await asyncio.sleep(0)
+        if core.behind:
+            core.pacing += 1
+            try:
+                await self.changes.wait(PACE_S)
+            finally:
+                core.pacing -= 1
 
     async def committed(self, ticket: Ticket) -> None:
         """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""

@@ -38,12 +38,20 @@ class Changes:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Until the next `notify`."""
+    async def wait(self, at_most_s: float | None = None) -> None:
+        """Until the next `notify`, or so many seconds."""
         self.check_loop()
         waiter = self._loop.create_future()
         self._waiters[waiter] = None
+        alarm = None if at_most_s is None else self._loop.call_later(at_most_s, _wake, waiter)
         try:
             await waiter
         finally:
             del self._waiters[waiter]
+            if alarm is not None:
+                alarm.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -78,7 +78,7 @@ class ReceiverData(Link):
         self._parser = FrameParser(core.slab, core.pool, core.message_limit, TOKEN_FRAME_LIMIT)
         self._channel: InboundChannel | None = None
         self._leaving = False  # the channel is over; what still comes is passed over
-        self._acknowledge = False
+        self.acknowledging = False
         self._blob = bytearray()
 
     def connected(self, now: float) -> None:
@@ -153,14 +153,14 @@ class ReceiverData(Link):
 
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
-        self._acknowledge = True
+        self.acknowledging = True
         self.core.touch(self)
 
     def output(self) -> list[Buffer]:
         """What is queued, and the acknowledgements that are due."""
         buffers = super().output()
-        if self._acknowledge and self._channel is not None:
-            self._acknowledge = False
+        if self.acknowledging and self._channel is not None:
+            self.acknowledging = False
             buffers += self._channel.acknowledgements()
         return buffers
 

@@ -29,7 +29,7 @@ class SenderData(Link):
         self.attached = False
         self.schema_sent = False
         self.context_sent = b""
-        self.frames: Iterator[Sequence[Buffer]] = iter(())  # what is to be sent of a record that was begun
+        self.parts: Iterator[Sequence[Buffer]] | None = None  # what is to be sent of a message that was begun
         self.end_sent = False
         self._token = token
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)

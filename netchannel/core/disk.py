@@ -108,7 +108,7 @@ class _Read(Job):
                         found.end,
                         found.size,
                         max(largest_message(found.payload), len(found.context)),
-                        [[found.payload]],
+                        [found.payload],
                         found.context,
                         log=self._cold.log,
                     )

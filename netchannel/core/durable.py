@@ -166,7 +166,7 @@ class _Commit(Job):
                 self._log.append(
                     record.first,
                     record.end,
-                    record.buffers(),
+                    record.on_the_wire(),
                     size=record.size,
                     schema=self._schema,
                     context=record.context,

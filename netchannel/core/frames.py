@@ -44,6 +44,8 @@ CHECKED_FROM = _CHECKSUM.size + _CHECK.size
 
 FRAME_LIMIT = 1 << 20
 """The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
+WHOLE_LIMIT = FRAME_LIMIT + FRAME_LIMIT // 8
+"""A message up to this many bytes is sent in one frame all the same, so that no small piece is left over."""
 PACK_LIMIT = 1 << 18
 """Messages are packed into one frame until their bodies and notes reach this many bytes."""
 ALONE = 1 << 15
@@ -186,35 +188,12 @@ def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, 
     return tables + _padded(b"".join([notes[index] for index in sorted(notes)])), NOTES
 
 
-class Lone:
-    """The frames of a message that is sent from where it is.
-
-    They are made when they are wanted, one by one: so a checksum brings into the cache what is written next.
-    """
-
-    __slots__ = ("_body", "_note", "_sequence", "_timestamp")
-
-    def __init__(self, body: Body, note: bytes, sequence: int, timestamp: int) -> None:
-        self._body = body
-        self._note = note
-        self._sequence = sequence
-        self._timestamp = timestamp
-
-    def __iter__(self) -> Iterator[Sequence[Buffer]]:
-        if len(self._body) > FRAME_LIMIT:
-            return cut(self._body, self._note, self._sequence, self._timestamp)
-        notes = {0: self._note} if self._note else {}
-        return iter((pack([self._body], notes, self._sequence, self._timestamp),))
-
-
 def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timestamp: int) -> list[Buffer]:
     """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
 
     ``notes`` are those that are not empty, by their message's place.
     """
     count = len(bodies)
-    if count == 1 and not notes and len(bodies[0]) > ALONE:
-        return _alone(bodies[0], first, timestamp)
     lengths = list(map(len, bodies))
     tables, flags = _tables(lengths, notes)
     length = len(tables) + sum(lengths)
@@ -237,17 +216,23 @@ def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timesta
     return _scattered(fields, pieces)
 
 
-def _alone(body: Body, sequence: int, timestamp: int) -> list[Buffer]:
-    """What `pack` makes of one large body, in as few steps as there are."""
+def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
+    """What `pack` makes of one large message, in as few steps as there are."""
+    if note:
+        return pack([body], {0: note}, sequence, timestamp)
     size = len(body)
     pad = _PADS[size & 7]
     head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, 0, size, 0)
     head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
     digest = xxh3_64(head)
-    pieces = [*_pieces(body), pad] if pad else _pieces(body)
-    for piece in pieces:
+    pieces: list[Buffer] = [head]
+    pieces += body.pieces if isinstance(body, Scattered) else (body,)
+    if pad:
+        pieces.append(pad)
+    for piece in pieces[1:]:
         digest.update(piece)
-    return [_CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + head, *pieces]
+    pieces[0] = _CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + head
+    return pieces
 
 
 def _pieces(body: Body) -> Sequence[Buffer]:
@@ -292,12 +277,8 @@ def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...
     return struct.unpack_from(f"<{count}I", payload, offset), end + (-end & 7)
 
 
-class Messages(NamedTuple):
-    """The messages of a frame. ``notes`` is empty if there are none."""
-
-    bodies: list[memoryview]
-    notes: list[bytes]
-    largest: int
+Messages = tuple[list[memoryview], list[bytes], int]
+"""The bodies of a frame, their notes, or none if all are empty, and the size of the largest body."""
 
 
 def unpack(frame: Frame) -> Messages:
@@ -331,7 +312,7 @@ def unpack(frame: Frame) -> Messages:
         bodies = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     if offset != len(payload):
         raise ProtocolError(f"the messages of a frame end at byte {offset} of {len(payload)}")
-    return Messages(bodies, notes, max(lengths, default=0))
+    return bodies, notes, max(lengths, default=0)
 
 
 def _unpack_one(payload: memoryview) -> Messages:
@@ -341,7 +322,7 @@ def _unpack_one(payload: memoryview) -> Messages:
     end = _ONE.size + size + (-size & 7)
     if end != len(payload):
         raise ProtocolError(f"the messages of a frame end at byte {end} of {len(payload)}")
-    return Messages([payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size)
+    return [payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size
 
 
 _NO_NOTES: list[bytes] = []

@@ -134,7 +134,8 @@ class InboundChannel:
         if length_hint(queue.ready):
             return True
         if queue.next_chunk():
-            self._admit()
+            if self.link is not None and not self.link.reading:
+                self._admit()
             return True
         if queue.release():
             self.core.announce(self.id)  # to a new stream that must not begin before all is read
@@ -409,11 +410,12 @@ class InboundChannel:
         self.bytes += chunk.size
         if notes:
             self.last_note = next(filter(None, reversed(notes)), self.last_note)
+        if self.queue.cost >= self._most_bytes or self.queue.waiting >= self._most_messages:
+            self._admit()
         self._received_to(end)
 
     def _received_to(self, expected: int) -> None:
         self.expected = expected
-        self._admit()
         self.on_change()
         self._touch()
 
@@ -440,7 +442,7 @@ class InboundChannel:
             self._move(ReceiverEvent.FINISH, now)
 
     def _touch(self) -> None:
-        if self.link is not None:
+        if self.link is not None and not self.link.acknowledging:
             self.link.acknowledge()
 
     def acknowledgements(self) -> list[Buffer]:

@@ -87,6 +87,7 @@ class OutboundChannel:
         self.dropped = 0
         self.starved = False
         self.waiting = 0  # producers that wait for room
+        self.pacing = 0  # producers that give the connection time
         self.attachments = 0
         self.request = 0
         self.last_failure = "still going on"
@@ -278,7 +279,9 @@ class OutboundChannel:
         A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
         as long as that has credit.
         """
-        packer, cost = self.packer, self.cost(body, note, context)
+        packer = self.packer
+        packer.revoke()
+        cost = self.cost(body, note, context)
         alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
         if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
@@ -401,6 +404,9 @@ class OutboundChannel:
         if self.link is not None:
             self.link.drop()
             self.link = None
+            self.retention.rewind(
+                self.received
+            )  # so that what was in flight needs no memory if it is on disk
         if event is not None:
             self.move(event, now)
         else:
@@ -480,13 +486,19 @@ class OutboundChannel:
             self.seal()
         retention = self.retention
         buffers: list[Buffer] = []
-        size = 0
         if retention.unsent and not link.schema_sent and self.schema is not None:
             buffers += blob(Kind.SCHEMA, self.schema)
             link.schema_sent = True
-        while size < WRITE_LIMIT and (frame := next(link.frames, None) or self._next_frame(link)):
-            buffers += frame
-            size += sum(map(len, frame))
+        size = 0
+        while size < WRITE_LIMIT:
+            if link.parts is not None and (part := next(link.parts, None)) is not None:
+                buffers += part
+                size += FRAME_LIMIT
+            elif (record := retention.next_record()) is not None:
+                buffers += self._begin(record, link)
+                size += record.size if link.parts is None else 0
+            else:
+                break
         if retention.has_cold:
             self.core.request(self._reader)
         if self.closing is not None and not retention.unsent and not link.end_sent and size < WRITE_LIMIT:
@@ -494,20 +506,27 @@ class OutboundChannel:
             if ending is not None:
                 buffers.append(ending)
                 link.end_sent = True
+        if self.pacing:
+            self.on_change()
         return buffers
 
-    def _next_frame(self, link: SenderData) -> Sequence[Buffer] | None:
-        """The first frame of the next record, and the context that it needs."""
-        record = self.retention.next_record()
-        if record is None:
-            return None
+    def _begin(self, record: Record, link: SenderData) -> list[Buffer]:
+        """What of ``record`` is to be written first: all, if it does not go in parts."""
         self.sent = max(self.sent, record.end)
-        link.frames = iter(record.frames)
-        frame = next(link.frames)
-        if record.context is link.context_sent:
-            return frame
-        link.context_sent = record.context
-        return [*blob(Kind.CONTEXT, record.context), *frame]
+        before: list[Buffer] = []
+        if record.context is not link.context_sent:
+            before = blob(Kind.CONTEXT, record.context)
+            link.context_sent = record.context
+        frame = record.whole()
+        link.parts = None if frame else record.parts()
+        return [*before, *frame]
+
+    @property
+    def behind(self) -> bool:
+        """The connection cannot write, and there is more in memory to write."""
+        link = self.link
+        stuck = link is not None and link.attached and not link.writable
+        return stuck and self.writer is None and bool(self.retention.unsent)
 
     def seal(self) -> None:
         """Make records of what was taken since the last ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .frames import ALONE, PACK_COUNT, PACK_LIMIT, Lone, pack
+from .frames import ALONE, PACK_COUNT, PACK_LIMIT, pack
 from .retention import Record
 
 if TYPE_CHECKING:
@@ -54,14 +54,17 @@ class Packer:
     @property
     def size(self) -> int:
         """Bytes of bodies and notes, and of what they share."""
-        taken = len(self.bodies) - self._base
-        return self._size + self._granted - self.credit - taken * EACH
+        if self._granted:
+            taken = len(self.bodies) - self._base
+            return self._size + self._granted - self.credit - taken * EACH
+        return self._size
 
     def revoke(self) -> None:
         """No more credit."""
-        self._size = self.size
-        self._base = len(self.bodies)
-        self.credit = self._granted = 0
+        if self._granted:
+            self._size = self.size
+            self._base = len(self.bodies)
+            self.credit = self._granted = 0
 
     @property
     def _limit(self) -> int:
@@ -70,7 +73,9 @@ class Packer:
     def grant(self, room: int) -> None:
         """As much credit as there is still to be taken, and ``room`` bytes at most."""
         self.revoke()
-        self.credit = self._granted = max(0, min(room, self._limit - self._size - self._base * EACH))
+        room = min(room, self._limit - self._size - self._base * EACH)
+        if room > 0:
+            self.credit = self._granted = room
 
     def fits(self, size: int, context: bytes) -> bool:
         """Whether a message of ``size`` bytes, its note included, may be taken before records are made."""
@@ -85,7 +90,8 @@ class Packer:
         self.bodies.append(body)
         self._base += 1
         self._size += cost
-        self.shared += cost - len(body) - len(note)
+        if self.context:
+            self.shared += cost - len(body) - len(note)
 
     def largest(self) -> int:
         """The size of the largest body, or of the context."""
@@ -93,22 +99,20 @@ class Packer:
 
     def records(self, first: int) -> Iterator[Record]:
         """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
-        bodies = self.bodies
-        done = 0
+        bodies, notes, context, since = self.bodies, self.notes, self.context, self.since
+        done, shared = 0, self.shared
         for place in [place for place, body in enumerate(bodies) if len(body) > ALONE]:
             if done < place:
                 yield self._packed(first, done, place)
-            yield self._alone(first, place)
+            body = bodies[place]
+            note = notes.get(place, b"") if notes else b""
+            number, size = first + place, len(body)
+            largest = max(size, len(context)) if context else size
+            size += len(note) + (0 if place else shared)
+            yield Record(number, number + 1, size, largest, (), context, body, note, since)
             done = place + 1
         if done < len(bodies):
             yield self._packed(first, done, len(bodies))
-
-    def _alone(self, first: int, place: int) -> Record:
-        body, note, number = self.bodies[place], self.notes.get(place, b""), first + place
-        size = len(body) + len(note) + (0 if place else self.shared)
-        largest = max(len(body), len(self.context))
-        frames = Lone(body, note, number, self.since)
-        return Record(number, number + 1, size, largest, frames, self.context)
 
     def _packed(self, first: int, start: int, stop: int) -> Record:
         """The messages at places ``start`` to ``stop`` (excluded); the first of all brings what they share."""
@@ -118,4 +122,4 @@ class Packer:
         size = sum(map(len, bodies)) + sum(map(len, notes.values())) + (0 if start else self.shared)
         largest = max(len(self.context), *map(len, bodies))
         frame = pack(bodies, notes, first + start, self.since)
-        return Record(first + start, first + stop, size, largest, (frame,), self.context)
+        return Record(first + start, first + stop, size, largest, frame, self.context)

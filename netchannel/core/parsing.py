@@ -31,8 +31,8 @@ DIRECT = 1 << 14
 into the slab, so that nothing of the next payload has to be copied."""
 
 _DATA, _PART = int(Kind.DATA), int(Kind.PART)
-_LENGTH = 5
-"""The place of the payload's length in a header."""
+_KIND, _LENGTH = 2, 5
+"""The places of a frame's kind and its payload's length in a header."""
 
 
 class FrameParser:
@@ -127,6 +127,8 @@ class FrameParser:
 
     def _own(self, header: tuple[int, ...], payload: memoryview) -> memoryview:
         """The same in memory that nothing else will write to."""
+        if header[_KIND] not in (_DATA, _PART):
+            return memoryview(bytes(payload))
         own = self._place(header)[: len(payload)]
         own[:] = payload
         return own

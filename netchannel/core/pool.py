@@ -34,7 +34,9 @@ class Pool:
         if not SMALLEST <= size <= LARGEST:
             return memoryview(pa.allocate_buffer(size)).cast("B")
         rounded = _rounded(size)
-        known = self._classes.setdefault(rounded, deque())
+        known = self._classes.get(rounded)
+        if known is None:
+            known = self._classes[rounded] = deque()
         for _ in range(min(_LOOKED_AT, len(known))):
             known.rotate(-1)
             if sys.getrefcount(known[-1]) == _UNUSED:
@@ -58,7 +60,7 @@ class Pool:
 
 def _rounded(size: int) -> int:
     """At most an eighth more, so that there are not too many different ones."""
-    step = 1 << max(0, size.bit_length() - 4)
+    step = 1 << (size.bit_length() - 4)
     return (size + step - 1) // step * step
 
 

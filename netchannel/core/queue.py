@@ -41,7 +41,7 @@ class Chunk:
         self.end = end
         self.timestamp = timestamp
         self.context = context
-        self.size = sum(map(len, bodies))
+        self.size = sum(map(len, bodies)) if len(bodies) > 1 else len(bodies[0])
         if notes:
             self.size += sum(map(len, notes))
 
@@ -60,24 +60,24 @@ class Chunk:
         return Chunk(self.bodies[-count:], self.notes[-count:], self.end, self.timestamp, self.context)
 
 
-_NOTHING = Chunk([], (), 0, 0, None)
+_NOTHING = Chunk([memoryview(b"")], (), 0, 0, None)
 
 
 class Queue:
     """Chunks in the order of their numbers; the messages of the first come out one by one.
 
-    ``ready`` iterates over what of ``chunk`` is to be read: whoever takes one of them has read it. ``waiting`` and
-    ``size`` count the messages behind it, and their bytes.
+    ``ready`` iterates over what of ``chunk`` is to be read: whoever takes one of them has read it. ``waiting`` counts
+    the messages behind it, and ``cost`` the memory that they take: what is being read is gone soon.
     """
 
-    __slots__ = ("_chunks", "chunk", "ready", "size", "waiting")
+    __slots__ = ("_chunks", "chunk", "cost", "ready", "waiting")
 
     def __init__(self) -> None:
         self.chunk = _NOTHING
-        self.ready: Iterator[memoryview] = iter(_NOTHING.bodies)
+        self.ready: Iterator[memoryview] = iter(())
         self._chunks: deque[Chunk] = deque()
         self.waiting = 0
-        self.size = 0
+        self.cost = 0
 
     def __len__(self) -> int:
         return self.waiting + length_hint(self.ready)
@@ -86,12 +86,7 @@ class Queue:
     def bytes(self) -> int:
         """Of all messages in it."""
         left = length_hint(self.ready)
-        return self.size + (self.chunk.last(left).size if left else 0)
-
-    @property
-    def cost(self) -> int:
-        """The memory that it takes. What of a frame is being read does not count: it is gone soon."""
-        return self.size + self.waiting * ITEM_COST
+        return self.cost - self.waiting * ITEM_COST + (self.chunk.last(left).size if left else 0)
 
     @property
     def first(self) -> int | None:
@@ -102,10 +97,11 @@ class Queue:
 
     def add(self, chunk: Chunk) -> None:
         """Put ``chunk`` behind all others."""
-        self.waiting += len(chunk.bodies)
-        self.size += chunk.size
+        count = len(chunk.bodies)
+        self.waiting += count
+        self.cost += chunk.size + count * ITEM_COST
         if chunk.context is not None:
-            self.size += _extra(chunk, self._chunks[-1] if self._chunks else None)
+            self.cost += _extra(chunk, self._chunks[-1] if self._chunks else None)
         self._chunks.append(chunk)
 
     def next_chunk(self) -> bool:
@@ -114,10 +110,11 @@ class Queue:
             return False
         chunk = self._chunks.popleft()
         self.chunk, self.ready = chunk, iter(chunk.bodies)
-        self.waiting -= len(chunk.bodies)
-        self.size -= chunk.size
+        count = len(chunk.bodies)
+        self.waiting -= count
+        self.cost -= chunk.size + count * ITEM_COST
         if chunk.context is not None:
-            self.size -= _extra(chunk, self._chunks[0] if self._chunks else None)
+            self.cost -= _extra(chunk, self._chunks[0] if self._chunks else None)
         return True
 
     def take(self) -> Item:
@@ -136,23 +133,24 @@ class Queue:
         self._insert(Chunk([body], (note,), sequence + 1, timestamp, context))
 
     def _insert(self, chunk: Chunk) -> None:
-        self.waiting += len(chunk.bodies)
-        self.size += chunk.size
+        count = len(chunk.bodies)
+        self.waiting += count
+        self.cost += chunk.size + count * ITEM_COST
         if chunk.context is not None:
-            self.size += _extra(chunk, self._chunks[0] if self._chunks else None)
+            self.cost += _extra(chunk, self._chunks[0] if self._chunks else None)
         self._chunks.appendleft(chunk)
 
     def release(self) -> bool:
         """Refer no more to the chunk that was read; whether there was one."""
         if self.chunk is _NOTHING:
             return False
-        self.chunk, self.ready = _NOTHING, iter(_NOTHING.bodies)
+        self.chunk, self.ready = _NOTHING, iter(())
         return True
 
     def clear(self) -> None:
         """Forget everything."""
         self._chunks.clear()
-        self.waiting = self.size = 0
+        self.waiting = self.cost = 0
         self.release()
 
 

@@ -6,24 +6,37 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from .frames import Kind, signal
+from .frames import WHOLE_LIMIT, Kind, alone, cut, signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from netchannel.storage import SegmentLog
 
-    from .frames import Buffer
+    from .frames import Body, Buffer
 
 
 class Record:
-    """Messages ``first`` to ``end`` (excluded), in ``frames`` as they go on the wire.
+    """Messages ``first`` to ``end`` (excluded), of ``size`` bytes of bodies and notes.
 
-    They have ``size`` bytes of bodies and notes. ``log`` is where it stands on disk too. A ``gap`` stands for messages
-    that were dropped.
+    They are in ``buffers`` as they go on the wire, or else ``body`` is the only one: its frames are made when they are
+    wanted, so that a checksum brings into the processor's cache what is written next. ``log`` is where it stands on
+    disk too. A ``gap`` stands for messages that were dropped.
     """
 
-    __slots__ = ("context", "end", "first", "frames", "gap", "largest", "log", "size")
+    __slots__ = (
+        "body",
+        "buffers",
+        "context",
+        "end",
+        "first",
+        "gap",
+        "largest",
+        "log",
+        "note",
+        "size",
+        "timestamp",
+    )
 
     def __init__(  # noqa: PLR0917 - one per frame: keywords cost
         self,
@@ -31,8 +44,11 @@ class Record:
         end: int,
         size: int,
         largest: int,
-        frames: Iterable[Sequence[Buffer]],
+        buffers: Sequence[Buffer],
         context: bytes,
+        body: Body = b"",
+        note: bytes = b"",
+        timestamp: int = 0,
         *,
         log: SegmentLog | None = None,
         gap: bool = False,
@@ -41,14 +57,29 @@ class Record:
         self.end = end
         self.size = size
         self.largest = largest
-        self.frames = frames
+        self.buffers = buffers
         self.context = context
         self.log = log
         self.gap = gap
+        self.body = body
+        self.note = note
+        self.timestamp = timestamp
 
-    def buffers(self) -> list[Buffer]:
+    def whole(self) -> Sequence[Buffer]:
+        """Its frame; nothing if it goes in parts."""
+        if self.buffers:
+            return self.buffers
+        if self.largest > WHOLE_LIMIT and len(self.body) > WHOLE_LIMIT:
+            return ()
+        return alone(self.body, self.note, self.first, self.timestamp)
+
+    def parts(self) -> Iterator[Sequence[Buffer]]:
+        """The frames of a message that goes in parts."""
+        return cut(self.body, self.note, self.first, self.timestamp)
+
+    def on_the_wire(self) -> Sequence[Buffer]:
         """All of its frames, for the disk."""
-        return list(chain.from_iterable(self.frames))
+        return self.whole() or list(chain.from_iterable(self.parts()))
 
 
 class Cold:
@@ -132,9 +163,9 @@ class Retention:
                 return
 
     def rewind(self, expected: int) -> None:
-        """The peer wants number ``expected`` next: nothing is in flight; what it has stays kept."""
+        """Nothing is in flight, and number ``expected`` is to be sent next; what is below stays kept."""
         while self.in_flight and self.in_flight[-1].end > expected:
-            self.unsent.appendleft(self.in_flight.pop())
+            self._take_back(self.in_flight.pop())
         while self.in_flight:
             self._set_aside(self.in_flight.popleft())
         while self.received and self.received[-1].end > expected:
@@ -144,6 +175,19 @@ class Retention:
         if self.unsent and isinstance(first := self.unsent[0], Cold) and first.first < expected:
             _append_cold(self.received, first.first, expected, first.log)
             first.first = expected
+
+    def _take_back(self, record: Record) -> None:
+        """Send ``record`` once more: from the disk if it is there, as nobody knows how long that will take."""
+        if record.log is None:
+            self.unsent.appendleft(record)
+            return
+        self.memory -= record.size
+        after = self.unsent[0] if self.unsent else None
+        if isinstance(after, Cold) and after.log is record.log and after.first <= record.end:
+            after.first = record.first
+        else:
+            self.unsent.appendleft(Cold(record.first, record.end, record.log))
+        self.has_cold = True
 
     def _send_again(self, entry: Entry, expected: int) -> None:
         if isinstance(entry, Record):
@@ -239,7 +283,7 @@ class Retention:
 def _gap(first: int, end: int, context: bytes) -> Record:
     """What is sent in the place of messages ``first`` to ``end`` (excluded)."""
     frame = signal(Kind.GAP, sequence=first, count=end - first)
-    return Record(first, end, 0, 0, [[frame]], context, gap=True)
+    return Record(first, end, 0, 0, [frame], context, gap=True)
 
 
 def _append_cold(entries: deque[Entry], first: int, end: int, log: SegmentLog) -> None:

@@ -171,7 +171,7 @@ class _Spill(Job):
         try:
             for record in self.records:
                 self.log.append(
-                    record.first, record.end, record.buffers(), size=record.size, context=record.context
+                    record.first, record.end, record.on_the_wire(), size=record.size, context=record.context
                 )
                 appended += 1
         finally:

@@ -391,9 +391,9 @@ def test_every_kind_of_frame_is_described_with_its_number() -> None:
 
 
 def test_the_header_is_described_byte_by_byte() -> None:
-    assert f"a header of {frames.HEADER_SIZE} bytes (`{frames._HEADER.format}`" in PROTOCOL.read_text()
+    assert f"a header of {frames.HEADER_SIZE} bytes (`{frames.HEADER.format}`" in PROTOCOL.read_text()
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Data connection")]
-    sizes = [struct.calcsize(f"<{each}") for each in frames._HEADER.format.removeprefix("<")]
+    sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
     (flags,) = [row[3] for row in table(PROTOCOL, "Data connection") if row[2] == "flags"]
     assert flags == f"{frames.NOTES} `NOTES`, {frames.LAST} `LAST`"
@@ -430,7 +430,8 @@ def test_limits_are_those_of_the_code() -> None:
         "text in a control message": [messages.TEXT_LIMIT],
         "payload of a frame": [frames.PAYLOAD_LIMIT],
         "payload of a frame before the token": [frames.TOKEN_FRAME_LIMIT],
-        "body in a `DATA` frame, piece in a `PART`, `SCHEMA` or `CONTEXT` frame": [frames.FRAME_LIMIT],
+        "body in a `DATA` frame": [frames.WHOLE_LIMIT],
+        "piece in a `PART`, `SCHEMA` or `CONTEXT` frame": [frames.FRAME_LIMIT],
         "bodies and notes packed together": [frames.PACK_LIMIT],
         "messages in a frame": [frames.PACK_COUNT],
         "note": [frames.NOTE_LIMIT],

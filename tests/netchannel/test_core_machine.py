@@ -26,6 +26,7 @@ from netchannel.core.frames import PACK_LIMIT
 from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Link
 from netchannel.core.outbound import OutboundChannel
+from netchannel.core.queue import ITEM_COST
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.retention import Record, Retention
 from netchannel.core.sender import SenderCore
@@ -390,12 +391,12 @@ class Pair(RuleBasedStateMachine):
         queue = channel.queue
         assert channel.acknowledged <= (channel.expected or 0)
         assert queue.waiting == sum(len(chunk.bodies) for chunk in queue._chunks)
-        assert queue.size == sum(chunk.size for chunk in queue._chunks)
+        assert queue.cost == sum(chunk.size + ITEM_COST * len(chunk.bodies) for chunk in queue._chunks)
         assert len(queue) - queue.waiting == length_hint(queue.ready) <= len(queue.chunk.bodies)
         assert self.queue.max_bytes is not None
         # What a read brings may be above the mark: a packed frame, or a large message; and one may be put back.
         above = self.world.chunk + max(PACK_LIMIT, self.largest) + self.largest
-        assert queue.size <= self.queue.max_bytes + above
+        assert queue.cost - ITEM_COST * queue.waiting <= self.queue.max_bytes + above
 
     # -- and in the end
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netchannel import NetChannelError
-from netchannel.core import frames
+from netchannel.core import parsing
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.data_receiver import ReceiverData
 from netchannel.core.disk import Ticket
@@ -113,7 +113,7 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "fencing": [(ReceiverData, "supersede", nothing)],
     "retain until acknowledged": [(Retention, "next_record", without_retention)],
     "tombstone": [(ReceiverCore, "_bury", nothing)],
-    "checksum": [(frames, "_compare", nothing)],
+    "checksum": [(parsing, "_compare", nothing)],
     "sync": [(Tail, "sync", without_sync)],
     "sync before send": [
         (DurableWriter, "take", without_waiting_for_the_disk),
