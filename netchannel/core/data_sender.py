@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, greeting
-from .frames import Buffer, Frame, Kind, signal
+from .frames import FRAME_LIMIT, Buffer, Frame, Kind, blob, signal
 from .link import Closing, Link, printable
 from .parsing import FrameParser
 from .states import SenderEvent
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .outbound import OutboundChannel
+    from .retention import Record
     from .sender import SenderControl
+
+
+WRITE_LIMIT = 1 << 20
+"""Bytes handed to the transport at a time, so that it can say stop in between."""
 
 
 class SenderData(Link):
@@ -27,9 +32,11 @@ class SenderData(Link):
         self.channel: OutboundChannel | None = channel
         self.session = session
         self.attached = False
-        self.schema_sent = False
-        self.context_sent = b""
-        self.parts: Iterator[Sequence[Buffer]] | None = None  # what is to be sent of a message that was begun
+        self._schema_sent = False
+        self._context_sent = b""
+        self._parts: Iterator[Sequence[Buffer]] | None = (
+            None  # what is to be sent of a message that was begun
+        )
         self.end_sent = False
         self._token = token
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
@@ -84,9 +91,51 @@ class SenderData(Link):
     def output(self) -> list[Buffer]:
         """Handshake bytes first, then as much of the channel as a write takes."""
         buffers = super().output()
-        if not buffers and self.channel is not None and self.attached:
-            buffers = self.channel.output(self)
+        channel = self.channel
+        if not buffers and channel is not None and self.attached:
+            channel.before_output()
+            buffers = self._records(channel)
+            channel.after_output()
         return buffers
+
+    def schema(self, channel: OutboundChannel) -> list[Buffer]:
+        """The channel's schema, once it is known and if it was not sent."""
+        if self._schema_sent or channel.schema is None:
+            return []
+        self._schema_sent = True
+        return blob(Kind.SCHEMA, channel.schema)
+
+    def _records(self, channel: OutboundChannel) -> list[Buffer]:
+        """What is to be sent next, and behind the last of it the end."""
+        retention = channel.retention
+        buffers = self.schema(channel) if retention.unsent else []
+        size = 0
+        while size < WRITE_LIMIT:
+            if self._parts is not None and (part := next(self._parts, None)) is not None:
+                buffers += part
+                size += FRAME_LIMIT
+            elif (record := retention.next_record()) is not None:
+                buffers += self._begin(channel, record)
+                size += record.size if self._parts is None else 0
+            else:
+                break
+        if channel.closing is not None and not retention.unsent and not self.end_sent and size < WRITE_LIMIT:
+            ending = channel.ending()
+            if ending is not None:
+                buffers.append(ending)
+                self.end_sent = True
+        return buffers
+
+    def _begin(self, channel: OutboundChannel, record: Record) -> list[Buffer]:
+        """What of ``record`` is to be written first: all, if it does not go in parts."""
+        channel.sent = max(channel.sent, record.end)
+        before: list[Buffer] = []
+        if record.context is not self._context_sent:
+            before = blob(Kind.CONTEXT, record.context)
+            self._context_sent = record.context
+        frame = record.whole()
+        self._parts = None if frame else record.parts()
+        return [*before, *frame]
 
     def drop(self) -> None:
         """The channel goes on without this connection."""

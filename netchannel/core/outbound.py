@@ -19,7 +19,7 @@ from netchannel.storage import Ending
 
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
-from .frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, blob, signal
+from .frames import ALONE, FRAME_LIMIT, Body, Kind, signal
 from .link import because, encodable, log, printable
 from .packing import MOST, Packer
 from .retention import Cold, Record, Retention
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 COMPLAIN_AFTER_S = 5.0
 DEFAULT_MEMORY_BYTES = 1 << 26
-WRITE_LIMIT = 1 << 20
-"""Bytes handed to the transport at a time, so that it can say stop in between."""
 
 
 class OutboundChannel:
@@ -329,7 +327,7 @@ class OutboundChannel:
                 self.writer.request()
             self._touch()
 
-    def _ending(self) -> bytes | None:
+    def ending(self) -> bytes | None:
         """The frame that ends the stream, if it may go out."""
         if self.closing is None or (self.durable is not None and not self.durable.finished):
             return None
@@ -474,52 +472,21 @@ class OutboundChannel:
         if self._give_up is not None:
             self._give_up.cancel()
             self._give_up = None
-        if self.schema is not None:
-            link.send(*blob(Kind.SCHEMA, self.schema))
-            link.schema_sent = True
+        link.send(*link.schema(self))
         self.move(SenderEvent.ATTACHED, now)
         self.core.touch(link)
 
-    def output(self, link: SenderData) -> list[Buffer]:
-        """What to write next: sealed records, then the end."""
+    def before_output(self) -> None:
+        """The connection writes."""
         if self.durable is None:
             self.seal()
-        retention = self.retention
-        buffers: list[Buffer] = []
-        if retention.unsent and not link.schema_sent and self.schema is not None:
-            buffers += blob(Kind.SCHEMA, self.schema)
-            link.schema_sent = True
-        size = 0
-        while size < WRITE_LIMIT:
-            if link.parts is not None and (part := next(link.parts, None)) is not None:
-                buffers += part
-                size += FRAME_LIMIT
-            elif (record := retention.next_record()) is not None:
-                buffers += self._begin(record, link)
-                size += record.size if link.parts is None else 0
-            else:
-                break
-        if retention.has_cold:
+
+    def after_output(self) -> None:
+        """The connection has written."""
+        if self.retention.has_cold:
             self.core.request(self._reader)
-        if self.closing is not None and not retention.unsent and not link.end_sent and size < WRITE_LIMIT:
-            ending = self._ending()
-            if ending is not None:
-                buffers.append(ending)
-                link.end_sent = True
         if self.pacing:
             self.on_change()
-        return buffers
-
-    def _begin(self, record: Record, link: SenderData) -> list[Buffer]:
-        """What of ``record`` is to be written first: all, if it does not go in parts."""
-        self.sent = max(self.sent, record.end)
-        before: list[Buffer] = []
-        if record.context is not link.context_sent:
-            before = blob(Kind.CONTEXT, record.context)
-            link.context_sent = record.context
-        frame = record.whole()
-        link.parts = None if frame else record.parts()
-        return [*before, *frame]
 
     @property
     def behind(self) -> bool:
