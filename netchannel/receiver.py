@@ -5,11 +5,13 @@ from __future__ import annotations
 import resource
 import secrets
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .address import parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
 from .core.link import log
+from .core.node import Node
 from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
@@ -17,6 +19,7 @@ from .sender import encoded, node_name, wall_us
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
 from .transports.schemes import check, listen, scheme_of
+from .transports.unix import listen_privately
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -51,8 +54,12 @@ class ReceiverServer:
     connections go to the address that the sender dialed, or to ``data_ports``: a range (``"40000-40999"``) or
     ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
     be the senders', where there is no TLS. ``max_connections`` bounds connections of both kinds; None is three
-    quarters of the files that the process may have open. On leaving the context its channels are detached: their
-    senders keep what is not acknowledged for a successor.
+    quarters of the files that the process may have open.
+
+    Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
+    to the others, which have ``node=`` with the same path, and ports of their own at the same host.
+
+    On leaving the context its channels are detached: their senders keep what is not acknowledged for a successor.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class ReceiverServer:
         secret: str | None = None,
         message_limit: int = MESSAGE_LIMIT,
         max_connections: int | None = None,
+        members: str | None = None,
+        node: str | None = None,
         timing: Timing | None = None,
     ) -> None:
         check_kind("listen", listen, str)
@@ -74,7 +83,10 @@ class ReceiverServer:
             check(advertise)
         if max_connections is not None and max_connections < 2:
             raise ValueError(f"max_connections is {max_connections}: a channel needs 2, control and data")
+        _check_node(listen, advertise, members, node)
         self._listen = listen
+        self._members = members
+        self._node = node
         self._advertise = advertise
         self._data_ports = None if data_ports is None else _data_ports(listen, data_ports)
         self._secret = secret
@@ -83,6 +95,7 @@ class ReceiverServer:
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
+        self._member_listener: Listener | None = None
         self._ports: DataPorts | None = None
         self._runner: Runner | None = None
 
@@ -102,9 +115,24 @@ class ReceiverServer:
         )
         runner = Runner(self._core)
         self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
+        try:
+            self._form_node(runner)
+        except OSError:
+            self._listener.close()
+            raise
         self._lease_ports(runner)
         self._runner = runner
         return self
+
+    def _form_node(self, runner: Runner) -> None:
+        """Take members, or be one."""
+        if self._members is not None:
+            accept = self._core.accept_member
+            self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
+        if self._node is not None:
+            port = parse_address(self._advertise or self._listener.address).port
+            self._core.node = Node(self._core, self._node, port)
+            self._core.node.join(runner.clock())
 
     def _lease_ports(self, runner: Runner) -> None:
         if self._data_ports is not None:
@@ -125,13 +153,15 @@ class ReceiverServer:
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
-        self._listener.close()
+        for listener in self._listening():
+            listener.close()
         try:
             await self._core_left()
         finally:
             if self._ports is not None:
                 await self._ports.stop()
-            await self._listener.stop()
+            for listener in self._listening():
+                await listener.stop()
             await runner.stop()
 
     async def _core_left(self) -> None:
@@ -143,7 +173,14 @@ class ReceiverServer:
 
     def descriptors(self) -> list[int]:
         """Of all its sockets, e.g. to close them in a forked child."""
-        return [] if self._runner is None else self._runner.descriptors() + self._listener.descriptors()
+        if self._runner is None:
+            return []
+        return self._runner.descriptors() + [
+            descriptor for listener in self._listening() for descriptor in listener.descriptors()
+        ]
+
+    def _listening(self) -> list[Listener]:
+        return [self._listener] if self._member_listener is None else [self._listener, self._member_listener]
 
     @property
     def address(self) -> str:
@@ -209,7 +246,12 @@ class ReceiverServer:
         channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
         sessions = list(self._core.sessions)
         peers = [session.statistics(len(session.channels), now) for session in sessions]
-        return runner.statistics(peers, channels, now)
+        node = self._core.node
+        return replace(
+            runner.statistics(peers, channels, now),
+            members=tuple(member.statistics_as_member() for member in list(self._core.members.links)),
+            node=None if node is None else node.statistics(now),
+        )
 
     def _running(self) -> Runner:
         if self._runner is None:
@@ -223,6 +265,24 @@ def _most_connections() -> int:
     """Three quarters of the files that the process may have open: the rest is for its files, and for its senders."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(2, limit * 3 // 4) if limit != resource.RLIM_INFINITY else sys.maxsize
+
+
+def _check_node(listen: str, advertise: str | None, members: str | None, node: str | None) -> None:
+    """Raise if the process cannot be one of several at a node."""
+    for name, address in (("members", members), ("node", node)):
+        check_kind(name, address, str)
+        if address is None:
+            continue
+        if scheme_of(address) != "unix":
+            raise ValueError(f"{name} is {address!r}: expected unix:/path, which strangers have no access to")
+        check(address)
+        for other in (listen, advertise or listen):
+            if scheme_of(other) != "tcp":
+                raise NetChannelError(
+                    f"{name} needs TCP, as its processes have ports: this one is at {other}"
+                )
+    if members is not None and node is not None:
+        raise ValueError("a process has members, or is a member of a node: give members= or node=")
 
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:

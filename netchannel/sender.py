@@ -195,7 +195,7 @@ class SenderServer:
         now = runner.clock()
         # `list` copies a dict in one step, which no other thread can come between.
         peers = list(self._core.peers.values())
-        cores = [core for peer in peers for core in list(peer.channels.values())]
+        cores = list(self._core.channels.values())
         known = self._channels
         # One that has just come is not known yet, one that is just over may be known no more.
         channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}
@@ -244,7 +244,7 @@ class SenderServer:
 
     def _reachable(self, channel: OutboundChannel) -> bool:
         """Whether waiting may help: the receiver is there, or is being dialed, and has not said no."""
-        return channel.state is not SenderState.DENIED and self._core.peers[channel.to].reaching
+        return channel.state is not SenderState.DENIED and self._core.peer_of(channel).reaching
 
 
 def _check_note(note: bytes) -> None:

@@ -162,6 +162,15 @@ class PeerStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStatistics:
+    """Another process of a node: what it calls itself, where senders are sent on to, and how many channels it has."""
+
+    name: str
+    port: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStatistics(Generic[Key]):
     """A server's connections, and its channels that are not over: on a sender by id and receiver, else by id.
 
@@ -169,6 +178,8 @@ class ServerStatistics(Generic[Key]):
     ``bytes_sent`` and ``bytes_received`` count all that went over them since the server was entered, as it is on the
     wire. ``loop_lag_s`` is how late the event loop was when something was due last, or is already if it is held up
     now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most), whoever has read it meanwhile.
+    ``members`` are the other processes of the node, on the receiver that has its address; ``node`` is the connection
+    to that one, on a receiver that is a member itself.
     """
 
     at: float
@@ -179,6 +190,8 @@ class ServerStatistics(Generic[Key]):
     bytes_received: int
     loop_lag_s: float
     loop_lag_max_s: float
+    members: tuple[MemberStatistics, ...] = ()
+    node: PeerStatistics | None = None
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

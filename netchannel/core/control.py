@@ -1,4 +1,4 @@
-"""Control connections: greeting, heartbeats and messages, the same for both sides."""
+"""Control connections: greeting, heartbeats and messages, the same for all sides."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from .link import Closing, Link, log, printable
 from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessageParser, encode
 
 if TYPE_CHECKING:
+    from .frames import Buffer
     from .link import Core
+    from .receiver import ReceiverCore
 
 GREETING = struct.Struct("<4sBBBB")
 """The first 8 bytes of every connection: magic, lowest and highest version, purpose, check of the seven before."""
 MAGIC = b"NETC"
-FOR_CONTROL, FOR_DATA = 0, 1
+FOR_CONTROL, FOR_DATA, FOR_MEMBERS = 0, 1, 2
 
 
 def greeting(purpose: int) -> bytes:
@@ -57,8 +59,10 @@ class ControlLink(Link):
     """One side of a control connection."""
 
     control = True
-    role = b""
-    """Which side this is; in the proof, so that a peer's own proof cannot be sent back to it."""
+    role = other_role = b""
+    """Which side this is, and the other; in the proofs, so that a peer's own cannot be sent back to it."""
+    dialed = False
+    """Whether it is this side that made the connection."""
 
     def __init__(self, core: Core, remote: str) -> None:
         super().__init__(core, remote)
@@ -153,9 +157,7 @@ class ControlLink(Link):
     def _check_proof(self, mac: bytes, now: float) -> None:
         if self.greeted or not self._peer_nonce or self.core.secret is None:
             raise ProtocolError(f"{self.peer} sent a proof that nobody asked for")
-        expected = self._mac(
-            b"receiver" if self.role == b"sender" else b"sender", self._peer_nonce, self._nonce
-        )
+        expected = self._mac(self.other_role, self._peer_nonce, self._nonce)
         if not hmac.compare_digest(mac, expected):
             raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
         self._establish(now)
@@ -187,11 +189,11 @@ class ControlLink(Link):
         self.close(str(error))
 
     def lost(self, reason: str, now: float) -> None:
-        """Log it, once: who dials in vain hears it from its channels, which warn once per episode."""
+        """Log it, once: who dials in vain warns once per episode."""
         text = "%s: control connection with %s is down: %s"
         details = (self.core.name, self.peer, self.cause or reason)
         ordinary = logging.INFO if self.greeted else logging.DEBUG
-        if self.cause and (self.greeted or self.role == b"receiver"):
+        if self.cause and (self.greeted or not self.dialed):
             self.core.complain(self.remote, now, text, *details, repeated=ordinary)
         else:
             log.log(ordinary, text, *details)
@@ -221,3 +223,31 @@ class ControlLink(Link):
     @abstractmethod
     def refused(self, error: HandshakeError, now: float) -> None:
         """The peer will not talk to us, or stopped to."""
+
+
+class AcceptedControl(ControlLink):
+    """The end of a control connection that listened."""
+
+    def __init__(self, core: ReceiverCore, remote: str) -> None:
+        super().__init__(core, remote)
+        self._receiver = core
+
+    def established(self, now: float) -> None:
+        self._receiver.proven(self)
+        log.info("%s: control connection with %s is up", self.core.name, self.peer)
+
+    def _received(self, n: int, now: float) -> None:
+        super()._received(n, now)
+        if not self.writable:  # a peer that asks and does not listen is not read any further
+            self.reading = False
+            self.core.touch(self)
+
+    def output(self) -> list[Buffer]:
+        """What is queued; with it gone, there is room for more answers."""
+        if not self.reading:
+            self.reading = True
+            self.core.touch(self)
+        return super().output()
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        self.abort(str(error))

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import ProtocolError, SchemaMismatch
 
-from .control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, with_check
+from .control import FOR_DATA, GREETING, MAGIC, with_check
 from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
 from .link import Closing, Link, log
 from .messages import VERSION, encode
 from .parsing import FrameParser
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from .inbound import InboundChannel
     from .receiver import ReceiverCore
 
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 class Incoming(Link):
     """A connection that was accepted and has not said what it is for."""
 
-    def __init__(self, core: ReceiverCore, remote: str) -> None:
+    def __init__(
+        self, core: ReceiverCore, remote: str, purposes: Mapping[int, Callable[[ReceiverCore, str], Link]]
+    ) -> None:
         super().__init__(core, remote)
         self._receiver = core
+        self._purposes = purposes
         self._greeting = memoryview(bytearray(GREETING.size))
         self._filled = 0
 
@@ -41,23 +46,23 @@ class Incoming(Link):
             return
         magic, lowest, highest, purpose, _ = GREETING.unpack(self._greeting)
         good = with_check(bytes(self._greeting)) == self._greeting
-        if not good or magic != MAGIC or purpose not in (FOR_CONTROL, FOR_DATA):
+        if not good or magic != MAGIC or purpose not in self._purposes:
             raise ProtocolError(
                 f"its first bytes {bytes(self._greeting)!r} are not those of a network channel"
             )
         if not lowest <= VERSION <= highest:
             text = f"the sender speaks versions {lowest} to {highest}, the receiver version {VERSION}"
             answer = {"t": "error", "message": text, "permanent": True}
-            if purpose == FOR_CONTROL:
-                self.send(encode(answer))
-            else:
+            if purpose == FOR_DATA:
                 self.send(signal(Kind.REFUSED, payload=text.encode()))
+            else:
+                self.send(encode(answer))
             told = "%s: connection from %s closed: %s"
             self.core.complain(self.remote, now, told, self.core.name, self.remote, text)
             self.close()
             return
         self.disarm()
-        self.replacement = self._receiver.accepted(self, purpose)
+        self.replacement = self._receiver.accepted(self, self._purposes[purpose])
         self.replacement.adapter = self.adapter
         self.replacement.connected(now)
 

@@ -74,7 +74,15 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     },
     "deny": {"channel": (str,), "request": (int,), "code": (str,), "message": (str,)},
     "finished": {"channel": (str,), "request": (int,), "count": (int,), "reason": (str,), "message": (str,)},
+    "elsewhere": {"channel": (str,), "request": (int,), "port": (int,)},
     "ready": {"channel": (str,)},
+    # member to node
+    "member": {"port": (int,)},
+    "claim": {"channel": (str,), "number": (int,), "held": (bool,)},
+    "release": {"channel": (str,)},
+    "over": {"channel": (str,), "stream": (str,), "count": (int,), "reason": (str,), "message": (str,)},
+    # node to member
+    "taken": {"channel": (str,), "number": (int,), "message": (str,)},
 }
 
 

@@ -63,6 +63,7 @@ class OutboundChannel:
         self.core = core
         self.id = channel_id
         self.to = to
+        self.at = to  # who is asked for it: `to`, or the process of that node that was named there
         self.stream = stream
         self.codec = codec
         self.schema: bytes | None = None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import ChannelInUse, HandshakeError, NetChannelError, ProtocolError
+from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
 from .admission import refusal
-from .control import FOR_CONTROL, ControlLink
+from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
-from .link import Core, log
+from .link import Core
+from .members import MemberControl, Members, in_use
 from .states import ReceiverState
+from .tombstones import ANY_STREAM, Tombstone, Tombstones
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,29 +23,16 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
 
-    from .frames import Buffer
     from .link import Link
     from .messages import Message
+    from .node import Node
     from .timing import Timing
 
 TOKEN_SIZE = 16
-TOMBSTONE_S = 3600.0
-TOMBSTONES = 100_000
-ANY_STREAM = ""
-"""Whose channel was closed before any sender came: until it is registered again, nobody is wanted there."""
 WAITING_LIMIT = 100_000
 """Channels that senders have asked for and that nobody has registered: so many are remembered, of all senders."""
 STRANGERS = 1024
 """Connections that have not shown who they are: that have said nothing, or whose handshake is not done."""
-
-
-class Tombstone(NamedTuple):
-    """What is known of a stream that is over."""
-
-    messages: int
-    reason: str
-    message: str
-    until: float
 
 
 class Lease(NamedTuple):
@@ -57,6 +46,7 @@ class ReceiverCore(Core):
     """All channels that a process receives on.
 
     ``message_limit`` is the largest message taken, in bytes; ``max_connections`` how many there may be at once.
+    Other processes may be ``members`` of the node whose address this one has, or it is a member of ``node`` itself.
     """
 
     def __init__(
@@ -84,7 +74,9 @@ class ReceiverCore(Core):
         self.farewells: set[ReceiverData] = set()
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
-        self._tombstones: OrderedDict[tuple[str, str], Tombstone] = OrderedDict()
+        self.members = Members(self)
+        self.node: Node | None = None
+        self.tombstones = Tombstones()
 
     def register(
         self,
@@ -104,6 +96,8 @@ class ReceiverCore(Core):
                 f"channel {channel_id!r} is registered in this process already, with "
                 f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
             )
+        if (member := self.members.holder(channel_id)) is not None:
+            raise ChannelInUse(in_use(channel_id, member.peer))
         channel = self.channels[channel_id] = InboundChannel(
             self,
             channel_id,
@@ -115,12 +109,14 @@ class ReceiverCore(Core):
             fault=fault,
             now=now,
         )
-        self._tombstones.pop((channel_id, ANY_STREAM), None)
+        if self.node is not None:
+            self.node.claim(channel)
         self.announce(channel_id)
         return channel
 
     def announce(self, channel_id: str) -> None:
-        """Tell the senders that were denied the channel to ask again."""
+        """Somebody has registered the channel: the senders that were denied it are told to ask again."""
+        self.tombstones.registered(channel_id)
         for session in self.sessions:
             if channel_id in session.waiting:
                 session.waiting.discard(channel_id)
@@ -139,19 +135,28 @@ class ReceiverCore(Core):
         reason = reasons.get(channel.state)
         if reason is not None:
             message = str(channel.error or "it ended cleanly")[:1000]
-            self._bury(channel, Tombstone(channel.expected or 0, reason, message, now + TOMBSTONE_S), now)
+            tombstone = Tombstone(channel.expected or 0, reason, message)
+            self._bury(channel.id, channel.stream or ANY_STREAM, tombstone, now)
+        if self.node is not None:
+            self.node.release(channel.id)
 
-    def _bury(self, channel: InboundChannel, tombstone: Tombstone, now: float) -> None:
-        graves = self._tombstones
-        while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values())).until <= now):
-            graves.popitem(last=False)
-        graves[channel.id, channel.stream or ANY_STREAM] = tombstone
+    def _bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
+        self.tombstones.bury(channel_id, stream, tombstone, now)
+        if self.node is not None:
+            self.node.tell(channel_id, stream, tombstone)
 
     # -- connections
 
     def accept(self, remote: str) -> Incoming:
-        """A connection came in."""
-        link = Incoming(self, remote)
+        """A connection came in, from a sender."""
+        return self._accept(remote, {FOR_CONTROL: ReceiverControl, FOR_DATA: ReceiverData})
+
+    def accept_member(self, remote: str) -> Incoming:
+        """A connection came in, from another process of this node."""
+        return self._accept(remote, {FOR_MEMBERS: MemberControl})
+
+    def _accept(self, remote: str, purposes: dict[int, Callable[[ReceiverCore, str], Link]]) -> Incoming:
+        link = Incoming(self, remote, purposes)
         self.links.add(link)
         self.silent[link] = None
         return link
@@ -179,11 +184,10 @@ class ReceiverCore(Core):
         """A host, if it has one: each of its connections comes from another port."""
         return remote.rpartition(":")[0]
 
-    def accepted(self, incoming: Incoming, purpose: int) -> Link:
+    def accepted(self, incoming: Incoming, make_link: Callable[[ReceiverCore, str], Link]) -> Link:
         """An incoming connection has said what it is for: who takes it on."""
         self.gone(incoming)
-        kind = ReceiverControl if purpose == FOR_CONTROL else ReceiverData
-        link = kind(self, incoming.remote)
+        link = make_link(self, incoming.remote)
         self.links.add(link)
         self.unproven[link] = None
         return link
@@ -208,9 +212,7 @@ class ReceiverCore(Core):
     def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
         """A sender asks to open a channel."""
         channel_id, stream, number = request["channel"], request["stream"], request["request"]
-        tombstone = self._tombstones.get((channel_id, stream)) or self._tombstones.get(
-            (channel_id, ANY_STREAM)
-        )
+        tombstone = self.tombstones.find(channel_id, stream)
         if tombstone is not None:
             session.say(
                 "finished",
@@ -222,6 +224,9 @@ class ReceiverCore(Core):
             )
             return
         channel = self.channels.get(channel_id)
+        if channel is None and (member := self.members.holder(channel_id)) is not None:
+            session.say("elsewhere", channel=channel_id, request=number, port=member.port)
+            return
         if channel is None:
             self._wait(session, channel_id)
             text = f"channel {channel_id!r} is not registered there"
@@ -282,34 +287,16 @@ class ReceiverCore(Core):
                 link.supersede()
 
 
-class ReceiverControl(ControlLink):
-    """The receiver's end of a control connection."""
+class ReceiverControl(AcceptedControl):
+    """The receiver's end of a sender's control connection."""
 
-    role = b"receiver"
+    role, other_role = b"receiver", b"sender"
 
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
-        self._receiver = core
         self.channels: dict[str, InboundChannel] = {}
         self.waiting: set[str] = set()
         core.sessions[self] = None
-
-    def established(self, now: float) -> None:
-        self._receiver.proven(self)
-        log.info("%s: control connection with %s is up", self.core.name, self.peer)
-
-    def _received(self, n: int, now: float) -> None:
-        super()._received(n, now)
-        if not self.writable:  # a sender that asks and does not listen is not read any further
-            self.reading = False
-            self.core.touch(self)
-
-    def output(self) -> list[Buffer]:
-        """What is queued; with it gone, there is room for more answers."""
-        if not self.reading:
-            self.reading = True
-            self.core.touch(self)
-        return super().output()
 
     def told(self, message: Message, now: float) -> None:
         if message["t"] != "open":
@@ -321,9 +308,6 @@ class ReceiverControl(ControlLink):
         if not message["stream"]:
             raise ProtocolError(f"{self.peer} asks for a channel with a stream without identity")
         self._receiver.requested(self, message, now)
-
-    def refused(self, error: HandshakeError, now: float) -> None:
-        self.abort(str(error))
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)

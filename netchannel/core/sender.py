@@ -52,7 +52,8 @@ class SenderCore(Core):
         secret: bytes | None = None,
     ) -> None:
         super().__init__(name, timing, wall, random, secret)
-        self.peers: dict[str, Peer] = {}
+        self.channels: dict[tuple[str, str], OutboundChannel] = {}  # by id, and where it was registered to
+        self.peers: dict[tuple[str, str], Peer] = {}  # by what is dialed, and on whose word
 
     def register(
         self,
@@ -69,13 +70,11 @@ class SenderCore(Core):
         prepare: Callable[[OutboundChannel], None] = lambda channel: None,
     ) -> OutboundChannel:
         """Make a channel, `prepare` it, and begin to open it. Raises ChannelInUse."""
-        peer = self.peers.get(to)
-        if peer is None:
-            peer = self.peers[to] = Peer(self, to)
-        if channel_id in peer.channels:
+        known = self.channels.get((channel_id, to))
+        if known is not None:
             raise ChannelInUse(
                 f"channel {channel_id!r} to {to} is registered in this process already, since stream "
-                f"{peer.channels[channel_id].stream!r}: close it first, or choose another id"
+                f"{known.stream!r}: close it first, or choose another id"
             )
         channel = OutboundChannel(
             self,
@@ -90,23 +89,52 @@ class SenderCore(Core):
         )
         channel.schema = schema
         prepare(channel)
+        self.channels[channel_id, to] = channel
+        peer = self._peer(to, to)
         peer.channels[channel_id] = channel
         peer.open(channel, now)
         return channel
 
+    def _peer(self, address: str, node: str) -> Peer:
+        peer = self.peers.get((address, node))
+        if peer is None:
+            peer = self.peers[address, node] = Peer(self, address, node)
+        return peer
+
+    def peer_of(self, channel: OutboundChannel) -> Peer:
+        """Who is asked for ``channel``."""
+        return self.peers[channel.at, channel.to]
+
+    def move(self, channel: OutboundChannel, address: str, now: float) -> Peer:
+        """From now on, ask at ``address`` for ``channel``."""
+        before = self.peer_of(channel)
+        channel.at = address
+        peer = self._peer(address, channel.to)
+        if peer is not before:
+            del before.channels[channel.id]
+            peer.channels[channel.id] = channel
+            before.idle(now)
+        return peer
+
     def released(self, channel: OutboundChannel, now: float) -> None:
         """A channel is over: its id is free again."""
-        peer = self.peers[channel.to]
+        peer = self.peer_of(channel)
+        del self.channels[channel.id, channel.to]
         del peer.channels[channel.id]
         peer.idle(now)
 
 
 class Peer:
-    """A receiver, by the address that is dialed: its control connection and the channels to it."""
+    """A receiver, by the address that is dialed: its control connection and the channels that it is asked for.
 
-    def __init__(self, core: SenderCore, address: str) -> None:
+    It may be one process of several at ``node``, which named it; its channels go back there when it has them no more.
+    Those of other nodes, or registered to its own address, have another `Peer`, so that ids do not meet.
+    """
+
+    def __init__(self, core: SenderCore, address: str, node: str) -> None:
         self.core = core
         self.address = address
+        self.node = node
         self.channels: dict[str, OutboundChannel] = {}
         self.control: SenderControl | None = None
         self._requests = 0
@@ -163,12 +191,43 @@ class Peer:
             lost = None if channel.state is SenderState.REGISTERED else SenderEvent.CONTROL_LOST
             if channel.retry is not None:
                 channel.retry.cancel()
-            channel.unreachable(lost, f"the control connection to {self.address} failed: {reason}", now)
+            channel.unreachable(lost, f"the control connection to {self._name} failed: {reason}", now)
+            if not channel.terminal and self.is_member:
+                self.ask_the_node(channel, now)
         if self.channels:
             self._redial_due = True
             self.core.timers.at(now + self._jittered(), self._redial)
         else:
             self._forget()
+
+    @property
+    def is_member(self) -> bool:
+        """It is not the process that was dialed first."""
+        return self.address != self.node
+
+    @property
+    def _name(self) -> str:
+        return f"{self.address}, named by {self.node}," if self.is_member else self.address
+
+    def ask_the_node(self, channel: OutboundChannel, now: float) -> None:
+        """Ask again where ``channel`` was registered to: it may be with another process there by now."""
+        self.core.move(channel, self.node, now).reopen(channel, now)
+
+    def sent_on(self, channel: OutboundChannel, port: int, now: float) -> None:
+        """The receiver says that the process at ``port`` of its host has ``channel``: ask there, at once.
+
+        Not a second time, lest two processes that name each other keep a sender running in circles.
+        """
+        host, _, own = self.address.rpartition(":")
+        address = f"{host}:{port}"
+        if own.isdigit() and 0 < port < 1 << 16 and not self.is_member and address != self.address:
+            channel.move(SenderEvent.ELSEWHERE, now)
+            self.core.move(channel, address, now).open(channel, now)
+            return
+        text = f"{self._name} sent it on to port {port}, where it cannot be asked for"
+        channel.unreachable(SenderEvent.DENY, text, now)
+        if not channel.terminal:
+            self.ask_the_node(channel, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         """The receiver will not talk to us: no use in trying again."""
@@ -207,14 +266,15 @@ class Peer:
             self._forget()
 
     def _forget(self) -> None:
-        if self.core.peers.get(self.address) is self:
-            del self.core.peers[self.address]
+        if self.core.peers.get((self.address, self.node)) is self:
+            del self.core.peers[self.address, self.node]
 
 
 class SenderControl(ControlLink):
     """The sender's end of a control connection."""
 
-    role = b"sender"
+    role, other_role = b"sender", b"receiver"
+    dialed = True
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.core, peer.address)
@@ -245,6 +305,8 @@ class SenderControl(ControlLink):
                 self._granted(channel, message, now)
             case "deny":
                 self._denied(channel, message, now)
+            case "elsewhere":
+                self._owner.sent_on(channel, message["port"], now)
             case "finished":
                 channel.finished(message["reason"], message["message"], now, message["count"])
             case kind:
@@ -267,7 +329,11 @@ class SenderControl(ControlLink):
             channel.fail(SenderEvent.GIVE_UP, error, now)
             return
         channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)
-        if not channel.terminal:
+        if channel.terminal:
+            return
+        if message["code"] == "unregistered":
+            self._owner.ask_the_node(channel, now)
+        else:
             self._owner.reopen(channel, now)
 
     def data_lost(self, channel: OutboundChannel, now: float) -> None:

@@ -29,6 +29,7 @@ class SenderEvent(StrEnum):
     OPEN = "open"  # an open request goes out
     DENY = "deny"
     OK = "ok"
+    ELSEWHERE = "elsewhere"  # another process of the node has the channel, and is asked in its turn
     ATTACHED = "attached"  # the receiver took the token
     DATA_LOST = "data lost"  # the data connection failed or was refused
     CONTROL_LOST = "control lost"
@@ -72,6 +73,7 @@ SENDER_TABLE: dict[tuple[SenderState, SenderEvent], SenderState] = {
     (S.DENIED, E.OPEN): S.REQUESTED,
     (S.REQUESTED, E.DENY): S.DENIED,
     (S.REQUESTED, E.OK): S.GRANTED,
+    (S.REQUESTED, E.ELSEWHERE): S.REGISTERED,
     (S.GRANTED, E.ATTACHED): S.ATTACHED,
     (S.GRANTED, E.DATA_LOST): S.REGISTERED,
     (S.ATTACHED, E.DATA_LOST): S.REGISTERED,

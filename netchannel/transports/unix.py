@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from functools import partial
 from pathlib import Path
@@ -35,15 +36,29 @@ async def connect(address: str, make_protocol: MakeProtocol) -> None:
 
 async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
     """Accept connections at ``address``; its socket is removed when the listener is closed."""
+    return _listen(address, make_protocol, None)
+
+
+def listen_privately(address: str, make_protocol: MakeProtocol) -> Listener:
+    """The same, of processes of this user only. Raises OSError naming the address."""
+    try:
+        return _listen(address, make_protocol, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+
+
+def _listen(address: str, make_protocol: MakeProtocol, mode: int | None) -> Listener:
     path = _path(address)
     _clear(path)
-    sock = _bind(path)
+    sock = _bind(path, mode)
     return listen_on(address, [sock], make_protocol, on_close=lambda: Path(path).unlink(missing_ok=True))
 
 
-def _bind(path: str) -> socket.socket:
+def _bind(path: str, mode: int | None) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
+        if mode is not None:
+            os.fchmod(sock.fileno(), mode)  # Linux makes the file with it: there is no moment of another mode
         sock.bind(path)
         sock.listen(BACKLOG)
     except OSError:

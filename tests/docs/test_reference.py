@@ -24,7 +24,7 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import control, frames, messages, receiver, states
+from netchannel.core import control, frames, messages, receiver, states, tombstones
 from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.receiver import MESSAGE_LIMIT
@@ -442,7 +442,7 @@ def test_limits_are_those_of_the_code() -> None:
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
-        "tombstones": [receiver.TOMBSTONES, receiver.TOMBSTONE_S],
+        "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [receiver.WAITING_LIMIT],
         "connections that have not shown who they are": [receiver.STRANGERS],
     }

@@ -86,6 +86,17 @@ def denied_and_asking_again(world: World) -> None:
     world.run(lambda: producer.channel.request > first)
 
 
+def sent_on_to_a_member(world: World) -> None:
+    """The node's address is asked, and says which of its processes has the channel."""
+    world.receiver("r:1", members="unix:node")
+    consumer = world.inbox(world.receiver("r:2", node="unix:node"))
+    producer = world.open(world.sender())
+    producer.send(b"x")
+    finished(world, producer)
+    consumer.read()
+    assert consumer.values == [b"x"]
+
+
 def data_connection_reset(world: World) -> None:
     """CH-SEQ-2: unacknowledged messages come again after a reconnect, duplicates are dropped."""
     producer, consumer = attached(world, explicit=True)
@@ -347,6 +358,7 @@ SCENARIOS: list[Callable[[World], None]] = [
     sender_first,
     denied_then_registered,
     denied_and_asking_again,
+    sent_on_to_a_member,
     data_connection_reset,
     token_lost,
     token_unused,

@@ -30,6 +30,7 @@ from netchannel.core.queue import ITEM_COST
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.retention import Record, Retention
 from netchannel.core.sender import SenderCore
+from netchannel.core.tombstones import Tombstones
 from tests.netchannel.test_simulator import nothing, without_dedup, without_retention
 from tests.support.stream_model import Receiving, Sending, Stream
 from tests.support.world import World
@@ -509,7 +510,7 @@ def test_any_order_of_events_keeps_every_promise() -> None:
     [
         (Retention, "next_record", without_retention),
         (ReceiverData, "supersede", nothing),
-        (ReceiverCore, "_bury", nothing),
+        (Tombstones, "bury", nothing),
         (OutboundChannel, "room", lambda channel, size: channel.placed),
     ],
     ids=["retain until acknowledged", "fencing", "tombstone", "bound of the buffer"],

@@ -144,7 +144,7 @@ def test_a_round_trip_is_as_long_as_the_way() -> None:
     consumer, producer = world.inbox(receiver), world.open(sender)
     world.run(lambda: producer.channel.state is SenderState.ATTACHED)
     assert consumer.channel.session is not None
-    control = sender.peers["r:1"].control
+    control = sender.peers["r:1", "r:1"].control
     assert control is not None
     # The next ping goes out, and its answer waits for a quarter of a second.
     world.pass_time(world.timing.heartbeat_s - 0.001)

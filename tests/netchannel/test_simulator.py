@@ -19,6 +19,7 @@ from netchannel.core.inbound import InboundChannel
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.retention import Record, Retention
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
+from netchannel.core.tombstones import Tombstones
 from netchannel.storage import SegmentLog
 from netchannel.storage.tail import Tail
 from tests.simulator import simulate
@@ -112,7 +113,7 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "dedup": [(InboundChannel, "deliver", without_dedup)],
     "fencing": [(ReceiverData, "supersede", nothing)],
     "retain until acknowledged": [(Retention, "next_record", without_retention)],
-    "tombstone": [(ReceiverCore, "_bury", nothing)],
+    "tombstone": [(Tombstones, "bury", nothing)],
     "checksum": [(parsing, "_compare", nothing)],
     "sync": [(Tail, "sync", without_sync)],
     "sync before send": [

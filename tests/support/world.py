@@ -11,6 +11,7 @@ from netchannel.core.disk import Ticket
 from netchannel.core.frames import Buffer
 from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Core, Job, Link
+from netchannel.core.node import Node
 from netchannel.core.outbound import OutboundChannel
 from netchannel.core.queue import Item
 from netchannel.core.receiver import ReceiverCore
@@ -34,7 +35,8 @@ class End:
 class World:
     """Senders and receivers by address; `run` moves bytes and time until a condition holds.
 
-    Everything is drawn from ``seed``. ``chunk`` bounds the bytes that a read gets.
+    Everything is drawn from ``seed``. ``chunk`` bounds the bytes that a read gets. At addresses ``unix:`` receivers
+    take members.
     """
 
     def __init__(self, seed: int = 0, *, chunk: int = 1 << 16, timing: Timing | None = None) -> None:
@@ -63,6 +65,8 @@ class World:
         secret: bytes | None = None,
         message_limit: int = 1 << 30,
         max_connections: int = 10_000,
+        members: str | None = None,
+        node: str | None = None,
     ) -> ReceiverCore:
         core = ReceiverCore(
             f"receiver {address}",
@@ -75,6 +79,11 @@ class World:
         )
         self.cores.append(core)
         self.listening[address] = core
+        if members is not None:
+            self.listening[members] = core
+        if node is not None:
+            core.node = Node(core, node, int(address.rpartition(":")[2]))
+            core.node.join(self.now)
         return core
 
     def crash(self, core: Core) -> None:
@@ -148,7 +157,8 @@ class World:
         if core is None:
             link.lost("connection refused", self.now)
             return
-        here, there = End(link), End(core.accept(f"{link.core.name}:{len(self.ends)}"))
+        accept = core.accept_member if link.remote.startswith("unix:") else core.accept
+        here, there = End(link), End(accept(f"{link.core.name}:{len(self.ends)}"))
         here.peer, there.peer = there, here
         self.ends += [here, there]
         for end in (there, here):

@@ -1,0 +1,143 @@
+"""A member of a node: its connection to the process that has the node's address, and what it says there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
+from netchannel.values import PeerStatistics
+
+from .control import FOR_MEMBERS, ControlLink, greeting
+from .link import log, printable
+
+if TYPE_CHECKING:
+    from .inbound import InboundChannel
+    from .messages import Message
+    from .receiver import ReceiverCore
+    from .tombstones import Tombstone
+
+COMPLAIN_AFTER_S = 5.0
+
+
+class Node:
+    """The node that this process is a member of, by the address at which it takes members.
+
+    It is told of all channels that are registered here, and anew after each connection. ``port`` is where senders
+    reach this process, at the host that they dial.
+    """
+
+    def __init__(self, core: ReceiverCore, address: str, port: int) -> None:
+        self.core = core
+        self.address = address
+        self.port = port
+        self.link: NodeControl | None = None
+        self._claims: dict[str, int] = {}
+        self._numbers = 0
+        self._backoff_s = core.timing.backoff_s
+        self._failing_since: float | None = None
+        self._complained = False
+
+    def join(self, now: float) -> None:
+        """Connect."""
+        self.link = NodeControl(self)
+        self.core.dial(self.link)
+
+    def claim(self, channel: InboundChannel) -> None:
+        """A channel is registered here."""
+        self._numbers += 1
+        self._claims[channel.id] = self._numbers
+        if (link := self._up) is not None:
+            link.say("claim", channel=channel.id, number=self._numbers, held=channel.session is not None)
+
+    def release(self, channel_id: str) -> None:
+        """A channel is registered here no more."""
+        del self._claims[channel_id]
+        if (link := self._up) is not None:
+            link.say("release", channel=channel_id)
+
+    def tell(self, channel_id: str, stream: str, tombstone: Tombstone) -> None:
+        """A stream is over."""
+        if (link := self._up) is not None:
+            link.say(
+                "over",
+                channel=channel_id,
+                stream=stream,
+                count=tombstone.messages,
+                reason=tombstone.reason,
+                message=tombstone.message,
+            )
+
+    @property
+    def _up(self) -> NodeControl | None:
+        return self.link if self.link is not None and self.link.greeted else None
+
+    def established(self, link: NodeControl, now: float) -> None:
+        """The connection is up: say everything."""
+        self._backoff_s = self.core.timing.backoff_s
+        self._failing_since, self._complained = None, False
+        link.say("member", port=self.port)
+        for channel_id, stream, tombstone in self.core.tombstones.standing(now):
+            self.tell(channel_id, stream, tombstone)
+        for channel in self.core.channels.values():
+            self.claim(channel)
+
+    def taken(self, channel_id: str, number: int, message: str, now: float) -> None:
+        """Another process of the node has the channel."""
+        if self._claims.get(channel_id) == number:
+            self.core.channels[channel_id].fail(ChannelInUse(printable(message)), now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """The connection is gone, or was not made. Streams go on without it; it is tried again."""
+        self.link = None
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._complained and now - self._failing_since >= COMPLAIN_AFTER_S:
+            self._complained = True
+            log.warning(
+                "%s: the node at %s is not reached for %.0f s: %s; senders that dial the node do not find the channels "
+                "of this process meanwhile; still trying. Start the process that has members=%r, with the same secret=",
+                self.core.name, self.address, now - self._failing_since, printable(reason), self.address,
+            )  # fmt: skip
+        wait = self._backoff_s
+        self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
+        self.core.timers.at(now + wait * self.core.jitter(), self.join)
+
+    def statistics(self, now: float) -> PeerStatistics:
+        """What is known of the connection, and how many channels were claimed."""
+        link, channels = self.link, len(self._claims)
+        if link is None:
+            return PeerStatistics(address=self.address, name="", state="waiting", channels=channels)
+        return link.statistics(channels, now)
+
+
+class NodeControl(ControlLink):
+    """The member's end."""
+
+    role, other_role = b"member", b"node"
+    dialed = True
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.core, node.address)
+        self._owner = node
+
+    def connected(self, now: float) -> None:
+        """Greet first: this side dialed."""
+        self.send(greeting(FOR_MEMBERS))
+        super().connected(now)
+
+    def established(self, now: float) -> None:
+        log.info("%s: is a member of the node of %s", self.core.name, self.peer)
+        self._owner.established(self, now)
+
+    def told(self, message: Message, now: float) -> None:
+        if message["t"] != "taken":
+            raise ProtocolError(
+                f"{self.peer} sent {message['t']!r}, which a node does not send to its members"
+            )
+        self._owner.taken(message["channel"], message["number"], message["message"], now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        self.abort(str(error))
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._owner.lost(reason, now)

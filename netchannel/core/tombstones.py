@@ -1,0 +1,51 @@
+"""What a receiver remembers of streams that are over, for senders that come late."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOMBSTONE_S = 3600.0
+TOMBSTONES = 100_000
+ANY_STREAM = ""
+"""Whose channel was closed before any sender came: until it is registered again, nobody is wanted there."""
+
+
+class Tombstone(NamedTuple):
+    """What is known of a stream that is over."""
+
+    messages: int
+    reason: str
+    message: str
+
+
+class Tombstones:
+    """Tombstones by channel and stream: so many, and for so long."""
+
+    def __init__(self) -> None:
+        self._graves: OrderedDict[tuple[str, str], tuple[Tombstone, float]] = OrderedDict()
+
+    def bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
+        """A stream is over."""
+        graves = self._graves
+        while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values()))[1] <= now):
+            graves.popitem(last=False)
+        graves[channel_id, stream] = tombstone, now + TOMBSTONE_S
+
+    def find(self, channel_id: str, stream: str) -> Tombstone | None:
+        """What is known of the stream, or of all streams of the channel."""
+        found = self._graves.get((channel_id, stream)) or self._graves.get((channel_id, ANY_STREAM))
+        return None if found is None else found[0]
+
+    def registered(self, channel_id: str) -> None:
+        """Whatever stream comes is wanted again."""
+        self._graves.pop((channel_id, ANY_STREAM), None)
+
+    def standing(self, now: float) -> Iterator[tuple[str, str, Tombstone]]:
+        """All, the oldest first."""
+        for (channel_id, stream), (tombstone, until) in self._graves.items():
+            if until > now:
+                yield channel_id, stream, tombstone
