@@ -130,8 +130,7 @@ class ReceiverServer:
             accept = self._core.accept_member
             self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
         if self._node is not None:
-            port = parse_address(self._advertise or self._listener.address).port
-            self._core.node = Node(self._core, self._node, port)
+            self._core.node = Node(self._core, self._node, _port(self._advertise or self._listener.address))
             self._core.node.join(runner.clock())
 
     def _lease_ports(self, runner: Runner) -> None:
@@ -277,12 +276,19 @@ def _check_node(listen: str, advertise: str | None, members: str | None, node: s
             raise ValueError(f"{name} is {address!r}: expected unix:/path, which strangers have no access to")
         check(address)
         for other in (listen, advertise or listen):
-            if scheme_of(other) != "tcp":
-                raise NetChannelError(
-                    f"{name} needs TCP, as its processes have ports: this one is at {other}"
-                )
+            _port(other)
     if members is not None and node is not None:
         raise ValueError("a process has members, or is a member of a node: give members= or node=")
+
+
+def _port(address: str) -> int:
+    """Of TCP, or of a transport that has been registered and has ports too."""
+    port = address.rpartition(":")[2]
+    if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
+        raise NetChannelError(
+            f"processes of a node are told apart by their ports, and {address} has none: listen on host:port"
+        )
+    return int(port)
 
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:

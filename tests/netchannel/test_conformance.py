@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar, Self
 from xml.etree import ElementTree
 
 import pytest
 
-from netchannel.testing import ChannelConformance
+from netchannel import ReceiverServer, SenderServer
+from netchannel.testing import (
+    ChannelConformance,
+    FaultyTransport,
+    backpressure,
+    delivery,
+    ends,
+    establishing,
+    outages,
+    suite,
+)
+from netchannel.testing.channels import pair
+from netchannel.testing.deadlines import eventually
+from netchannel.testing.suite import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +51,78 @@ class TestMemory(ChannelConformance):
     @pytest.fixture
     def address(self) -> str:
         return f"mem:{next(_names)}"
+
+
+class Member(ReceiverServer):
+    """A receiver with a front of its own at the address where it was to listen: who asks there is sent on to it."""
+
+    sockets: ClassVar[Iterator[str]]
+
+    def __init__(self, listen: str, **settings: Any) -> None:
+        address = next(self.sockets)
+        self.front = ReceiverServer(listen, members=address, **settings)
+        super().__init__(f"{listen.rpartition(':')[0]}:0", node=address, **settings)
+
+    async def __aenter__(self) -> Self:
+        await self.front.__aenter__()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await super().__aexit__(*error)
+        await self.front.__aexit__(*error)
+
+    @property
+    def address(self) -> str:
+        return self.front.address
+
+
+class TestMember(ChannelConformance):
+    """Every receiver is a member of a node, and senders know the node's address only."""
+
+    @pytest.fixture
+    def address(self) -> str:
+        return "127.0.0.1:0"
+
+    @pytest.fixture(autouse=True)
+    def receivers_are_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            Member, "sockets", (f"unix:{tmp_path}/{n}" for n in itertools.count()), raising=False
+        )
+        for module in [backpressure, delivery, ends, establishing, outages, suite]:
+            monkeypatch.setattr(module, "ReceiverServer", Member)
+
+    async def test_many_channels_share_one_control_connection(self, address: str) -> None:
+        """CH-CTL-1: to the member, beside the one to the front, which is closed when it is not needed."""
+        async with (
+            FaultyTransport() as network,
+            Member(network.at(address), timing=QUICK) as receiver,
+            SenderServer(timing=QUICK) as sender,
+        ):
+            pairs = [pair(receiver, sender, f"c{number}") for number in range(100)]
+            await asyncio.gather(*(outbox.attached() for _, outbox in pairs))
+            assert network.dialed == 102
+            await eventually(lambda: network.connections == 101)
+            await asyncio.gather(*(outbox.close() for _, outbox in pairs))
+            await eventually(lambda: network.connections == 0)
+
+    async def test_servers_know_their_connections(self, address: str) -> None:
+        """CH-OBS-1: the sender's to the member, the member's to the front as well."""
+        async with Member(address, timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+            inbox, outbox = pair(receiver, sender)
+            await outbox.send(bytes(100_000))
+            await outbox.flush()
+            await eventually(lambda: receiver.front.statistics().connections == 1)
+            sent, received, front = sender.statistics(), receiver.statistics(), receiver.front.statistics()
+            assert (list(sent.channels), list(received.channels)) == ([("c", receiver.address)], ["c"])
+            assert [(peer.state, peer.channels) for peer in (*sent.peers, *received.peers)] == [("up", 1)] * 2
+            assert received.node is not None
+            assert (received.node.state, received.node.channels) == ("up", 1)
+            (member,) = front.members
+            assert (member.name, member.channels) == (received.peers[0].name.replace("sender", "receiver"), 1)
+            assert sent.peers[0].address == f"127.0.0.1:{member.port}"
+            assert (sent.connections, received.connections, front.peers) == (2, 3, ())
+            await outbox.close()
+            assert len([body async for body in inbox]) == 1
 
 
 # -- transports of others, in a project that has no settings of its own
