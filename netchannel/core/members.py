@@ -82,11 +82,21 @@ class Members:
         tombstone = Tombstone(message["count"], message["reason"], message["message"])
         self._core.tombstones.bury(channel_id, message["stream"], tombstone, now)
 
+    def joined(self, link: MemberControl) -> None:
+        """A member has said where it listens. If somebody else was there, it is the same process, come back."""
+        for other in [other for other in self.links if other.port == link.port]:
+            self.left(other)
+            other.abort(
+                f"{link.peer} came with the same port {link.port}, of which each process needs its own"
+            )
+        self.links[link] = None
+
     def left(self, link: MemberControl) -> None:
         """A member is gone, and nobody has its channels."""
         self.links.pop(link, None)
         for channel_id in link.claims:
             del self._holders[channel_id]
+        link.claims.clear()
 
 
 class MemberControl(AcceptedControl):
@@ -133,7 +143,7 @@ class MemberControl(AcceptedControl):
         if self.port or not 0 < port < 1 << 16:
             raise ProtocolError(f"{self.peer} says that it listens at port {port}, before at {self.port}")
         self.port = port
-        self._receiver.members.links[self] = None
+        self._receiver.members.joined(self)
 
     def _channel(self, message: Message) -> str:
         try:

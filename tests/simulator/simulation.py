@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 from netchannel import Timing
@@ -25,6 +26,7 @@ FAULTS = 6
 MESSAGES = 220
 TURNS = 60_000
 """A run that is not through after so many turns hangs."""
+NODE = "unix:node"
 
 
 @dataclass
@@ -41,7 +43,10 @@ class Report:
 
 
 class Simulation:
-    """A sender's process, a receiver's, and what goes wrong between them, all drawn from ``seed``."""
+    """A sender's process, a receiver's, and what goes wrong between them, all drawn from ``seed``.
+
+    In every fourth run the receiver is a member of a node, of which the sender knows the address of another process.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -51,6 +56,10 @@ class Simulation:
         self.files = SimulatedFiles(seed)
         self.sender: SenderCore | None = None
         self.receiver: ReceiverCore | None = None
+        self.front: ReceiverCore | None = (
+            None  # whose address the sender knows, if that is not the receiver's
+        )
+        self._ports = count(2) if seed % 4 == 0 else None
         channels = self.random.choice([1, 1, 2])
         plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels) for n in range(channels)]
         self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
@@ -131,7 +140,15 @@ class Simulation:
         if self.sender is None and self.random.random() < 0.05:
             self.sender = self.world.sender(f"sender {self.world.now:.3f}")
         if self.receiver is None and self.random.random() < 0.05:
-            self.receiver = self.world.receiver()
+            self.receiver = self._start_receiver()
+        if self._ports is not None and self.front is None and self.random.random() < 0.05:
+            self.front = self.world.receiver("r:1", members=NODE)
+
+    def _start_receiver(self) -> ReceiverCore:
+        """At the address that the sender knows, or as a member of the node that has it, at another port each time."""
+        if self._ports is None:
+            return self.world.receiver()
+        return self.world.receiver(f"r:{next(self._ports)}", node=NODE)
 
     # -- faults
 
@@ -227,6 +244,10 @@ class Simulation:
         """The receiver's process stands still."""
         return self._stall(self.receiver)
 
+    def stall_front(self) -> bool:
+        """The process that has the node's address stands still."""
+        return self._stall(self.front)
+
     def _stall(self, core: SenderCore | ReceiverCore | None) -> bool:
         if core is None:
             return False
@@ -290,11 +311,20 @@ class Simulation:
                     "a receiver crashes after its acknowledgement", channel.explicit and channel.acked > 0
                 )
             receiving.crashed()
-        if self.random.random() < 0.3:
+        # A process of the same machine is not gone without a word: the kernel closes its socket.
+        if self._ports is None and self.random.random() < 0.3:
             self.world.vanish(receiver)
             self._meet("a peer vanishes without a word", True)
         else:
             self.world.crash(receiver)
+        return True
+
+    def kill_front(self) -> bool:
+        """kill -9 of the process that has the node's address."""
+        front, self.front = self.front, None
+        if front is None:
+            return False
+        self.world.crash(front)
         return True
 
     def disk_stands_still(self) -> bool:
@@ -357,6 +387,8 @@ FAULT_TABLE: list[Callable[[Simulation], bool]] = [
     Simulation.kill_sender,
     Simulation.power_cut,
     Simulation.kill_receiver,
+    Simulation.kill_front,
+    Simulation.stall_front,
     Simulation.disk_stands_still,
     Simulation.disk_full,
     Simulation.clock_jump,
