@@ -126,6 +126,19 @@ SERVERS = (
 )
 
 
+NODES = (
+    Metric(
+        "members", GAUGE, "Other processes of the node that are connected.", lambda all_: len(all_.members)
+    ),
+    Metric(
+        "node_up",
+        GAUGE,
+        "1 if the process that has the node's address is connected; of its members only.",
+        lambda all_: None if all_.node is None else all_.node.state == "up",
+    ),
+)
+
+
 class Side(NamedTuple):
     """What the metrics of senders and of receivers do not share."""
 
@@ -133,6 +146,7 @@ class Side(NamedTuple):
     channels: Sequence[Metric]
     channel_labels: Sequence[str]
     peer_label: str
+    servers: Sequence[Metric]
     states: Sequence[str]
 
 
@@ -142,6 +156,7 @@ SENDER = Side(
     SENDER_CHANNELS,
     ("channel", "to"),
     "to",
+    SERVERS,
     [state for state in SenderState if state not in SENDER_TERMINAL],
 )
 RECEIVER = Side(
@@ -149,6 +164,7 @@ RECEIVER = Side(
     RECEIVER_CHANNELS,
     ("channel",),
     "from",
+    (*SERVERS, *NODES),
     [state for state in ReceiverState if state not in RECEIVER_TERMINAL],
 )
 
@@ -200,7 +216,7 @@ def _families(side: Side, statistics: ServerStatistics[Any] | None) -> Iterator[
     for metrics, labels, rows in (
         (side.channels, side.channel_labels, channels),
         (PEERS, (side.peer_label,), peers.items()),
-        (SERVERS, (), servers),
+        (side.servers, (), servers),
     ):
         for metric in metrics:
             yield _family(side, metric, labels, rows)

@@ -13,7 +13,7 @@ from .messages import VERSION, encode
 from .parsing import FrameParser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Collection
 
     from .inbound import InboundChannel
     from .receiver import ReceiverCore
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 class Incoming(Link):
     """A connection that was accepted and has not said what it is for."""
 
-    def __init__(
-        self, core: ReceiverCore, remote: str, purposes: Mapping[int, Callable[[ReceiverCore, str], Link]]
-    ) -> None:
+    def __init__(self, core: ReceiverCore, remote: str, purposes: Collection[int]) -> None:
         super().__init__(core, remote)
         self._receiver = core
         self._purposes = purposes
@@ -62,7 +60,7 @@ class Incoming(Link):
             self.close()
             return
         self.disarm()
-        self.replacement = self._receiver.accepted(self, self._purposes[purpose])
+        self.replacement = self._receiver.accepted(self, purpose)
         self.replacement.adapter = self.adapter
         self.replacement.connected(now)
 

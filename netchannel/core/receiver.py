@@ -149,13 +149,13 @@ class ReceiverCore(Core):
 
     def accept(self, remote: str) -> Incoming:
         """A connection came in, from a sender."""
-        return self._accept(remote, {FOR_CONTROL: ReceiverControl, FOR_DATA: ReceiverData})
+        return self._accept(remote, frozenset({FOR_CONTROL, FOR_DATA}))
 
     def accept_member(self, remote: str) -> Incoming:
         """A connection came in, from another process of this node."""
-        return self._accept(remote, {FOR_MEMBERS: MemberControl})
+        return self._accept(remote, frozenset({FOR_MEMBERS}))
 
-    def _accept(self, remote: str, purposes: dict[int, Callable[[ReceiverCore, str], Link]]) -> Incoming:
+    def _accept(self, remote: str, purposes: frozenset[int]) -> Incoming:
         link = Incoming(self, remote, purposes)
         self.links.add(link)
         self.silent[link] = None
@@ -184,10 +184,10 @@ class ReceiverCore(Core):
         """A host, if it has one: each of its connections comes from another port."""
         return remote.rpartition(":")[0]
 
-    def accepted(self, incoming: Incoming, make_link: Callable[[ReceiverCore, str], Link]) -> Link:
+    def accepted(self, incoming: Incoming, purpose: int) -> Link:
         """An incoming connection has said what it is for: who takes it on."""
         self.gone(incoming)
-        link = make_link(self, incoming.remote)
+        link = _KINDS[purpose](self, incoming.remote)
         self.links.add(link)
         self.unproven[link] = None
         return link
@@ -311,3 +311,10 @@ class ReceiverControl(AcceptedControl):
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)
+
+
+_KINDS: dict[int, Callable[[ReceiverCore, str], Link]] = {
+    FOR_CONTROL: ReceiverControl,
+    FOR_DATA: ReceiverData,
+    FOR_MEMBERS: MemberControl,
+}

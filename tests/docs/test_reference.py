@@ -404,7 +404,8 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
     assert sum(int(row[1]) for row in rows) == control.GREETING.size
     assert code(rows[0][2]).encode() == control.MAGIC
     assert rows[-1][2].startswith("check: the lowest byte")
-    assert f"purpose: {control.FOR_CONTROL} control, {control.FOR_DATA} data" in [row[2] for row in rows]
+    purposes = f"{control.FOR_CONTROL} control, {control.FOR_DATA} data, {control.FOR_MEMBERS} [member]"
+    assert any(row[2].startswith(f"purpose: {purposes}") for row in rows)
     assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text()
 
 

@@ -1,4 +1,4 @@
-"""What a peer may send that it should not, into each of the four kinds of connections, at each moment of its life.
+"""What a peer may send that it should not, into each kind of connection, at each moment of its life.
 
 The cores without I/O: nothing but typed errors, no hang, no memory for a claim.
 """
@@ -16,24 +16,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.core import frames
-from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting, with_check
+from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
 from netchannel.core.data_receiver import Incoming, ReceiverData
 from netchannel.core.data_sender import SenderData
 from netchannel.core.frames import Kind, signal
 from netchannel.core.link import Closing
+from netchannel.core.members import MemberControl
 from netchannel.core.messages import FIELDS, encode
+from netchannel.core.node import NodeControl
 from netchannel.core.receiver import ReceiverControl
 from netchannel.core.sender import SenderControl
 from netchannel.core.states import ReceiverState, SenderState
 from tests.support.world import Consumer, End, Producer, World
 
-LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData]
+LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData, MemberControl, NodeControl]
 STEPS = 60
 """As many rounds of everybody as the sessions here take, from the first dial to the last goodbye."""
 
 
 class Session:
-    """Three messages on their way in a world of their own."""
+    """Three messages on their way in a world of their own, to a receiver or to a member of a node."""
 
     def __init__(
         self,
@@ -43,9 +45,14 @@ class Session:
         secret: bytes | None = None,
         explicit: bool = False,
         replayable: bool = False,
+        is_member: bool = False,
     ) -> None:
         self.world = World(seed, chunk=chunk)
-        self.receiver = self.world.receiver(secret=secret)
+        if is_member:
+            self.world.receiver("r:1", secret=secret, members="unix:node")
+            self.receiver = self.world.receiver("r:2", secret=secret, node="unix:node")
+        else:
+            self.receiver = self.world.receiver(secret=secret)
         self.sender = self.world.sender(secret=secret)
         self.consumer = self.world.inbox(self.receiver, explicit=explicit)
         self.producer = self.world.open(self.sender, replayable=replayable)
@@ -92,12 +99,20 @@ def transfer(world: World, producer: Producer, consumer: Consumer) -> list[bytes
     st.binary(min_size=1, max_size=300),
     st.sampled_from(["insert", "replace", "repeat"]),
     st.sampled_from([None, b"open sesame"]),
+    st.booleans(),
 )
 def test_noise_anywhere_costs_a_connection_and_nothing_else(
-    seed: int, chunk: int, kind: type, steps: int, noise: bytes, how: str, secret: bytes | None
+    seed: int,
+    chunk: int,
+    kind: type,
+    steps: int,
+    noise: bytes,
+    how: str,
+    secret: bytes | None,
+    is_member: bool,
 ) -> None:
     """CH-BAD-1: bytes that are inserted, replaced or repeated: all messages arrive, once, in order."""
-    session = Session(seed, chunk, secret=secret)
+    session = Session(seed, chunk, secret=secret, is_member=is_member or kind in (MemberControl, NodeControl))
     end = session.reach(kind, steps)
     if end is not None:
         place = session.world.random.randint(0, len(end.inbox))
@@ -115,7 +130,20 @@ def test_noise_anywhere_costs_a_connection_and_nothing_else(
 
 NUMBERS = st.sampled_from([0, 1, 2, 3, 4, 5, 2**16, 2**20, 2**30, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
 TEXTS = st.sampled_from(
-    ["", "c", "s", "bytes", "arrow", "end", "failed", "closed", "policy", "\n\0\x1b[2J", "x" * 5000]
+    [
+        "",
+        "c",
+        "s",
+        "bytes",
+        "arrow",
+        "end",
+        "failed",
+        "closed",
+        "policy",
+        "unregistered",
+        "\n\0\x1b[2J",
+        "x" * 5000,
+    ]
 )
 VALUES: dict[type, st.SearchStrategy[Any]] = {
     int: NUMBERS,
@@ -171,9 +199,9 @@ GREETINGS = st.tuples(
 def hostile(kind: type) -> st.SearchStrategy[list[Part]]:
     """What keeps to the form of such a connection, and for the most part to who says what."""
     if kind is Incoming:
-        first = GREETINGS | st.sampled_from([greeting(FOR_CONTROL), greeting(FOR_DATA)])
+        first = GREETINGS | st.sampled_from([*map(greeting, (FOR_CONTROL, FOR_DATA, FOR_MEMBERS))])
         return st.tuples(first.map(as_it_is), MESSAGES | frames_of([*Kind])).map(list)
-    if kind in (ReceiverControl, SenderControl):
+    if kind in (ReceiverControl, SenderControl, MemberControl, NodeControl):
         return st.lists(MESSAGES, min_size=1, max_size=5)
     ours = [each for each in Kind if (each >= Kind.ATTACHED) == (kind is SenderData)]
     return st.lists(frames_of(ours) | frames_of([*Kind]), min_size=1, max_size=5)
@@ -188,8 +216,8 @@ def still_served(session: Session) -> None:
     session.consumer.read()
     bystander = world.inbox(session.receiver, "other")
     fresh = world.open(world.sender("fresh", secret=secret), "other")
-    elsewhere = world.inbox(world.receiver("r:2", secret=secret), "other")
-    used = world.open(session.sender, "other", "r:2")
+    elsewhere = world.inbox(world.receiver("r:9", secret=secret), "other")
+    used = world.open(session.sender, "other", "r:9")
     for producer, consumer in ((fresh, bystander), (used, elsewhere)):
         producer.send(b"x")
         producer.channel.finish()
@@ -206,6 +234,7 @@ def still_served(session: Session) -> None:
             "secret": st.sampled_from([None, b"open sesame"]),
             "explicit": st.booleans(),
             "replayable": st.booleans(),
+            "is_member": st.booleans(),
         }
     ),
 )
@@ -214,6 +243,7 @@ def test_what_is_well_formed_and_hostile_harms_nobody_else(
 ) -> None:
     """CH-BAD-1: the stream that is attacked ends in data or a typed error; other peers of both sides are served."""
     kind, parts = attack
+    variant["is_member"] |= kind in (MemberControl, NodeControl)
     session = Session(seed, 1 << 17, **variant)
     end = session.reach(kind, steps)
     if end is not None:

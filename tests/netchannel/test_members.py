@@ -558,6 +558,36 @@ def test_what_is_known_of_the_connection_to_the_node() -> None:
     assert (waiting.name, waiting.state, waiting.channels) == ("", "waiting", 1)
 
 
+def test_a_member_that_comes_back_before_the_front_missed_it_keeps_its_channels() -> None:
+    """Its old connection is still there, to one side: the new one, from the same port, takes its place."""
+    site = Site()
+    consumer = site.world.inbox(site.first)
+    site.world.settle()
+    wire = site.member_wire(site.first)
+    wire.over = True
+    site.world.ends.remove(wire)
+    wire.link.lost("reset", site.world.now)
+    site.world.pass_time(3)
+    assert consumer.channel.error is None
+    assert sorted(site.members()) == [("receiver r:2", 2, 1), ("receiver r:3", 3, 0)]
+    site.run_until_attached(site.world.open(site.sender))
+
+
+def test_two_members_with_one_port_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as two containers that advertise the same: a warning an episode, and nobody else is disturbed."""
+    site = Site()
+    producer, consumer = site.attach(site.second)
+    with caplog.at_level(logging.WARNING, "netchannel"):
+        site.start_member(2)
+        site.world.pass_time(3)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "came with the same port 2, of which each process needs its own" in caplog.text
+    producer.send(b"x")
+    site.finish(producer)
+    consumer.read()
+    assert consumer.values == [b"x"]
+
+
 CLAIM = {"t": "claim", "channel": "c", "number": 1, "held": False}
 OVER = {"t": "over", "channel": "c", "stream": "s", "count": 0, "reason": "end", "message": ""}
 

@@ -17,6 +17,7 @@ import pytest
 
 import netchannel
 from netchannel import ReceiverServer, SenderServer, Timing
+from netchannel.prometheus import ChannelCollector
 from tests.support.chaos import Proxy
 from tests.support.consumer import TIMING
 from tests.support.ports import free_addresses
@@ -85,6 +86,14 @@ async def test_the_socket_is_for_this_user_and_goes_with_its_server(node: str) -
 # -- in one process
 
 
+def metric(server: ReceiverServer, name: str) -> float | None:
+    """What Prometheus gets."""
+    for family in ChannelCollector(server).collect():
+        if family.name == f"netchannel_receiver_{name}":
+            return next((sample.value for sample in family.samples), None)
+    raise AssertionError(name)
+
+
 async def test_two_processes_share_an_address(node: str) -> None:
     """CH-REG-1: statistics show who has what; whichever comes first."""
     async with (
@@ -104,6 +113,8 @@ async def test_two_processes_share_an_address(node: str) -> None:
             assert link is not None
             assert (link.address, link.state, link.channels) == (node, "up", 1)
             assert front.statistics().channels == {}
+            assert (metric(front, "members"), metric(front, "node_up")) == (1, None)
+            assert (metric(member, "members"), metric(member, "node_up")) == (0, 1)
             assert list(sender.statistics().channels) == [("c", front.address)]
             with pytest.raises(netchannel.ChannelInUse, match="registered at this node already"):
                 front.register_channel("c")
