@@ -8,7 +8,6 @@ from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import MemberStatistics, check_channel_id
 
 from .control import AcceptedControl
-from .link import log
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
@@ -55,16 +54,16 @@ class Members:
         own, holder = self._core.channels.get(channel_id), self._holders.get(channel_id)
         if own is not None:
             if not claim.held or own.session is not None:
-                link.taken(channel_id, claim, self._core.name)
+                link.taken(channel_id, claim, self._core.name, now)
                 return
             own.fail(ChannelInUse(in_use(channel_id, link.peer)), now)
         elif holder is not None and holder is not link:
             theirs = holder.claims[channel_id]
             if not claim.held or theirs.held:
-                link.taken(channel_id, claim, holder.peer)
+                link.taken(channel_id, claim, holder.peer, now)
                 return
             del holder.claims[channel_id]
-            holder.taken(channel_id, theirs, link.peer)
+            holder.taken(channel_id, theirs, link.peer, now)
         self._holders[channel_id] = link
         link.claims[channel_id] = claim
         self._core.announce(channel_id)
@@ -113,10 +112,10 @@ class MemberControl(AcceptedControl):
         """Who it is, and how much it has."""
         return MemberStatistics(name=self.node, port=self.port, channels=len(self.claims))
 
-    def taken(self, channel_id: str, claim: Claim, holder: str) -> None:
+    def taken(self, channel_id: str, claim: Claim, holder: str, now: float) -> None:
         """The member cannot have a channel."""
         text = in_use(channel_id, holder)
-        log.warning("%s: %s cannot have it: %s", self.core.name, self.peer, text)
+        self.core.complain(self.remote, now, "%s: %s cannot have it: %s", self.core.name, self.peer, text)
         self.say("taken", channel=channel_id, number=claim.number, message=text)
 
     def told(self, message: Message, now: float) -> None:

@@ -220,7 +220,7 @@ class Peer:
         """
         host, _, own = self.address.rpartition(":")
         address = f"{host}:{port}"
-        if own.isdigit() and 0 < port < 1 << 16 and not self.is_member and address != self.address:
+        if own.isdigit() and not self.is_member and address != self.address:
             channel.move(SenderEvent.ELSEWHERE, now)
             self.core.move(channel, address, now).open(channel, now)
             return

@@ -44,7 +44,7 @@ def listen_privately(address: str, make_protocol: MakeProtocol) -> Listener:
     try:
         return _listen(address, make_protocol, 0o600)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 def _listen(address: str, make_protocol: MakeProtocol, mode: int | None) -> Listener:

@@ -491,6 +491,25 @@ def test_a_stream_that_goes_on_keeps_its_channel_when_the_front_is_started_anew(
     assert producer.channel.reconnects == 0
 
 
+@pytest.mark.parametrize("having", ["front", "second"])
+def test_of_two_that_have_a_sender_the_first_keeps_the_channel(having: str) -> None:
+    """One came by the member's own address, while the front was away."""
+    site = Site()
+    producer, _ = site.attach(getattr(site, having))
+    if having == "second":
+        site.world.crash(site.front)
+        site.start_front()
+        site.world.pass_time(3)
+    site.world.stalled.add(site.front)
+    site.world.cut(site.member_wire(site.first))
+    late = site.world.inbox(site.first)
+    site.run_until_attached(site.world.open(site.sender, "c", "r:2", stream="direct"))
+    site.world.stalled.discard(site.front)
+    site.world.pass_time(3)
+    assert isinstance(raised(late), netchannel.ChannelInUse)
+    assert producer.channel.reconnects == 0
+
+
 def test_an_answer_to_an_earlier_claim_harms_no_later_one() -> None:
     """The id was released and registered again while the answer was on its way."""
     site = Site()
