@@ -321,10 +321,10 @@ class SenderChannel:
         except NetChannelError:
             self.core.check_open()  # which says more
             raise
-        if note or not self._packer.take(body):
-            ticket = await self._append(body, note)
-            if ticket is not None:
-                await self.committed(ticket)
+        taken = not note and self._packer.take(body)
+        ticket = self._packer.ticket if taken else await self._append(body, note)
+        if ticket is not None:
+            await self.committed(ticket)
 
     async def send_many(self, batches: Iterable[Any]) -> None:
         """Take several messages, in order; a durable buffer is waited for once.
@@ -332,14 +332,13 @@ class SenderChannel:
         Raises as `send` does; then `position` tells how many were taken.
         """
         ticket = None
-        encode, take = self._encoder.encode, self._packer.take
+        encode, packer, take = self._encoder.encode, self._packer, self._packer.take
         try:
             for batch in batches:
                 if ticket is not None and ticket.error is not None:
                     break
                 body = encode(batch)
-                if not take(body):
-                    ticket = await self._append(body, b"")
+                ticket = packer.ticket if take(body) else await self._append(body, b"")
         except BaseException as error:
             leave(ticket)
             if isinstance(error, SchemaMismatch):
@@ -351,7 +350,7 @@ class SenderChannel:
     async def take(self, batch: Any) -> Ticket | None:
         """`send` without waiting for the disk: its ticket tells when the message is durable."""
         body = self._encoder.encode(batch)
-        return None if self._packer.take(body) else await self._append(body, b"")
+        return self._packer.ticket if self._packer.take(body) else await self._append(body, b"")
 
     async def _append(self, body: Body, note: bytes) -> Ticket | None:
         """Take a message that the packer has no credit for."""

@@ -160,6 +160,10 @@ class Writer(Worker):
     def room(self, size: int) -> bool:
         """Whether ``size`` more bytes may be taken now."""
 
+    @abstractmethod
+    def credit(self) -> int:
+        """How many bytes may be taken without asking for `room` each time; below 1: none."""
+
     def request(self) -> None:
         """There is something to do."""
         if not self._busy and not self.settled:

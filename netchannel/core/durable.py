@@ -49,6 +49,13 @@ class DurableWriter(Writer):
         needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)
         return buffer.max_disk_bytes is None or needed <= buffer.max_disk_bytes
 
+    def credit(self) -> int:
+        waiting = self._waiting_bytes + self.channel.packer.size
+        room, limit = self.channel.memory_bytes - waiting, self.channel.buffer.max_disk_bytes
+        if limit is None:
+            return room
+        return min(room, limit - self.disk_bytes - waiting - ENTRY_BYTES * (len(self._waiting) + 1))
+
     def take(self, record: Record, ticket: Ticket) -> None:
         """Make ``record`` durable."""
         self._waiting.append((record, ticket))

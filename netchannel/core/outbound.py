@@ -106,7 +106,6 @@ class OutboundChannel:
         self._sealed = 0  # everything below is in records, and what is in the packer follows
         self._sealed_bytes = 0
         self._last_context = b""
-        self._ticket: Ticket | None = None
         self._reader = Reader(self)
         self._give_up: Timer | None = None
         self.watch(now)
@@ -293,23 +292,26 @@ class OutboundChannel:
                 self._begin_on_disk()
         packer.add(body, note, cost)
         self._last_context = context
+        ticket = packer.ticket
         if alone:
             self.seal()
         else:
             packer.grant(self._credit(context))
-        return self._ticket
+        return ticket
 
     def _credit(self, context: bytes) -> int:
         """How many bytes of messages may be taken without asking."""
         policy, limit = self.buffer, self.message_limit
-        if context or self.writer is not None or policy.max_messages is not None:
+        if context or policy.max_messages is not None:
             return 0
         room = MOST if limit is None else limit
+        if self.writer is not None:
+            return min(room, self.writer.credit())
         return room if policy.max_bytes is None else min(room, policy.max_bytes - self.kept_bytes)
 
     def _begin_on_disk(self) -> None:
         if self.durable is not None:
-            self._ticket = Ticket()
+            self.packer.ticket = Ticket()
             self.durable.request()
         elif isinstance(self.writer, SpillWriter):
             self.writer.taken()
@@ -501,12 +503,12 @@ class OutboundChannel:
         packer, first = self.packer, self._sealed
         if not packer.bodies:
             return
-        for record in packer.records(first):
-            if self.durable is None:
+        if self.durable is None:
+            for record in packer.records(first):
                 self.retention.add(record)
-            else:
-                assert self._ticket is not None
-                self.durable.take(record, self._ticket)
+        else:
+            assert packer.ticket is not None
+            self.durable.take(packer.record(first), packer.ticket)
         self._unpack()
 
     def _unpack(self) -> None:
@@ -519,12 +521,12 @@ class OutboundChannel:
     @property
     def pending_final(self) -> bool:
         """Whether messages that no record has yet can not be taken back."""
-        return bool(self.packer.bodies) and self._ticket is not None and self._ticket.final
+        return self.packer.ticket is not None and self.packer.ticket.final
 
     def take_back(self, first: int, error: NetChannelError) -> None:
         """The disk did not take the messages from number ``first`` on: they were not sent."""
-        if self._ticket is not None and self.packer.bodies:
-            self._ticket.error = error
+        if self.packer.ticket is not None:
+            self.packer.ticket.error = error
         self._unpack()
         self._sealed = first
         if self.closing is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .frames import ALONE, PACK_COUNT, PACK_LIMIT, pack
+from .frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pack
 from .retention import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .disk import Ticket
     from .frames import Body
 
 
@@ -26,7 +27,18 @@ class Packer:
     for instance, comes by `add`.
     """
 
-    __slots__ = ("_base", "_granted", "_size", "bodies", "context", "credit", "notes", "shared", "since")
+    __slots__ = (
+        "_base",
+        "_granted",
+        "_size",
+        "bodies",
+        "context",
+        "credit",
+        "notes",
+        "shared",
+        "since",
+        "ticket",
+    )
 
     def __init__(self) -> None:
         self.credit = 0
@@ -38,6 +50,7 @@ class Packer:
         self.bodies: list[Body] = []
         self.notes: dict[int, bytes] = {}  # by their place among the bodies
         self.context = b""
+        self.ticket: Ticket | None = None  # of all of them, if they are to be durable
         self.since = 0
         self.shared = 0  # bytes of the context that count
         self.credit = self._granted = self._base = self._size = 0
@@ -113,6 +126,13 @@ class Packer:
             done = place + 1
         if done < len(bodies):
             yield self._packed(first, done, len(bodies))
+
+    def record(self, first: int) -> Record:
+        """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
+        if len(self.bodies) == 1:
+            return next(self.records(first))
+        self.bodies = [b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies]
+        return self._packed(first, 0, len(self.bodies))
 
     def _packed(self, first: int, start: int, stop: int) -> Record:
         """The messages at places ``start`` to ``stop`` (excluded); the first of all brings what they share."""

@@ -45,6 +45,9 @@ class SpillWriter(Writer):
         # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
         return not self._full and not channel.packer.size and (not unsent or unsent[-1].log is not None)
 
+    def credit(self) -> int:
+        return self.channel.memory_bytes - self.channel.kept_bytes
+
     def taken(self) -> None:
         """The channel has taken a message: spill before the producer must wait."""
         if self._pressed():

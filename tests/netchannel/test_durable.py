@@ -191,6 +191,22 @@ async def test_the_schema_is_kept_with_the_messages(tmp_path: Path, free_address
         assert [received async for received in inbox] == [batch, batch]
 
 
+async def test_batches_of_all_sizes_share_a_sync(tmp_path: Path, free_address: str) -> None:
+    """CH-ARW-1, CH-BUF-3: those that are sent from where they are, too, together with small ones and alone."""
+    rows = [1, 20_000, 3, 25_000, 40_000, 2, 17_000, 17_001, 0, 200_000]
+    batches = [pa.record_batch({"n": pa.array(range(count), pa.int64())}) for count in rows]
+    policy = BufferPolicy(directory=tmp_path)
+    async with SenderServer() as sender:
+        outbox = sender.register_channel("c", to=free_address, buffer=policy)
+        await outbox.send_many(batches)
+        for batch in batches:
+            await outbox.send(batch)
+    async with SenderServer() as sender, ReceiverServer(free_address) as receiver:
+        inbox = receiver.register_channel("c")
+        await sender.register_channel("c", to=free_address, buffer=policy).close()
+        assert [received async for received in inbox] == 2 * batches
+
+
 async def test_another_stream_than_the_one_on_disk(tmp_path: Path, free_address: str) -> None:
     """CH-ACK-4: a stream that was asked for by name is not exchanged for the one that is there."""
     async with SenderServer() as sender:

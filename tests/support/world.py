@@ -278,7 +278,7 @@ class Producer:
     def send(self, value: Any, note: bytes = b"") -> Ticket | None:
         body = self.encoder.encode(value)
         if not note and self.channel.packer.take(body):
-            return None
+            return self.channel.packer.ticket
         self.channel.admit(body, self.encoder.context)
         if self.channel.schema is None and self.encoder.schema:
             self.channel.schema = self.encoder.schema
