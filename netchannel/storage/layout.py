@@ -29,11 +29,11 @@ This CRC is the segment's salt. An entry is a header of 88 bytes, a payload and 
 multiple of 8::
 
     magic u32 = 0x7A3C9E15 | kind u8 | flags u8 | zero u16 | length u64 | first u64 | end u64 | timestamp i64
-    size u64 | rows u64 | schema u64 | context u64 | durable u64 | payload CRC u32 | header CRC u32
+    size u64 | rows u64 | schema u64 | context u64 | durable u64 | payload sum u32 | header CRC u32
 
 The header's CRC is that of the 84 bytes before it; its seed is the CRC of the entry's offset as u64, seeded with the
-salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries. The payload's CRC
-covers the zeros too, its seed is 0. Kinds:
+salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries. The payload's sum
+is the lower half of XXH3-64 over it and the zeros. Kinds:
 
 * 1, RECORD: messages ``first`` to ``end`` (excluded). ``flags``, ``timestamp``, ``size`` and ``rows`` are the
   caller's. ``schema`` and ``context`` are offsets of BLOB entries of the same segment, 0 for none.
@@ -58,6 +58,8 @@ import zlib
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
+
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from .files import nbytes
 
@@ -98,7 +100,7 @@ class Entry(NamedTuple):
     schema: int
     context: int
     durable: int
-    payload_crc: int
+    payload_sum: int
 
 
 def folder_name(channel_id: str) -> str:
@@ -150,14 +152,20 @@ def _seed(offset: int, salt: int) -> int:
 
 
 def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) -> list[Buffer]:
-    """The buffers of an entry to be written at ``offset``; ``payload_crc`` is filled in here."""
-    crc = 0
-    for buffer in payload:
-        crc = zlib.crc32(buffer, crc)
+    """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here."""
     pad = _PAD[: padding(entry.length)]
-    crc = zlib.crc32(pad, crc)
-    head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], crc, 0)[:-4]
+    digest = xxh3_64()
+    for buffer in (*payload, pad):
+        digest.update(buffer)
+    payload_sum = digest.intdigest() & 0xFFFFFFFF
+    head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], payload_sum, 0)[:-4]
     return [head + _CRC.pack(zlib.crc32(head, _seed(offset, salt))), *payload, pad]
+
+
+def is_payload(data: Buffer, entry: Entry) -> bool:
+    """Whether ``data`` is the payload of ``entry``, with the zeros behind it."""
+    whole = nbytes(data) == entry.length + padding(entry.length)
+    return whole and xxh3_64_intdigest(data) & 0xFFFFFFFF == entry.payload_sum
 
 
 def unpack_entry(data: Buffer, at: int, offset: int, salt: int) -> Entry | None:

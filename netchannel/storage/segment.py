@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from .layout import (
     SEGMENT_HEADER,
     Entry,
     entry_bytes,
+    is_payload,
     padding,
     unpack_entry,
 )
@@ -106,10 +106,9 @@ def walk(file: File, salt: int, start: int, stop: int) -> Iterator[tuple[int, En
 
 
 def read_payload(file: File, offset: int, entry: Entry) -> memoryview | None:
-    """The payload of the entry at ``offset``; None if its CRC does not match."""
-    length = entry.length + padding(entry.length)
-    data = read_all(file, length, offset + ENTRY_HEADER)
-    if len(data) != length or zlib.crc32(data) != entry.payload_crc:
+    """The payload of the entry at ``offset``; None if it does not match its sum."""
+    data = read_all(file, entry.length + padding(entry.length), offset + ENTRY_HEADER)
+    if not is_payload(data, entry):
         return None
     return memoryview(data)[: entry.length]
 
