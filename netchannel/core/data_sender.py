@@ -92,6 +92,7 @@ class SenderData(Link):
         """Handshake bytes first, then as much of the channel as a write takes."""
         buffers = super().output()
         channel = self.channel
+        self.more = bool(buffers) and self.attached
         if not buffers and channel is not None and self.attached:
             channel.before_output()
             buffers = self._records(channel)
@@ -119,7 +120,8 @@ class SenderData(Link):
                 size += record.size if self._parts is None else 0
             else:
                 break
-        if channel.closing is not None and not retention.unsent and not self.end_sent and size < WRITE_LIMIT:
+        self.more = size >= WRITE_LIMIT
+        if channel.closing is not None and not retention.unsent and not (self.end_sent or self.more):
             ending = channel.ending()
             if ending is not None:
                 buffers.append(ending)

@@ -150,7 +150,9 @@ def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
 
 def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
     """A whole frame that carries no messages, e.g. an acknowledgement."""
-    return _joined(_fields(kind, len(payload), count=count, sequence=sequence), payload)
+    fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0, 0)
+    frame = _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields + payload
+    return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
 
 
 def blob(kind: Kind, payload: bytes) -> list[Buffer]:

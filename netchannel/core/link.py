@@ -95,6 +95,7 @@ class Core:
         self.due: dict[Worker, None] = {}
         self._complaints = Complaints()
         self.on_work: Callable[[], None] = lambda: None
+        self.on_urgent: Callable[[Link], None] = lambda link: None
 
     def complain(
         self, remote: str, now: float, text: str, *details: object, repeated: int = logging.DEBUG
@@ -113,6 +114,11 @@ class Core:
             if not self.dirty:
                 self.on_work()
             self.dirty[link] = None
+
+    def hurry(self, link: Link) -> None:
+        """The same, and at once if the adapter can: somebody may wait for the first word of ``link``."""
+        self.touch(link)
+        self.on_urgent(link)
 
     def request(self, worker: Worker) -> None:
         """Ask the adapter to begin a job of ``worker``, once per turn of the loop."""
@@ -134,8 +140,9 @@ class Link(ABC):
     """One connection. The adapter calls the verbs below and reads the attributes after each of them.
 
     ``connected`` comes at most once and first, ``lost`` exactly once and last, for a dial that failed too. While
-    ``writable`` the adapter writes `output` until it is empty; ``reading`` says whether it is to read at all. ``cause``
-    says what was wrong, if this side closes it for that; then it is the reason that counts, and not the adapter's.
+    ``writable`` the adapter writes `output`, and again if there is ``more``; ``reading`` says whether it is to read at
+    all. ``cause`` says what was wrong, if this side closes it for that; then it is the reason that counts, and not the
+    adapter's.
     """
 
     control = False
@@ -148,6 +155,7 @@ class Link(ABC):
         self.reading = True
         self.closing = Closing.OPEN
         self.cause = ""
+        self.more = False  # whether `output` has more than it gave
         self.replacement: Link | None = None
         self.deadline: Timer | None = None
         self._output: list[Buffer] = []

@@ -20,7 +20,7 @@ from netchannel.storage import Ending
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
 from .frames import ALONE, FRAME_LIMIT, Body, Kind, signal
-from .link import because, encodable, log, printable
+from .link import Closing, because, encodable, log, printable
 from .packing import MOST, Packer
 from .retention import Cold, Record, Retention
 from .spilling import SpillWriter
@@ -283,7 +283,8 @@ class OutboundChannel:
         alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
         if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
-        if not packer.bodies:
+        first = not packer.bodies
+        if first:
             packer.since = self.core.wall()
             packer.context = context
             if self.writer is None:
@@ -295,9 +296,18 @@ class OutboundChannel:
         ticket = packer.ticket
         if alone:
             self.seal()
-        else:
+        elif first and self._idle(body):
+            assert self.link is not None
+            self.core.hurry(self.link)
+        if packer.bodies:
             packer.grant(self._credit(context))
         return ticket
+
+    def _idle(self, body: Body) -> bool:
+        """The connection has nothing to do but ``body``, which is small: then there is nothing to gather it with."""
+        link = self.link
+        up = link is not None and link.attached and link.writable and link.closing is Closing.OPEN
+        return up and self.writer is None and self.received == self._sealed and len(body) <= ALONE
 
     def _credit(self, context: bytes) -> int:
         """How many bytes of messages may be taken without asking."""

@@ -15,7 +15,7 @@ LARGEST = 1 << 24
 """Sizes of what is pooled, in bytes; what is smaller or larger has memory of its own."""
 POOL_BYTES = 1 << 25
 """The memory that a pool keeps; what is needed beyond that is not used again."""
-_LOOKED_AT = 4
+_LOOKED_AT = 16
 """Of the buffers of a size, so many that were handed out longest ago are asked whether they are free."""
 
 

@@ -116,6 +116,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         while link.writable and (buffers := link.output()):
             self._runner.bytes_sent += sum(map(len, buffers))
             transport.writelines(buffers)
+            if not link.more:
+                break
         if link.closing is Closing.FLUSH and link.writable:
             transport.close()
 
@@ -151,6 +153,7 @@ class Runner:
         self._threads: ThreadPoolExecutor | None = None
         self._jobs = 0
         core.on_work = self._schedule
+        core.on_urgent = self._hurry
         core.timers.on_earlier = self._set_alarm
 
     def _schedule(self) -> None:
@@ -177,6 +180,10 @@ class Runner:
         for link in dirty:
             if link.adapter is not None:
                 self._apply(link.adapter)
+
+    def _hurry(self, link: Link) -> None:
+        if link.adapter is not None:
+            self._apply(link.adapter)
 
     def _apply(self, protocol: LinkProtocol) -> None:
         try:
@@ -285,3 +292,4 @@ class Runner:
             self._alarm.cancel()
         self.core.timers.on_earlier = lambda when: None
         self.core.on_work = lambda: None
+        self.core.on_urgent = lambda link: None

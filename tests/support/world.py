@@ -55,6 +55,7 @@ class World:
 
     def sender(self, name: str = "sender", *, secret: bytes | None = None) -> SenderCore:
         core = SenderCore(name, self.timing, self.wall, self.random.randbytes, secret)
+        core.on_urgent = self._write_now
         self.cores.append(core)
         return core
 
@@ -164,6 +165,10 @@ class World:
         for end in (there, here):
             end.link.connected(self.now)
             self._apply(end)
+
+    def _write_now(self, link: Link) -> None:
+        if link.adapter is not None and link.core not in self.stalled:
+            self._apply(link.adapter)
 
     def _apply(self, end: End) -> None:
         link = end.link
