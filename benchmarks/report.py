@@ -1,54 +1,77 @@
-"""What the runs come to: medians with their spread, ratios, targets; for people and as JSON."""
+"""Tables in Markdown from a run's figures: medians with their spread, ratios per round, targets.
+
+`python -m benchmarks.report docs/benchmarks.json` prints them; with a page behind it, they replace the page's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .rows import OURS, Row
-from .running import Run
+from .rows import COLUMNS, ROWS, Row
+from .targets import Rounds, per_round, spread
+
+BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+_SIDES = ("receiver", "sender", "broker")
 
 
-def figures(row: Row, runs: Sequence[Run]) -> dict[str, Any]:
-    """Of one contestant in one row."""
-    rates = sorted(run.rate() for run in runs)
-    middle = median(rates)
-    bytes_moved = row.work.size / 1e9
-    return {
-        "messages_per_s": middle,
-        "MB_per_s": middle * row.work.size / 1e6,
-        "spread": (rates[-1] - rates[0]) / middle,
-        "receiver_cpu_s_per_GB": median(run.received.cpu_s / run.received.measured for run in runs)
-        / bytes_moved,
-        "sender_cpu_s_per_GB": median(run.sent.cpu_s / run.sent.measured for run in runs) / bytes_moved,
-    }
+def report(data: Mapping[str, Any]) -> str:
+    """All of a run: the command, the machine, and a table per row."""
+    lines = [f"`{data['command']}`, at commit {data['commit']}", ""]
+    lines += [f"- {name}: {value}" for name, value in data["machine"].items()]
+    tables = [table(row, data["rows"][row.name]) for row in ROWS if row.name in data["rows"]]
+    return "\n".join([*lines, "", *tables])
 
 
-def table(row: Row, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row's contestants, the fastest first, beside ours; then what was to be reached."""
-    ours = found[OURS]["messages_per_s"]
+def table(row: Row, found: Mapping[str, Rounds]) -> str:
+    """A row's contestants, then what was to be reached."""
+    main = row.columns[0]
+    titles = [COLUMNS[column] for column in row.columns]
     lines = [
-        f"### {row.name}",
+        f"### {row.name[0].upper()}{row.name[1:]}",
         "",
-        "| | messages/s | MB/s | spread | processor s per GB, receiver + sender | netchannel is |",
-        "|---|---|---|---|---|---|",
+        f"| | {' | '.join(titles)} | {_beside(row)} | processor s per GB: receiver + sender |",
+        "|---" * (len(titles) + 3) + "|",
     ]
-    for name, of in sorted(found.items(), key=lambda item: -item[1]["messages_per_s"]):
-        cpu = f"{of['receiver_cpu_s_per_GB']:.2f} + {of['sender_cpu_s_per_GB']:.2f}"
-        ratio = "" if name == OURS else f"{ours / of['messages_per_s']:.2f} x"
-        lines.append(
-            f"| {name} | {of['messages_per_s']:,.0f} | {of['MB_per_s']:,.0f} | {of['spread']:.0%} | {cpu} | {ratio} |"
-        )
-    lines += ["", *[f"- {sentence}" for sentence in _reached(row, found)], ""]
-    return "\n".join(lines)
+    for name, rounds in found.items():
+        cells = [spread(rounds[column]) if column in rounds else "" for column in row.columns]
+        ratio = ""
+        if name != row.base and main in rounds:
+            ratio = spread(per_round(rounds[main], found[row.base][main]), " x")
+        lines.append(f"| {name} | {' | '.join(cells)} | {ratio} | {_processor(rounds)} |")
+    lines += ["", *[f"- {target.verdict(found)}" for target in row.targets]]
+    return "\n".join([*lines, ""] if row.targets else lines)
 
 
-def _reached(row: Row, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    sentences = []
-    for target in row.targets:
-        best = max(target.beside, key=lambda name: found[name]["messages_per_s"])
-        ratio = found[OURS]["messages_per_s"] / found[best]["messages_per_s"]
-        verdict = "reached" if ratio >= target.ratio else "**not reached**"
-        sentences.append(f"wanted: {target.ratio} x {best}; measured: {ratio:.2f} x: {verdict}")
-    return sentences
+def _beside(row: Row) -> str:
+    return f"{COLUMNS[row.columns[0]]} beside {row.base}"
+
+
+def _processor(rounds: Rounds) -> str:
+    figures = [rounds.get(f"{side}_cpu_s_per_GB") for side in _SIDES]
+    return " + ".join(f"{median(values):.2f}" for values in figures if values is not None)
+
+
+def renewed(page: str, figures: str) -> str:
+    """The page with these figures between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+
+
+def main() -> None:
+    """Print the tables, or put them into a page."""
+    data, *page = map(Path, sys.argv[1:])
+    figures = report(json.loads(data.read_text()))
+    if not page:
+        print(figures)
+        return
+    page[0].write_text(renewed(page[0].read_text(), figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,78 +1,141 @@
-"""Runs of contestants: two processes each, one per core, in turns, so that what disturbs one disturbs all."""
+"""Runs of contestants: a receiving and a sending process, each on a core of its own."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .work import Result, Work
 
 ROOT = Path(__file__).parent.parent
-DEADLINE_S = 120
+ENDS_WITHIN_S = 10
 RECEIVER_CORE, SENDER_CORE = 1, 0
+
+Measures = dict[str, float]
 
 
 class Failed(Exception):
     """A contestant's process ended badly, or lost a message."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """Both sides of one run."""
+@dataclass(frozen=True)
+class Contestant:
+    """A module with functions for both sides.
 
-    received: Result
-    sent: Result
+    ``pairs``: so many pairs of processes at once, whose cores alternate. ``broker``: with a third process between the
+    two. ``alone``: one process only. ``follows``: who has gone before in the same round, whose figures both sides get
+    as the option "followed".
+    """
 
-    def rate(self) -> float:
-        """Messages a second, as the receiver saw them."""
-        return self.received.rate()
+    module: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    pairs: int = 1
+    broker: bool = False
+    alone: bool = False
+    follows: str = ""
 
 
-def run(name: str, work: Work) -> Run:
+def run(contestant: Contestant, work: Work, sides: tuple[str, str] = ("receive", "send")) -> Measures:
     """Let a contestant do ``work`` once."""
-    settings = json.dumps(dataclasses.asdict(work))
-    with _process("receive", name, settings, core=RECEIVER_CORE) as receiver:
-        address = _line(receiver, name)["address"]
-        with _process("send", name, settings, address, core=SENDER_CORE) as sender:
-            sent = Result(**_line(sender, name))
-            received = Result(**_line(receiver, name))
-    if received.messages != sent.messages:
-        raise Failed(f"{name}: {sent.messages} messages were sent, {received.messages} arrived")
-    return Run(received, sent)
+    work = replace(work, options={**work.options, **contestant.options})
+    if not contestant.broker:
+        return _run(contestant, work, sides)
+    from .broker import nats_server
+
+    with nats_server() as broker:
+        work = replace(work, options={**work.options, "broker": broker.address})
+        before = broker.cpu_s()
+        measures = _run(contestant, work, sides)
+        gigabytes = measures["messages"] * work.size / 1e9
+        return measures | {"broker_cpu_s_per_GB": (broker.cpu_s() - before) / gigabytes}
+
+
+def _run(contestant: Contestant, work: Work, sides: tuple[str, str]) -> Measures:
+    module, settings = contestant.module, json.dumps(asdict(work))
+    receive, send = sides
+    with ExitStack() as stack:
+
+        def start(function: str, core: int) -> _Side:
+            return stack.enter_context(_side(function, module, settings, core))
+
+        cores = [(RECEIVER_CORE, SENDER_CORE), (SENDER_CORE, RECEIVER_CORE)] * contestant.pairs
+        cores = cores[: contestant.pairs]
+        receivers = [] if contestant.alone else [start(receive, core) for core, _ in cores]
+        senders = [start(send, core) for _, core in cores]
+        addresses = [receiver.hear()["address"] for receiver in receivers] or [""]
+        for sender in senders:
+            sender.hear()
+        for sender, address in zip(senders, addresses, strict=True):
+            sender.tell(address)
+        sent = [Result(**sender.hear()) for sender in senders]
+        received = [Result(**receiver.hear()) for receiver in receivers]
+        for side in (*senders, *receivers):
+            side.end()
+    arrived, gone = (sum(result.messages for result in results) for results in (received, sent))
+    if received and arrived != gone:
+        raise Failed(f"{module}: {gone} messages were sent, {arrived} arrived")
+    return _total([_merged(*results) for results in zip(sent, received or [Result()], strict=True)]) | {
+        "messages": gone
+    }
+
+
+def _merged(sent: Result, received: Result) -> Measures:
+    return sent.measures | received.measures
+
+
+def _total(pairs: list[Measures]) -> Measures:
+    """Of all pairs: what is per second adds up, and all else is the mean."""
+    return {
+        name: sum(pair[name] for pair in pairs) / (1 if name.endswith("_per_s") else len(pairs))
+        for name in pairs[0]
+    }
+
+
+class _Side:
+    """A process, and what is said between us."""
+
+    def __init__(self, process: subprocess.Popen[str], module: str) -> None:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._process, self._module = process, module
+        self._out, self._in = process.stdout, process.stdin
+
+    def hear(self) -> dict[str, Any]:
+        line = self._out.readline()
+        if not line:
+            status = self._process.wait(ENDS_WITHIN_S)
+            raise Failed(f"{self._module}: a process ended before it had a result (exit {status})")
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def tell(self, what: str) -> None:
+        self._in.write(json.dumps(what) + "\n")
+        self._in.flush()
+
+    def end(self) -> None:
+        self._process.wait(ENDS_WITHIN_S)
 
 
 @contextmanager
-def _process(*arguments: str, core: int) -> Iterator[subprocess.Popen[str]]:
+def _side(function: str, module: str, settings: str, core: int) -> Iterator[_Side]:
     def pin() -> None:
         os.sched_setaffinity(0, {core})
 
-    process = subprocess.Popen(
-        ["timeout", str(DEADLINE_S), sys.executable, "-m", "benchmarks.side", *arguments],
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.side", function, module, settings],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=pin if (os.cpu_count() or 1) > 1 else None,  # noqa: PLW1509 - one call, no threads yet
-    )
-    try:
-        yield process
-        process.wait(DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def _line(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise Failed(f"{name}: a process ended before it had a result (exit {process.wait()})")
-    return json.loads(line)  # type: ignore[no-any-return]
+    ) as process:
+        try:
+            yield _Side(process, module)
+        finally:
+            process.kill()

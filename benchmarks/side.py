@@ -1,4 +1,8 @@
-"""A contestant's process: `python -m benchmarks.side receive ours '{"size": 64}'`; it speaks in lines of JSON."""
+"""A contestant's process; it speaks in lines of JSON.
+
+`python -m benchmarks.side receive .contestants.ours '{"size": 64}'` says where it listens and does its work. Given
+`send` instead, it says that it is there, and reads from stdin where to.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,16 @@ import dataclasses
 import importlib
 import inspect
 import json
+import signal
 import sys
 from typing import Any
 
 import uvloop
 
 from .work import Work
+
+DEADLINE_S = 180
+"""Then the kernel ends what hangs."""
 
 
 def say(what: dict[str, Any]) -> None:
@@ -21,13 +29,15 @@ def say(what: dict[str, Any]) -> None:
 
 def main() -> None:
     """Do one side of one run."""
-    role, name, settings, *address = sys.argv[1:]
+    signal.alarm(DEADLINE_S)
+    name, module, settings = sys.argv[1:]
+    function = getattr(importlib.import_module(module, __package__), name)
     work = Work(**json.loads(settings))
-    function = getattr(importlib.import_module(f"benchmarks.contestants.{name}"), role)
-    arguments: list[Any] = [work, *address]
-    if role == "receive":
-        arguments.append(lambda where: say({"address": where}))
-    result = function(*arguments)
+    if "ready" in inspect.signature(function).parameters:
+        result = function(work, lambda address: say({"address": address}))
+    else:
+        say({})
+        result = function(work, json.loads(sys.stdin.readline()))
     if inspect.isawaitable(result):
         result = uvloop.run(result)
     say(dataclasses.asdict(result))

@@ -9,15 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
-from benchmarks.work import Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.work import Result, Work
 
 
 class _Server(pyarrow.flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, work: Work) -> None:
         super().__init__("grpc://127.0.0.1:0")
-        self.watch = Watch(work)
+        self.watching = watch(work)
         self.done = threading.Event()
-        self._look = self.watch.look()
+        self._look = self.watching.look()
         self._arrow = work.arrow
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -31,21 +32,21 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
     with _Server(work) as server:
         ready(f"grpc://127.0.0.1:{server.port}")
         server.done.wait()
-        return server.watch.result()
+        return server.watching.result()  # type: ignore[no-any-return]
 
 
 def send(work: Work, address: str) -> Result:
     """Put one stream of batches."""
-    pace = Pace(work)
+    pacing = pace(work)
     batches = work.messages()
     if not work.arrow:
         batches = [pa.record_batch({"b": pa.array([message], pa.binary())}) for message in batches]
     with pyarrow.flight.connect(address) as client:
         writer, reader = client.do_put(pyarrow.flight.FlightDescriptor.for_path("b"), batches[0].schema)
         with writer:
-            for _ in pace.rounds():
+            for _ in pacing:
                 for batch in batches:
                     writer.write_batch(batch)
             writer.done_writing()
             reader.read()
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import grpc.aio
 
-from benchmarks.work import Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.work import Result, Work
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -19,8 +20,8 @@ def _same(data: bytes) -> bytes:
 
 async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Take one stream."""
-    watch = Watch(work)
-    look = watch.look()
+    watching = watch(work)
+    look = watching.look()
     done = asyncio.Event()
 
     async def take(messages: AsyncIterator[bytes], _: object) -> bytes:
@@ -37,18 +38,18 @@ async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     ready(f"127.0.0.1:{port}")
     await done.wait()
     await server.stop(1)
-    return watch.result()
+    return watching.result()  # type: ignore[no-any-return]
 
 
 async def send(work: Work, address: str) -> Result:
     """Put one stream."""
-    pace = Pace(work)
+    pacing = pace(work)
 
     async def produce() -> AsyncIterator[bytes]:
-        for messages in pace.rounds():
+        async for messages in pacing:
             for message in messages:
                 yield message
 
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         await channel.stream_unary("/b/put", _same, _same)(produce())
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]

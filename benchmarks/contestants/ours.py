@@ -5,29 +5,68 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import netchannel
-from benchmarks.work import Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.trips import Echoes, Trips
+from benchmarks.work import Result, Work
+
+
+def congestion_control(work: Work) -> str | None:
+    """Ours, or with the option "same_sockets" what the system has for all."""
+    return None if work.options.get("same_sockets") else "cubic"
 
 
 async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Iterate over a channel until it ends."""
-    async with netchannel.ReceiverServer(work.options.get("listen", "127.0.0.1:0")) as receiver:
-        inbox = receiver.register_channel("c", codec="arrow" if work.arrow else "bytes")
+    async with netchannel.ReceiverServer() as receiver:
+        inbox = receiver.register_channel("c", codec=work.codec)
         ready(receiver.address)
-        watch = Watch(work)
-        look = watch.look()
+        watching = watch(work)
+        look = watching.look()
         async for message in inbox:
             look(message)
-    return watch.result()
+    return watching.result()  # type: ignore[no-any-return]
 
 
 async def send(work: Work, address: str) -> Result:
     """Await `send` for each, and the end's acknowledgement."""
-    congestion_control = None if work.options.get("same_sockets") else "cubic"
-    async with netchannel.SenderServer(congestion_control=congestion_control) as sender:
-        outbox = sender.register_channel("c", to=address, codec="arrow" if work.arrow else "bytes")
-        pace = Pace(work)
-        for messages in pace.rounds():
+    async with netchannel.SenderServer(congestion_control=congestion_control(work)) as sender:
+        outbox = sender.register_channel("c", to=address, codec=work.codec)
+        await outbox.attached()
+        pacing = pace(work)
+        async for messages in pacing:
             for message in messages:
                 await outbox.send(message)
         await outbox.close()
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]
+
+
+async def echo(work: Work, ready: Callable[[str], None]) -> Result:
+    """Send back what comes, over a second channel; the first message says where to."""
+    echoes = Echoes(work)
+    async with netchannel.ReceiverServer() as receiver, netchannel.SenderServer() as sender:
+        inbox = receiver.register_channel("there", codec="bytes")
+        ready(receiver.address)
+        back = bytes(await inbox.recv()).decode()
+        outbox = sender.register_channel("back", to=back, codec="bytes")
+        async for message in inbox:
+            await outbox.send(message)
+            echoes.count += 1
+        await outbox.close()
+    return echoes.result()
+
+
+async def ask(work: Work, address: str) -> Result:
+    """One message there and back, and then the next."""
+    async with netchannel.ReceiverServer() as receiver, netchannel.SenderServer() as sender:
+        inbox = receiver.register_channel("back", codec="bytes")
+        outbox = sender.register_channel("there", to=address, codec="bytes")
+        await outbox.send(receiver.address.encode())
+        trips = Trips(work)
+        message: bytes | None = trips.begin()
+        while message is not None:
+            await outbox.send(message)
+            message = trips.turn(await inbox.recv())
+        await outbox.close()
+        async for late in inbox:
+            raise ValueError(f"an answer too many: {bytes(late)!r}")
+    return trips.result()

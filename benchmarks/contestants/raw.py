@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.work import Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.work import Result, Work
 
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
@@ -17,15 +18,15 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
         ready(f"127.0.0.1:{server.getsockname()[1]}")
         connection, _ = server.accept()
         with connection:
-            watch = Watch(work)
-            look = watch.look()
+            watching = watch(work)
+            look = watching.look()
             message = memoryview(bytearray(work.size))
             while True:
                 filled = 0
                 while filled < work.size:
                     got = connection.recv_into(message[filled:])
                     if not got:
-                        return watch.result()
+                        return watching.result()  # type: ignore[no-any-return]
                     filled += got
                 look(message)
 
@@ -34,16 +35,16 @@ def send(work: Work, address: str) -> Result:
     """Send all."""
     work = replace(work, arrow=False)
     host, port = address.split(":")
-    pace = Pace(work)
+    pacing = pace(work)
     with socket.socket() as connection:
         _choose(connection, work)
         connection.connect((host, int(port)))
-        for messages in pace.rounds():
+        for messages in pacing:
             for message in messages:
                 connection.sendall(message)
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]
 
 
 def _choose(sock: socket.socket, work: Work) -> None:

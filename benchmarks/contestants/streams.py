@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from benchmarks.work import Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.work import Result, Work
 
 
 async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Read length and message until the end."""
-    watch = Watch(work)
-    look = watch.look()
+    watching = watch(work)
+    look = watching.look()
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,20 +28,20 @@ async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     ready(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     await done.wait()
     server.close()
-    return watch.result()
+    return watching.result()  # type: ignore[no-any-return]
 
 
 async def send(work: Work, address: str) -> Result:
     """Write both, and drain."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    pace = Pace(work)
+    pacing = pace(work)
     length = work.size.to_bytes(4, "little")
-    for messages in pace.rounds():
+    async for messages in pacing:
         for message in messages:
             writer.writelines((length, message))
             await writer.drain()
     writer.write_eof()
     await reader.read()
     writer.close()
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]

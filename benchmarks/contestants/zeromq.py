@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import zmq
 
-from benchmarks.work import END, Pace, Result, Watch, Work
+from benchmarks.measuring import pace, watch
+from benchmarks.trips import Echoes, Trips
+from benchmarks.work import END, Result, Work
 
 COPY_BELOW = 1 << 16  # pyzmq's own default for when copying is cheaper
 
@@ -18,27 +20,52 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         ready(f"tcp://127.0.0.1:{port}")
-        watch = Watch(work)
-        look = watch.look()
+        watching = watch(work)
+        look = watching.look()
         copy = work.size < COPY_BELOW
         schema = work.messages()[0].schema if work.arrow else None
         recv = pull.recv
         while True:
             message: Any = recv(copy=copy)
             if len(message) == 1:
-                return watch.result()
+                return watching.result()  # type: ignore[no-any-return]
             data = message if copy else message.buffer
             look(data if schema is None else pa.ipc.read_record_batch(pa.py_buffer(data), schema))
 
 
 def send(work: Work, address: str) -> Result:
     """Push, then the end, and wait until the context has flushed both."""
-    pace = Pace(work)
     with zmq.Context() as context, context.socket(zmq.PUSH) as push:
         push.connect(address)
         copy = work.size < COPY_BELOW
-        for messages in pace.rounds():
+        pacing = pace(work)
+        for messages in pacing:
             for message in messages:
-                push.send(message.serialize() if work.arrow else message, copy=copy)
+                push.send(message.serialize() if work.arrow else message, copy=copy, track=False)
         push.send(END)
-    return pace.result()
+    return pacing.result()  # type: ignore[no-any-return]
+
+
+def echo(work: Work, ready: Callable[[str], None]) -> Result:
+    """Send back what comes, over a pair of sockets."""
+    echoes = Echoes(work)
+    with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+        port = pair.bind_to_random_port("tcp://127.0.0.1")
+        ready(f"tcp://127.0.0.1:{port}")
+        while (message := pair.recv()) != END:
+            pair.send(message)
+            echoes.count += 1
+    return echoes.result()
+
+
+def ask(work: Work, address: str) -> Result:
+    """One message there and back, and then the next."""
+    trips = Trips(work)
+    with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+        pair.connect(address)
+        message: bytes | None = trips.begin()
+        while message is not None:
+            pair.send(message)
+            message = trips.turn(pair.recv())
+        pair.send(END)
+    return trips.result()

@@ -1,0 +1,111 @@
+"""As many messages as go through: who sends them, and how receivers look at them, all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from .work import Result, Work, Wrong
+
+WHOLE_EACH = 61
+"""One message in so many is compared as a whole, and not only by its first byte or value."""
+
+
+class Pace:
+    """A sender's: lists of messages until the time is over. Several tasks may iterate over the same one."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._messages = work.messages()
+        self._start = 0.0
+        self._marks: tuple[float, float, int] | None = (
+            None  # when the warm-up was over: time, processor time, sent
+        )
+        self.sent = 0
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """What is to be sent next, for senders that block."""
+        self._start = self._start or time.perf_counter()
+        warm = self._start + self._work.warm_up
+        end = warm + self._work.seconds
+        while (now := time.perf_counter()) < end:
+            if self._marks is None and now >= warm:
+                self._marks = now, time.process_time(), self.sent
+            yield self._messages
+            self.sent += len(self._messages)
+
+    async def __aiter__(self) -> AsyncIterator[list[Any]]:
+        """The same, for coroutines."""
+        for messages in self:
+            yield messages
+
+    def result(self) -> Result:
+        """When everything is through."""
+        assert self._marks is not None
+        _, cpu, sent = self._marks
+        gigabytes = (self.sent - sent) * self._work.size / 1e9
+        return Result(self.sent, {"sender_cpu_s_per_GB": (time.process_time() - cpu) / gigabytes})
+
+
+class Watch:
+    """A receiver's eye: sees every message, in order, and takes the time after the warm-up."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._marks: list[tuple[float, float]] = []  # once per round of the pattern
+        self._positions: list[Callable[[], int]] = []
+
+    def look(self) -> Callable[[Any], None]:
+        """A function that is given every message of one stream."""
+        first, equal = (_first_value, pa.RecordBatch.equals) if self._work.arrow else (_first_byte, _equal)
+        pattern, due, marks = self._work.pattern, 0, self._marks
+        last = self._work.messages()[-1]
+        whole_each = max(1, WHOLE_EACH // pattern)
+
+        def look(message: Any) -> None:
+            nonlocal due
+            if first(message) != due:
+                raise Wrong(f"message {first(message)} came where {due} was due, in round {len(marks)}")
+            due += 1
+            if due == pattern:
+                due = 0
+                if len(marks) % whole_each == 0 and not equal(message, last):
+                    raise Wrong(f"a message was changed, in round {len(marks)}")
+                marks.append((time.perf_counter(), time.process_time()))
+
+        self._positions.append(lambda: due)
+        return look
+
+    def result(self) -> Result:
+        """Of the rounds after the warm-up."""
+        work, marks = self._work, self._marks
+        messages = len(marks) * work.pattern + sum(position() for position in self._positions)
+        timed = [mark for mark in marks if mark[0] >= marks[0][0] + work.warm_up]
+        if len(timed) < 2:
+            raise Wrong(f"{messages} messages are too few to measure: {len(timed)} rounds after the warm-up")
+        seconds, cpu = (last - first for first, last in zip(timed[0], timed[-1], strict=True))
+        measured = (len(timed) - 1) * work.pattern
+        gigabytes = measured * work.size / 1e9
+        return Result(
+            messages,
+            {
+                "messages_per_s": measured / seconds,
+                "MB_per_s": gigabytes * 1e3 / seconds,
+                "receiver_cpu_s_per_GB": cpu / gigabytes,
+            },
+        )
+
+
+def _first_byte(message: Any) -> int:
+    return message[0]  # type: ignore[no-any-return]
+
+
+def _first_value(batch: pa.RecordBatch) -> int:
+    return batch.column(0)[0].as_py()  # type: ignore[no-any-return]
+
+
+def _equal(message: Any, other: bytes) -> bool:
+    return bytes(message) == other
