@@ -18,7 +18,7 @@ from .work import Work
 
 DIGITS = 5
 """Of a figure in the file."""
-QUICK_SECONDS, QUICK_WARM_UP = 0.3, 0.1
+QUICK_SECONDS, QUICK_WARM_UP = 0.5, 0.1
 
 
 def measured(row: Row, rounds: int, shorten: Callable[[Row], Work]) -> dict[str, dict[str, list[float]]]:
@@ -51,12 +51,12 @@ def _quick(row: Row) -> Work:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two short rounds, of less")
+    parser.add_argument("--quick", action="store_true", help="one short round, of less")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs; 5")
     parser.add_argument("--row", action="append", default=[], help="only rows whose name begins so")
     parser.add_argument("--json", type=Path, help="where the figures of all rounds go as well")
     given = parser.parse_args()
-    rounds = given.rounds or (2 if given.quick else 5)
+    rounds = given.rounds or (1 if given.quick else 5)
     rows = [row for row in ROWS if not given.row or row.name.startswith(tuple(given.row))]
     data = {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),

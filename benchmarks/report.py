@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .rows import COLUMNS, ROWS, Row
-from .targets import Rounds, per_round, spread
+from .measures import TITLES, Rounds, per_round, spread
+from .rows import OURS, ROWS, Row
 
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 _SIDES = ("receiver", "sender", "broker")
@@ -29,26 +29,29 @@ def report(data: Mapping[str, Any]) -> str:
 
 def table(row: Row, found: Mapping[str, Rounds]) -> str:
     """A row's contestants, then what was to be reached."""
-    main = row.columns[0]
-    titles = [COLUMNS[column] for column in row.columns]
-    lines = [
-        f"### {row.name[0].upper()}{row.name[1:]}",
-        "",
-        f"| | {' | '.join(titles)} | {_beside(row)} | processor s per GB: receiver + sender |",
-        "|---" * (len(titles) + 3) + "|",
-    ]
+    titles = ["", *(TITLES[column] for column in row.columns)]
+    if len(found) > 1:
+        titles.append("netchannel beside it" if row.base == OURS else f"beside {row.base}")
+    if any(_processor(rounds) for rounds in found.values()):
+        titles.append("processor s per GB: receiver + sender")
+    lines = [f"### {row.name[0].upper()}{row.name[1:]}", "", _line(titles), "|---" * len(titles) + "|"]
     for name, rounds in found.items():
-        cells = [spread(rounds[column]) if column in rounds else "" for column in row.columns]
-        ratio = ""
-        if name != row.base and main in rounds:
-            ratio = spread(per_round(rounds[main], found[row.base][main]), " x")
-        lines.append(f"| {name} | {' | '.join(cells)} | {ratio} | {_processor(rounds)} |")
-    lines += ["", *[f"- {target.verdict(found)}" for target in row.targets]]
-    return "\n".join([*lines, ""] if row.targets else lines)
+        figures = [spread(rounds[column]) if column in rounds else "" for column in row.columns]
+        lines.append(_line([name, *figures, _beside(row, found, name), _processor(rounds)][: len(titles)]))
+    return "\n".join([*lines, "", *(f"- {target.verdict(found)}" for target in row.targets)]).strip() + "\n"
 
 
-def _beside(row: Row) -> str:
-    return f"{COLUMNS[row.columns[0]]} beside {row.base}"
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _beside(row: Row, found: Mapping[str, Rounds], name: str) -> str:
+    """Ours beside a peer; of what is ours alone, each beside the first."""
+    main = row.columns[0]
+    if name == row.base:
+        return ""
+    pair = found[name][main], found[row.base][main]
+    return spread(per_round(*(reversed(pair) if row.base == OURS else pair)), " x")
 
 
 def _processor(rounds: Rounds) -> str:

@@ -38,7 +38,7 @@ def main() -> None:
     else:
         say({})
         result = function(work, json.loads(sys.stdin.readline()))
-    if inspect.isawaitable(result):
+    if inspect.iscoroutine(result):
         result = uvloop.run(result)
     say(dataclasses.asdict(result))
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-Rounds = Mapping[str, Sequence[float]]
-"""A contestant's measures by name, each with its value in every round."""
+from .measures import TITLES, Rounds, per_round, spread
 
 
 @dataclass(frozen=True)
 class AtLeast:
-    """``of`` is at least ``ratio`` times as high as the highest of ``beside``."""
+    """``measure`` of ``of`` is at least ``ratio`` times as high as the highest of ``beside``.
+
+    ``beside_measure``: what of theirs it is put beside, if not the same.
+    """
 
     ratio: float
     beside: tuple[str, ...]
@@ -22,37 +24,37 @@ class AtLeast:
 
     def verdict(self, found: Mapping[str, Rounds]) -> str:
         """A sentence with both numbers."""
-        measure = self.beside_measure or self.measure
-        best = max(self.beside, key=lambda name: median(found[name][measure]))
-        ratios = per_round(found[self.of][self.measure], found[best][measure])
-        reached = median(ratios) >= self.ratio
+        theirs = self.beside_measure or self.measure
+        best = max(self.beside, key=lambda name: median(found[name][theirs]))
+        ratios = per_round(found[self.of][self.measure], found[best][theirs])
         return _sentence(
-            f"{self.measure}: wanted at least {self.ratio} x {best}", spread(ratios, " x"), reached
+            self.measure, f"least {self.ratio} x {best}", spread(ratios, " x"), median(ratios) >= self.ratio
         )
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """``of`` is at most ``ratio`` times as high as the lowest of ``beside``."""
+    """``measure`` of ``of`` is at most ``ratio`` times as high as that of ``beside``."""
 
     ratio: float
-    beside: tuple[str, ...]
+    beside: str
     measure: str
     of: str
 
     def verdict(self, found: Mapping[str, Rounds]) -> str:
         """A sentence with both numbers."""
-        best = min(self.beside, key=lambda name: median(found[name][self.measure]))
-        ratios = per_round(found[self.of][self.measure], found[best][self.measure])
-        reached = median(ratios) <= self.ratio
+        ratios = per_round(found[self.of][self.measure], found[self.beside][self.measure])
         return _sentence(
-            f"{self.measure}: wanted at most {self.ratio} x {best}", spread(ratios, " x"), reached
+            self.measure,
+            f"most {self.ratio} x {self.beside}",
+            spread(ratios, " x"),
+            median(ratios) <= self.ratio,
         )
 
 
 @dataclass(frozen=True)
 class Within:
-    """``of`` is at most ``limit``."""
+    """``measure`` of ``of`` is at most ``limit``."""
 
     limit: float
     measure: str
@@ -61,28 +63,12 @@ class Within:
     def verdict(self, found: Mapping[str, Rounds]) -> str:
         """A sentence with both numbers."""
         values = found[self.of][self.measure]
-        return _sentence(
-            f"{self.measure}: wanted at most {self.limit}", spread(values), median(values) <= self.limit
-        )
+        return _sentence(self.measure, f"most {self.limit}", spread(values), median(values) <= self.limit)
 
 
 Target = AtLeast | AtMost | Within
 
 
-def per_round(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Ratios of what was measured one after the other."""
-    return [value / other for value, other in zip(values, others, strict=True)]
-
-
-def spread(values: Sequence[float], unit: str = "") -> str:
-    """The median, and from the lowest to the highest."""
-    return f"{number(median(values))}{unit} ({number(min(values))} to {number(max(values))})"
-
-
-def number(value: float) -> str:
-    """Three digits at least, for people."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
-
-
-def _sentence(wanted: str, measured: str, reached: bool) -> str:
-    return f"{wanted}; measured {measured}: {'reached' if reached else '**not reached**'}"
+def _sentence(measure: str, wanted: str, measured: str, reached: bool) -> str:
+    verdict = "reached" if reached else "**not reached**"
+    return f"{TITLES[measure]}: wanted at {wanted}; measured {measured}: {verdict}"

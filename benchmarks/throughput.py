@@ -13,6 +13,9 @@ from .work import Result, Work, Wrong
 WHOLE_EACH = 61
 """One message in so many is compared as a whole, and not only by its first byte or value."""
 
+LEAST_ROUNDS = 3
+"""Of all different messages, however slow: fewer could not be measured."""
+
 
 class Pace:
     """A sender's: lists of messages until the time is over. Several tasks may iterate over the same one."""
@@ -31,7 +34,8 @@ class Pace:
         self._start = self._start or time.perf_counter()
         warm = self._start + self._work.warm_up
         end = warm + self._work.seconds
-        while (now := time.perf_counter()) < end:
+        least = LEAST_ROUNDS * len(self._messages)
+        while (now := time.perf_counter()) < end or self.sent < least:
             if self._marks is None and now >= warm:
                 self._marks = now, time.process_time(), self.sent
             yield self._messages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from typing import Any
+from unittest import mock
 
 import netchannel
 from benchmarks.contestants import ours
@@ -13,18 +14,6 @@ from benchmarks.work import Result, Work
 from .plain_file import Clock
 
 receive = ours.receive
-
-
-class _Syncs:
-    """Counts the calls of `os.fdatasync`, wherever they come from."""
-
-    def __init__(self) -> None:
-        self._sync = os.fdatasync
-        self.count = 0
-
-    def __call__(self, file: int) -> None:
-        self.count += 1
-        self._sync(file)
 
 
 async def send(work: Work, address: str) -> Result:
@@ -37,11 +26,11 @@ async def send(work: Work, address: str) -> Result:
                 "c", to=address, codec="bytes", buffer=netchannel.BufferPolicy(directory=directory)
             )
             await outbox.attached()
-            os.fdatasync = syncs = _Syncs()
-            clock = Clock(work)
-            while clock.more():
-                await outbox.send_many(batch)
-                sent += len(batch)
-            measures = clock.result(sent, syncs.count)
+            with mock.patch("os.fdatasync", wraps=os.fdatasync) as syncs:
+                clock = Clock(work)
+                while clock.more():
+                    await outbox.send_many(batch)
+                    sent += len(batch)
+                measures = clock.result(sent, syncs.call_count)
             await outbox.close()
     return Result(sent, measures)
