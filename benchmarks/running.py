@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .work import Result, Work
+from .work import Result, TooFew, Work
 
 ROOT = Path(__file__).parent.parent
 ENDS_WITHIN_S = 10
+ATTEMPTS = 3
+"""On a busy machine it may be that nothing is left to measure when a sender's time is over."""
 RECEIVER_CORE, SENDER_CORE = 1, 0
 
 Measures = dict[str, float]
@@ -45,6 +47,15 @@ class Contestant:
 def run(contestant: Contestant, work: Work, sides: tuple[str, str] = ("receive", "send")) -> Measures:
     """Let a contestant do ``work`` once."""
     work = replace(work, options={**work.options, **contestant.options})
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _attempt(contestant, work, sides)
+        except TooFew as error:
+            print(f"{contestant.module}: {error}; once more", file=sys.stderr)
+    return _attempt(contestant, work, sides)
+
+
+def _attempt(contestant: Contestant, work: Work, sides: tuple[str, str]) -> Measures:
     if not contestant.broker:
         return _run(contestant, work, sides)
     from .broker import nats_server
@@ -112,7 +123,10 @@ class _Side:
         if not line:
             status = self._process.wait(ENDS_WITHIN_S)
             raise Failed(f"{self._module}: a process ended before it had a result (exit {status})")
-        return json.loads(line)  # type: ignore[no-any-return]
+        heard: dict[str, Any] = json.loads(line)
+        if "again" in heard:
+            raise TooFew(heard["again"])
+        return heard
 
     def tell(self, what: str) -> None:
         self._in.write(json.dumps(what) + "\n")

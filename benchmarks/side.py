@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from .work import Work
+from .work import TooFew, Work
 
 DEADLINE_S = 180
 """Then the kernel ends what hangs."""
@@ -34,12 +34,17 @@ def main() -> None:
     function = getattr(importlib.import_module(module, __package__), name)
     work = Work(**json.loads(settings))
     if "ready" in inspect.signature(function).parameters:
-        result = function(work, lambda address: say({"address": address}))
+        arguments: tuple[Any, ...] = (lambda address: say({"address": address}),)
     else:
         say({})
-        result = function(work, json.loads(sys.stdin.readline()))
-    if inspect.iscoroutine(result):
-        result = uvloop.run(result)
+        arguments = (json.loads(sys.stdin.readline()),)
+    try:
+        result = function(work, *arguments)
+        if inspect.iscoroutine(result):
+            result = uvloop.run(result)
+    except TooFew as error:
+        say({"again": str(error)})
+        return
     say(dataclasses.asdict(result))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .work import Result, Work, Wrong
+from .work import Result, TooFew, Work, Wrong
 
 WHOLE_EACH = 61
 """One message in so many is compared as a whole, and not only by its first byte or value."""
@@ -24,9 +24,7 @@ class Pace:
         self._work = work
         self._messages = work.messages()
         self._start = 0.0
-        self._marks: tuple[float, float, int] | None = (
-            None  # when the warm-up was over: time, processor time, sent
-        )
+        self._warm: tuple[float, int] | None = None  # processor time, and sent, when the warm-up was over
         self.sent = 0
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -36,8 +34,8 @@ class Pace:
         end = warm + self._work.seconds
         least = LEAST_ROUNDS * len(self._messages)
         while (now := time.perf_counter()) < end or self.sent < least:
-            if self._marks is None and now >= warm:
-                self._marks = now, time.process_time(), self.sent
+            if self._warm is None and now >= warm:
+                self._warm = time.process_time(), self.sent
             yield self._messages
             self.sent += len(self._messages)
 
@@ -48,8 +46,8 @@ class Pace:
 
     def result(self) -> Result:
         """When everything is through."""
-        assert self._marks is not None
-        _, cpu, sent = self._marks
+        assert self._warm is not None
+        cpu, sent = self._warm
         gigabytes = (self.sent - sent) * self._work.size / 1e9
         return Result(self.sent, {"sender_cpu_s_per_GB": (time.process_time() - cpu) / gigabytes})
 
@@ -59,6 +57,7 @@ class Watch:
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._last = work.messages()[-1]
         self._marks: list[tuple[float, float]] = []  # once per round of the pattern
         self._positions: list[Callable[[], int]] = []
 
@@ -66,7 +65,7 @@ class Watch:
         """A function that is given every message of one stream."""
         first, equal = (_first_value, pa.RecordBatch.equals) if self._work.arrow else (_first_byte, _equal)
         pattern, due, marks = self._work.pattern, 0, self._marks
-        last = self._work.messages()[-1]
+        last = self._last
         whole_each = max(1, WHOLE_EACH // pattern)
 
         def look(message: Any) -> None:
@@ -89,7 +88,9 @@ class Watch:
         messages = len(marks) * work.pattern + sum(position() for position in self._positions)
         timed = [mark for mark in marks if mark[0] >= marks[0][0] + work.warm_up]
         if len(timed) < 2:
-            raise Wrong(f"{messages} messages are too few to measure: {len(timed)} rounds after the warm-up")
+            raise TooFew(
+                f"{messages} messages, of which {len(timed)} rounds came after the warm-up: wanted at least 2"
+            )
         seconds, cpu = (last - first for first, last in zip(timed[0], timed[-1], strict=True))
         measured = (len(timed) - 1) * work.pattern
         gigabytes = measured * work.size / 1e9

@@ -53,6 +53,10 @@ class Wrong(Exception):
     """Another message than the one that was due."""
 
 
+class TooFew(Exception):
+    """Of the messages, so many came before the warm-up was over that the rest cannot be measured."""
+
+
 @dataclass
 class Result:
     """What one side has to say of a run: how many messages it saw, and what it measured."""

@@ -37,12 +37,13 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
 
 def send(work: Work, address: str) -> Result:
     """Put one stream of batches."""
-    pacing = pace(work)
     batches = work.messages()
     if not work.arrow:
         batches = [pa.record_batch({"b": pa.array([message], pa.binary())}) for message in batches]
     with pyarrow.flight.connect(address) as client:
+        client.wait_for_available()
         writer, reader = client.do_put(pyarrow.flight.FlightDescriptor.for_path("b"), batches[0].schema)
+        pacing = pace(work)
         with writer:
             for _ in pacing:
                 for batch in batches:

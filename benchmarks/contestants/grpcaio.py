@@ -51,5 +51,6 @@ async def send(work: Work, address: str) -> Result:
                 yield message
 
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        await channel.channel_ready()
         await channel.stream_unary("/b/put", _same, _same)(produce())
     return pacing.result()  # type: ignore[no-any-return]

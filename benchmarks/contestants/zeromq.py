@@ -14,10 +14,18 @@ from benchmarks.work import END, Result, Work
 
 COPY_BELOW = 1 << 16  # pyzmq's own default for when copying is cheaper
 
+QUEUE_BYTES, QUEUE_MESSAGES = 8 << 20, 1_000
+"""What either side may have in its queue: its default of messages, or fewer if they are large."""
+
+
+def _high_water(work: Work) -> int:
+    return max(1, min(QUEUE_MESSAGES, QUEUE_BYTES // work.size))
+
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Pull until the end's message."""
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        pull.set_hwm(_high_water(work))
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         ready(f"tcp://127.0.0.1:{port}")
         watching = watch(work)
@@ -36,7 +44,10 @@ def receive(work: Work, ready: Callable[[str], None]) -> Result:
 def send(work: Work, address: str) -> Result:
     """Push, then the end, and wait until the context has flushed both."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+        push.set_hwm(_high_water(work))
+        push.setsockopt(zmq.IMMEDIATE, 1)  # so that it is writable once it is connected, and not before
         push.connect(address)
+        push.poll(flags=zmq.POLLOUT)
         copy = work.size < COPY_BELOW
         pacing = pace(work)
         for messages in pacing:

@@ -1,4 +1,4 @@
-"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes one message."""
+"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes one message, or stops at once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def send(work: Work, address: str) -> Result:
     pacing = pace(work)
     with socket.create_connection((host, int(port))) as connection:
         for number, messages in enumerate(pacing):
+            if number and work.options["fault"] == "few":
+                break
             for message in _changed(messages, work.options["fault"]) if number == AT else messages:
                 connection.sendall(message)
         if work.options["fault"] == "last":
             connection.sendall(messages[0])
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
-    return pacing.result()
+    return Result(pacing.sent)
 
 
 def _changed(messages: list[bytes], fault: str) -> list[Any]:

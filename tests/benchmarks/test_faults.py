@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.running import Contestant, Failed, run
+from benchmarks.running import ATTEMPTS, Contestant, Failed, run
 from benchmarks.throughput import Watch
-from benchmarks.work import Work, Wrong
+from benchmarks.work import TooFew, Work, Wrong
 
 WORK = Work(64, seconds=0.1, warm_up=0.02)
 
@@ -22,6 +22,15 @@ def test_a_contestant_that_does_so_ends_the_run(fault: str, capfd: pytest.Captur
 @pytest.mark.processes
 def test_the_same_contestant_without_a_fault_passes() -> None:
     assert run(Contestant("tests.benchmarks.faulty", {"fault": "none"}), WORK)["messages"] > 0
+
+
+@pytest.mark.processes
+def test_a_run_without_enough_to_measure_is_tried_again_and_has_no_figure(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(TooFew):
+        run(Contestant("tests.benchmarks.faulty", {"fault": "few"}), WORK)
+    assert capfd.readouterr().err.count("once more") == ATTEMPTS - 1
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 3], [0, 0], [1]])
