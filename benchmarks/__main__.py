@@ -6,40 +6,16 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from .machine import commit, machine
 from .report import report
+from .rounds import measured
 from .rows import ROWS, Row
-from .running import Measures, run
 from .work import Work
 
-DIGITS = 5
-"""Of a figure in the file."""
 QUICK_SECONDS, QUICK_WARM_UP = 0.5, 0.1
-
-
-def measured(row: Row, rounds: int, shorten: Callable[[Row], Work]) -> dict[str, dict[str, list[float]]]:
-    """Every contestant, in turns, so many times: its measures by name, with a figure per round."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in row.contestants}
-    work = shorten(row)
-    for number in range(rounds):
-        gone: dict[str, Measures] = {}
-        for name, contestant in row.contestants.items():
-            followed = {"followed": gone[contestant.follows]} if contestant.follows else {}
-            of = replace(work, options={**work.options, **followed})
-            gone[name] = run(contestant, of, row.sides)
-            for measure, value in gone[name].items():
-                found[name].setdefault(measure, []).append(float(f"{value:.{DIGITS}g}"))
-            first = row.columns[0]
-            print(f"{row.name}, round {number + 1}: {name}: {gone[name].get(first)} {first}", file=sys.stderr)
-    return found
-
-
-def _whole(row: Row) -> Work:
-    return row.work
 
 
 def _quick(row: Row) -> Work:
@@ -62,7 +38,7 @@ def main() -> None:
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "commit": commit(),
         "machine": machine(),
-        "rows": {row.name: measured(row, rounds, _quick if given.quick else _whole) for row in rows},
+        "rows": {row.name: measured(row, rounds, _quick(row) if given.quick else row.work) for row in rows},
     }
     print(report(data))
     if given.json is not None:

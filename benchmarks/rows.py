@@ -165,7 +165,7 @@ CHANNELS = (
         base=ONE,
     ),
     Row(
-        "channels: 10 000 that are idle",
+        "channels: idle",
         Work(64, options={"channels": 10_000}),
         {IDLE: _scenario("idle")},
         ("channels", "open_s", "sender_KiB", "receiver_KiB", "both_KiB"),
@@ -209,7 +209,7 @@ STALL = (
 
 DISK = (
     Row(
-        "disk: 1 GB of 64 KiB messages spilled",
+        "disk: 64 KiB messages, spilled",
         Work(64 * KIB, warm_up=0, options={"MB": 1_000}),
         {STEADY: _scenario("spill", away=False), AWAY: _scenario("spill", away=True)},
         ("MB_per_s", "taken_MB_per_s", "disk_MB"),

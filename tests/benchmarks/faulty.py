@@ -1,4 +1,4 @@
-"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes one message, or stops at once."""
+"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes a message, or stops at once."""
 
 from __future__ import annotations
 
