@@ -8,9 +8,10 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .machine import commit, machine
-from .report import report
+from .report import head, table
 from .rounds import measured
 from .rows import ROWS, Row
 from .work import Work
@@ -34,15 +35,19 @@ def main() -> None:
     given = parser.parse_args()
     rounds = given.rounds or (1 if given.quick else 5)
     rows = [row for row in ROWS if not given.row or row.name.startswith(tuple(given.row))]
+    found: dict[str, Any] = {}
     data = {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "commit": commit(),
         "machine": machine(),
-        "rows": {row.name: measured(row, rounds, _quick(row) if given.quick else row.work) for row in rows},
+        "rows": found,
     }
-    print(report(data))
-    if given.json is not None:
-        given.json.write_text(json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n")
+    print(head(data))
+    for row in rows:
+        found[row.name] = measured(row, rounds, _quick(row) if given.quick else row.work)
+        print(table(row, found[row.name]), flush=True)
+        if given.json is not None:
+            given.json.write_text(json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n")
 
 
 if __name__ == "__main__":

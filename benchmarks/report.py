@@ -21,10 +21,14 @@ _SIDES = ("receiver", "sender", "broker")
 
 def report(data: Mapping[str, Any]) -> str:
     """All of a run: the command, the machine, and a table per row."""
-    lines = [f"`{data['command']}`, at commit {data['commit']}", ""]
-    lines += [f"- {name}: {value}" for name, value in data["machine"].items()]
     tables = [table(row, data["rows"][row.name]) for row in ROWS if row.name in data["rows"]]
-    return "\n".join([*lines, "", *tables])
+    return "\n".join([head(data), *tables])
+
+
+def head(data: Mapping[str, Any]) -> str:
+    """What comes before the tables."""
+    lines = [f"- {name}: {value}" for name, value in data["machine"].items()]
+    return "\n".join([f"`{data['command']}`, at commit {data['commit']}", "", *lines, ""])
 
 
 def table(row: Row, found: Mapping[str, Rounds]) -> str:

@@ -153,7 +153,7 @@ DURABLE, PLAIN = "durable buffer", "plain file"
 CHANNELS = (
     Row(
         "channels: 64 KiB over several",
-        Work(64 * KIB, different=4),
+        Work(64 * KIB, different=4, seconds=2, warm_up=0.5),
         {
             ONE: _scenario("many", channels=1),
             "10 channels": _scenario("many", channels=10),

@@ -46,7 +46,8 @@ class Pace:
 
     def result(self) -> Result:
         """When everything is through."""
-        assert self._warm is not None
+        if self._warm is None:
+            raise TooFew(f"{self.sent} messages took longer than the warm-up and all that was to follow")
         cpu, sent = self._warm
         gigabytes = (self.sent - sent) * self._work.size / 1e9
         return Result(self.sent, {"sender_cpu_s_per_GB": (time.process_time() - cpu) / gigabytes})
