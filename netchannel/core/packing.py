@@ -132,7 +132,10 @@ class Packer:
         """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
         if len(self.bodies) == 1:
             return next(self.records(first))
-        self.bodies = [b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies]
+        if Scattered in map(type, self.bodies):
+            self.bodies = [
+                b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies
+            ]
         return self._packed(first, 0, len(self.bodies))
 
     def _packed(self, first: int, start: int, stop: int) -> Record:
