@@ -8,6 +8,7 @@ from __future__ import annotations
 from .core.timing import Timing
 from .errors import (
     BufferFull,
+    CertificateError,
     ChannelBroken,
     ChannelClosed,
     ChannelClosedByPeer,
@@ -25,6 +26,7 @@ from .errors import (
 from .process import receiver_server, sender_server
 from .receiver import ReceiverChannel, ReceiverServer
 from .sender import SenderChannel, SenderServer
+from .tls import Tls
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -40,6 +42,7 @@ from .values import (
 __all__ = [
     "BufferFull",
     "BufferPolicy",
+    "CertificateError",
     "ChannelBroken",
     "ChannelClosed",
     "ChannelClosedByPeer",
@@ -66,6 +69,7 @@ __all__ = [
     "ServerStatistics",
     "StreamReplaced",
     "Timing",
+    "Tls",
     "receiver_server",
     "sender_server",
 ]

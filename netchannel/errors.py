@@ -14,8 +14,9 @@
     ├── StreamReplaced        the position asked for, or held, belongs to another stream
     ├── SchemaMismatch        schema or codec are not the channel's
     ├── MessageTooLarge       the message is above the peer's limit
+    ├── CertificateError      a file of ``tls=`` cannot be used
     └── ProtocolError         the peer broke the protocol
-        └── HandshakeError    two sides cannot work together: version, secret or policy
+        └── HandshakeError    two sides cannot work together: version, secret, certificate or policy
 
 Four words are kept apart: *closed* (this side did), *broken* (the network or the peer's process), *failed* (the
 producer said so) and *end* (clean).
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 __all__ = [
     "BufferFull",
+    "CertificateError",
     "ChannelBroken",
     "ChannelClosed",
     "ChannelClosedByPeer",
@@ -89,9 +91,13 @@ class MessageTooLarge(NetChannelError):
     """The message is larger than the peer accepts."""
 
 
+class CertificateError(NetChannelError):
+    """A certificate, key or authority is missing, damaged, expired, or belongs to another: says which file."""
+
+
 class ProtocolError(NetChannelError):
     """The peer sent what the protocol does not allow."""
 
 
 class HandshakeError(ProtocolError):
-    """Two sides cannot work together, and asking again would not help: version, secret or policy."""
+    """Two sides cannot work together, and asking again would not help: version, secret, certificate or policy."""

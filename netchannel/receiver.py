@@ -6,6 +6,7 @@ import resource
 import secrets
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .address import parse_address
@@ -16,9 +17,11 @@ from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .sender import encoded, node_name, wall_us
+from .tls import Credentials, Tls
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
 from .transports.schemes import check, listen, scheme_of
+from .transports.tls import accepting, check_scheme
 from .transports.unix import listen_privately
 from .values import (
     BufferPolicy,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from .codec import Decoder
     from .core.inbound import InboundChannel
     from .core.queue import Item
-    from .transports import Listener
+    from .transports import Listener, MakeProtocol
 
 MESSAGE_LIMIT = 1 << 30
 
@@ -53,8 +56,9 @@ class ReceiverServer:
     registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that differs. Data
     connections go to the address that the sender dialed, or to ``data_ports``: a range (``"40000-40999"``) or
     ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
-    be the senders', where there is no TLS. ``max_connections`` bounds connections of both kinds; None is three
-    quarters of the files that the process may have open.
+    be the senders'. With ``tls`` all connections are TLS, and every sender must show a certificate.
+    ``max_connections`` bounds connections of both kinds; None is three quarters of the files that the process may
+    have open.
 
     Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
     to the others, which have ``node=`` with the same path, and ports of their own at the same host.
@@ -69,6 +73,7 @@ class ReceiverServer:
         advertise: str | None = None,
         data_ports: str | None = None,
         secret: str | None = None,
+        tls: Tls | None = None,
         message_limit: int = MESSAGE_LIMIT,
         max_connections: int | None = None,
         members: str | None = None,
@@ -77,6 +82,9 @@ class ReceiverServer:
     ) -> None:
         check_kind("listen", listen, str)
         check_kind("secret", secret, str)
+        check_kind("tls", tls, Tls)
+        if tls is not None:
+            check_scheme(listen)
         if message_limit < 1:
             raise ValueError(f"message_limit is {message_limit}: expected bytes, at least 1")
         if advertise is not None:
@@ -90,6 +98,7 @@ class ReceiverServer:
         self._advertise = advertise
         self._data_ports = None if data_ports is None else _data_ports(listen, data_ports)
         self._secret = secret
+        self._credentials = None if tls is None else Credentials(tls, "receiver")
         self._message_limit = message_limit
         self._max_connections = max_connections
         self._timing = timing or Timing()
@@ -114,30 +123,29 @@ class ReceiverServer:
             max_connections=self._max_connections or _most_connections(),
         )
         runner = Runner(self._core)
-        self._listener = await listen(self._listen, lambda: LinkProtocol(runner, self._core.accept))
+        make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
+        if self._credentials is not None:
+            make_protocol = accepting(self._credentials, make_protocol)
+        self._listener = await listen(self._listen, make_protocol)
         try:
             self._form_node(runner)
         except OSError:
             self._listener.close()
             raise
-        self._lease_ports(runner)
+        if self._data_ports is not None:
+            self._ports = DataPorts(*self._data_ports, make_protocol)
+            self._core.lease = self._ports.lease
         self._runner = runner
         return self
 
     def _form_node(self, runner: Runner) -> None:
-        """Take members, or be one."""
+        """Take members, or be one; among themselves they do without TLS, over a socket of this user's."""
         if self._members is not None:
             accept = self._core.accept_member
             self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
         if self._node is not None:
             self._core.node = Node(self._core, self._node, _port(self._advertise or self._listener.address))
             self._core.node.join(runner.clock())
-
-    def _lease_ports(self, runner: Runner) -> None:
-        if self._data_ports is not None:
-            host, ports = self._data_ports
-            self._ports = DataPorts(host, ports, lambda: LinkProtocol(runner, self._core.accept))
-            self._core.lease = self._ports.lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -18,8 +18,10 @@ from .core.sender import SenderCore
 from .core.states import SenderState
 from .core.timing import Timing
 from .errors import BufferFull, NetChannelError, SchemaMismatch
+from .tls import Credentials, Tls
+from .transports import schemes
 from .transports.runner import Runner
-from .transports.schemes import check
+from .transports.tls import Dialer
 from .values import (
     BufferPolicy,
     ChannelStatistics,
@@ -77,7 +79,7 @@ class SenderServer:
     It holds one control connection per receiver, opened with the first channel there, and one data connection per
     channel. On leaving the context a channel that was not closed is aborted ("producer left without closing"), so
     that an exception never looks like a clean end; one with a durable buffer is detached: whoever registers it with
-    the same directory goes on with it. ``secret`` must be the receivers', where there is no TLS.
+    the same directory goes on with it. ``secret`` must be the receivers'. With ``tls`` all its receivers speak TLS.
     ``congestion_control`` is TCP's between peers on one host, where those for networks cost throughput and do
     nothing; None leaves the system's, and so does one that the system does not have or allow.
     """
@@ -86,11 +88,14 @@ class SenderServer:
         self,
         *,
         secret: str | None = None,
+        tls: Tls | None = None,
         congestion_control: str | None = "cubic",
         timing: Timing | None = None,
     ) -> None:
         check_kind("secret", secret, str)
+        check_kind("tls", tls, Tls)
         self._secret = secret
+        self._dialer = None if tls is None else Dialer(Credentials(tls, "sender"))
         self._congestion_control = congestion_control
         self._timing = timing or Timing()
         self._core: SenderCore
@@ -104,7 +109,7 @@ class SenderServer:
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
-        self._runner = Runner(self._core, self._congestion_control)
+        self._runner = Runner(self._core, self._congestion_control, (self._dialer or schemes).connect)
         return self
 
     async def __aexit__(
@@ -150,7 +155,7 @@ class SenderServer:
         runner = self._running()
         check_loop(runner.loop)
         check_kind("to", to, str)
-        check(to)
+        (self._dialer or schemes).check(to)
         check_kind("buffer", buffer, BufferPolicy)
         check_kind("fault", fault, FaultPolicy)
         policy = buffer or BufferPolicy()

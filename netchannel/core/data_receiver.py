@@ -8,15 +8,23 @@ from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, GREETING, MAGIC, with_check
 from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
-from .link import Closing, Link, log
+from .link import Closing, Link, log, printable
 from .messages import VERSION, encode
 from .parsing import FrameParser
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from netchannel.errors import HandshakeError
+
     from .inbound import InboundChannel
     from .receiver import ReceiverCore
+
+
+TLS_HANDSHAKE = b"\x16\x03"
+"""How a sender begins that speaks TLS."""
+TLS_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
+"""What it understands: a record of TLS with the fatal alert protocol_version (RFC 8446, 6.2)."""
 
 
 class Incoming(Link):
@@ -40,7 +48,12 @@ class Incoming(Link):
 
     def _received(self, n: int, now: float) -> None:
         self._filled += n
-        if self._filled < len(self._greeting):
+        if self._filled != len(self._greeting):  # not there yet, or what comes behind one that is refused
+            return
+        if self._greeting[: len(TLS_HANDSHAKE)] == TLS_HANDSHAKE:
+            # Not closed here: what is on its way would make that a reset, which could overtake the answer.
+            self.send(TLS_ALERT)
+            self._warn("it speaks TLS, and this receiver has no tls=: give it to both, or to neither", now)
             return
         magic, lowest, highest, purpose, _ = GREETING.unpack(self._greeting)
         good = with_check(bytes(self._greeting)) == self._greeting
@@ -55,14 +68,20 @@ class Incoming(Link):
                 self.send(signal(Kind.REFUSED, payload=text.encode()))
             else:
                 self.send(encode(answer))
-            told = "%s: connection from %s closed: %s"
-            self.core.complain(self.remote, now, told, self.core.name, self.remote, text)
+            self._warn(text, now)
             self.close()
             return
         self.disarm()
         self.replacement = self._receiver.accepted(self, purpose)
         self.replacement.adapter = self.adapter
         self.replacement.connected(now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        self._warn(str(error), now)
+
+    def _warn(self, why: str, now: float) -> None:
+        told = "%s: connection from %s closed: %s"
+        self.core.complain(self.remote, now, told, self.core.name, self.remote, printable(why))
 
     def _silent(self, now: float) -> None:
         log.debug("%s: %s said nothing for %.1f s", self.core.name, self.remote, self.core.timing.handshake_s)

@@ -15,6 +15,8 @@ from .states import SenderEvent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from netchannel.errors import HandshakeError
+
     from .outbound import OutboundChannel
     from .retention import Record
     from .sender import SenderControl
@@ -138,6 +140,10 @@ class SenderData(Link):
         frame = record.whole()
         self._parts = None if frame else record.parts()
         return [*before, *frame]
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        if self.channel is not None:
+            self.channel.fail(SenderEvent.GIVE_UP, error, now)
 
     def drop(self) -> None:
         """The channel goes on without this connection."""

@@ -17,6 +17,8 @@ from .timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from netchannel.errors import HandshakeError
+
     from .frames import Buffer
     from .timers import Timer
     from .timing import Timing
@@ -181,6 +183,9 @@ class Link(ABC):
         self.closing = Closing.ABORT
         self.disarm()
         self._lost(self.cause or reason, now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:  # noqa: B027 - for sides that would try again
+        """The other side will not talk to us, or this one not to it, for good; `lost` is still to come."""
 
     def output(self) -> list[Buffer]:
         """Buffers to write now, in order; empty when there is nothing more."""

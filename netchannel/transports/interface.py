@@ -45,6 +45,7 @@ class Transport(Protocol):
     - ``pause_writing`` comes as soon as more than the high mark of ``set_write_buffer_limits`` is unsent,
       ``resume_writing`` at the low one. What is written in between is taken too.
     - ``close`` sends what was written first, ``abort`` does not; the peer hears of either.
+    - A `HandshakeError` from ``connect``, or in ``connection_lost``, is for good: the sender does not try again.
     - ``get_extra_info("peername")`` names the other side in logs: text, or host and port. ``"socket"``, if there is
       one, is closed in forked children.
     """
@@ -53,7 +54,7 @@ class Transport(Protocol):
         """Raise ValueError if ``address``, which begins with the scheme, cannot be dialed; needs no network."""
 
     async def connect(self, address: str, make_protocol: MakeProtocol) -> None:
-        """Connect. Raises OSError. A call that is cancelled leaves no connection."""
+        """Connect. Raises OSError, or HandshakeError. A call that is cancelled leaves no connection."""
 
     async def listen(self, address: str, make_protocol: MakeProtocol) -> Listener:
         """Accept connections at ``address``. Raises OSError, e.g. when it is in use."""

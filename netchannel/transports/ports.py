@@ -12,9 +12,9 @@ from netchannel.core.receiver import Lease
 from .accepting import Acceptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from netchannel.transports.runner import LinkProtocol
+    from .interface import MakeProtocol
 
 
 def parse_data_ports(text: str) -> range | None:
@@ -30,7 +30,7 @@ def parse_data_ports(text: str) -> range | None:
 class DataPorts:
     """Opens a listening port for each data connection that is granted; the lease closes it."""
 
-    def __init__(self, host: str, ports: range | None, make_protocol: Callable[[], LinkProtocol]) -> None:
+    def __init__(self, host: str, ports: range | None, make_protocol: MakeProtocol) -> None:
         self._host = host
         self._ports = ports
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -12,18 +12,23 @@ import uvloop
 
 from netchannel.address import TcpAddress
 from netchannel.core.link import Closing, log
+from netchannel.errors import HandshakeError
 from netchannel.values import Key, ServerStatistics
 
+from . import schemes
 from .lag import Lag
-from .schemes import connect
 from .tcp import keep_alive, limit_silence, use_congestion_control
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from netchannel.core.link import Core, Job, Link
     from netchannel.values import ChannelStatistics, PeerStatistics
+
+    from .interface import MakeProtocol
+
+    Connect = Callable[[str, MakeProtocol], Awaitable[None]]
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
@@ -85,6 +90,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         reason = "the other side hung up" if exc is None else (str(exc) or type(exc).__name__)
         if self._link.closing is not Closing.OPEN:
             reason = "closed by this side"
+        if isinstance(exc, HandshakeError):
+            self._link.refused(exc, self._runner.clock())
         self._link.lost(reason, self._runner.clock())
         self._runner.check_done()
 
@@ -135,10 +142,16 @@ def _remote(transport: asyncio.Transport) -> str:
 
 
 class Runner:
-    """The event loop's side of one core. ``congestion_control`` is TCP's, of connections within this host."""
+    """The event loop's side of one core, which dials by ``connect``, as a transport has it.
 
-    def __init__(self, core: Core, congestion_control: str | None = None) -> None:
+    ``congestion_control`` is TCP's, of connections within this host.
+    """
+
+    def __init__(
+        self, core: Core, congestion_control: str | None = None, connect: Connect = schemes.connect
+    ) -> None:
         self.core = core
+        self._connect = connect
         self.congestion_control = congestion_control
         self.loop = asyncio.get_running_loop()
         # uvloop's own clock counts whole milliseconds, more than a round trip takes; both are the system's monotonic.
@@ -210,7 +223,11 @@ class Runner:
     async def _dial(self, link: Link) -> None:
         try:
             async with asyncio.timeout(self.core.timing.handshake_s):
-                await connect(link.remote, lambda: LinkProtocol(self, lambda _: link))
+                await self._connect(link.remote, lambda: LinkProtocol(self, lambda _: link))
+        except HandshakeError as error:
+            if link.adapter is None:
+                link.refused(error, self.clock())
+            self._not_connected(link, str(error))
         except TimeoutError:
             self._not_connected(link, f"no connection within {self.core.timing.handshake_s} s")
         except (OSError, ValueError) as error:

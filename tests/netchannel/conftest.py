@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from netchannel import ReceiverServer, SenderServer
+from netchannel import ReceiverServer, SenderServer, Tls
 from netchannel.transports import memory
+from tests.support.authority import Authority
 from tests.support.chaos import ChaosProxy
 from tests.support.ports import free_addresses
 
@@ -68,6 +69,12 @@ async def sender() -> AsyncIterator[SenderServer]:
         yield server
     left = [task for task in asyncio.all_tasks() - before if "netchannel" in task.get_name()]
     assert left == []
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    """A certificate for this host, of an authority that its owner trusts."""
+    return Authority(tmp_path_factory.mktemp("certificates")).issue("node")
 
 
 @pytest.fixture

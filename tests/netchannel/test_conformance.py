@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from netchannel import ReceiverServer, SenderServer
+from netchannel import ReceiverServer, SenderServer, Tls
 from netchannel.testing import (
     ChannelConformance,
     FaultyTransport,
@@ -29,6 +29,8 @@ from netchannel.testing import (
 from netchannel.testing.channels import pair
 from netchannel.testing.deadlines import eventually
 from netchannel.testing.suite import QUICK
+from netchannel.transports import register, unregister
+from tests.support.authority import TlsTransport
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +125,16 @@ class TestMember(ChannelConformance):
             assert (sent.connections, received.connections, front.peers) == (2, 3, ())
             await outbox.close()
             assert len([body async for body in inbox]) == 1
+
+
+class TestTls(ChannelConformance):
+    """CH-TLS-1: the same over TLS."""
+
+    @pytest.fixture
+    def address(self, tls: Tls) -> Iterator[str]:
+        register("tls", TlsTransport(tls))
+        yield "tls:127.0.0.1:0"
+        unregister("tls")
 
 
 # -- transports of others, in a project that has no settings of its own

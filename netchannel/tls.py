@@ -1,0 +1,197 @@
+"""Certificates and keys for mutual TLS: `Tls` names the files, `Credentials` holds what they say now."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from .core.link import log
+from .errors import CertificateError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+Role = Literal["sender", "receiver"]
+
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python gives no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Mutual TLS 1.3, by three files in PEM form.
+
+    ``certificate`` is this process' own, with those between it and its authority behind it, if there are any; ``key``
+    belongs to it and has no passphrase. ``authority`` holds the certificates of whoever signs the other sides'. A
+    sender checks that the receiver's certificate is for the host that it dials, or for ``server_name``.
+
+    The files are read when a server is made, and again for the next connection after one of them has changed.
+    """
+
+    certificate: str | PathLike[str]
+    key: str | PathLike[str]
+    authority: str | PathLike[str]
+    server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("certificate", "key", "authority"):
+            value = getattr(self, name)
+            if not isinstance(value, str | os.PathLike):
+                raise TypeError(f"{name} is {value!r}: expected the path of a file in PEM form")
+        if self.server_name is not None and not isinstance(self.server_name, str):
+            raise TypeError(f"server_name is {self.server_name!r}: expected a host name, or None")
+        if self.server_name == "":
+            raise ValueError("server_name is empty: give None for the host that is dialed")
+
+
+class Credentials:
+    """What one role needs for its handshakes, as the files are now. Raises CertificateError if they are no good."""
+
+    def __init__(self, tls: Tls, role: Role) -> None:
+        self.tls = tls
+        self._role = role
+        self._stamp = _stamp(tls)
+        self._context = _load(tls, role)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake. Files that have changed and are no good are warned of once, and not used."""
+        stamp = _stamp(self.tls)
+        if stamp != self._stamp:
+            self._stamp = stamp  # taken first: what changes while it is read is read again
+            try:
+                self._context = _load(self.tls, self._role)
+            except CertificateError as error:
+                log.warning("%s; what was read before stays in use", error)
+            else:
+                log.info("the %s's certificate %s was read again", self._role, self.tls.certificate)
+        return self._context
+
+    def any_name(self) -> ssl.SSLContext:
+        """One that takes an authority's certificate for any host: to ask who is there, and for nothing else."""
+        context = _load(self.tls, self._role)
+        context.check_hostname = False
+        return context
+
+
+def _stamp(tls: Tls) -> list[tuple[int, int, int] | None]:
+    """Whether the files are still the same: three calls of the system, a few microseconds."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in (tls.certificate, tls.key, tls.authority):
+        try:
+            found = Path(path).stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+    return stamps
+
+
+def _load(tls: Tls, role: Role) -> ssl.SSLContext:
+    _check_content("certificate", tls.certificate, "CERTIFICATE")
+    _check_content("key", tls.key, "PRIVATE KEY")
+    _check_content("authority", tls.authority, "CERTIFICATE")
+    _check_dates(tls, role)
+    context = _with_certificate(tls, role)
+    _trust(context, "authority", tls.authority)
+    if role == "sender":
+        context.check_hostname = True
+        context.hostname_checks_common_name = False
+    else:
+        context.num_tickets = 0  # nothing is resumed: who comes back shows its certificate again
+    return context
+
+
+def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise CertificateError(f"the {name} {path} cannot be read: {error.strerror}") from error
+    found = [label.decode() for label in _PEM.findall(content)]
+    if not any(label.endswith(wanted) for label in found):
+        holds = f"it holds {found[0]}" if found else "it has none"
+        raise CertificateError(
+            f"the {name} {path} is no file in PEM form with '-----BEGIN {wanted}-----': {holds}; give Tls() its "
+            f"files in the order certificate, key, authority"
+        )
+    if wanted == "PRIVATE KEY" and b"ENCRYPTED" in content:
+        raise CertificateError(
+            f"the key {path} has a passphrase, and nobody is there to type it: write it without one "
+            f"(openssl pkey -in {path} -out ...), readable by this user only"
+        )
+
+
+def _with_certificate(tls: Tls, role: Role) -> ssl.SSLContext:
+    """A context of TLS 1.3 that shows the certificate, asks for the other side's, and trusts nobody yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if role == "sender" else ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    # Whoever is named in the authority's file is trusted, also one that is signed by somebody else.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password="")  # or a terminal would be asked for one
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise CertificateError(
+                f"the key {tls.key} does not belong to the certificate {tls.certificate}: give the one that it was "
+                f"made with"
+            ) from error
+        _trust(context, "certificate", tls.certificate)  # says whether it is this one that is damaged
+        raise CertificateError(f"the key {tls.key} is damaged: {error}") from error
+    return context
+
+
+def _trust(context: ssl.SSLContext, name: str, path: str | PathLike[str]) -> None:
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise CertificateError(f"the {name} {path} is damaged: {error}") from error
+
+
+def _check_dates(tls: Tls, role: Role) -> None:
+    """Raise CertificateError if the certificate is not valid now, or not for this role."""
+    try:
+        shown = _shown(tls, role)
+    except ssl.SSLCertVerificationError as error:
+        usage = "clientAuth" if role == "sender" else "serverAuth"
+        raise CertificateError(
+            f"the certificate {tls.certificate} is none for a {role}: {error.verify_message}; if it has an extended "
+            f"key usage, {usage} must be in it"
+        ) from error
+    except ssl.SSLError as error:
+        raise CertificateError(f"the certificate {tls.certificate} cannot be used: {error}") from error
+    begins, ends = str(shown["notBefore"]), str(shown["notAfter"])
+    if time.time() >= ssl.cert_time_to_seconds(ends):
+        raise CertificateError(f"the certificate {tls.certificate} has expired on {ends}: renew it")
+    if time.time() < ssl.cert_time_to_seconds(begins):
+        raise CertificateError(
+            f"the certificate {tls.certificate} is valid from {begins} on, which has not come yet: is this "
+            f"machine's clock right?"
+        )
+
+
+def _shown(tls: Tls, role: Role) -> dict[str, object]:
+    """What the other side will see of the certificate: one handshake with ourselves, in memory."""
+    there: Role = "receiver" if role == "sender" else "sender"
+    shows, looks = _with_certificate(tls, role), _with_certificate(tls, there)
+    shows.verify_mode = ssl.CERT_NONE
+    _trust(looks, "certificate", tls.certificate)
+    looks.verify_flags |= _NO_CHECK_TIME
+    one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
+    showing = shows.wrap_bio(one, other, server_side=role == "receiver")
+    looking = looks.wrap_bio(other, one, server_side=role == "sender")
+    for _ in range(3):  # each side has as many turns as a handshake takes, and one more
+        for side in (showing, looking):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    certificate = looking.getpeercert()
+    assert certificate
+    return dict(certificate)

@@ -1,0 +1,91 @@
+"""What goes wrong in TLS, one sentence for each cause, and whether trying again can help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.errors import HandshakeError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from netchannel.tls import Tls
+
+NO_TLS = "the other side does not speak TLS: is it without tls=?"
+OLD_TLS = "the other side does not speak TLS 1.3: is it without tls=, or another program?"
+
+EXPIRED, NOT_YET_VALID, WRONG_PURPOSE = 10, 9, 26
+WRONG_NAME = {62, 64}  # host, IP address
+UNKNOWN_AUTHORITY = {2, 7, 18, 19, 20, 21, 24, 30}
+"""OpenSSL's X509_V_ERR codes: no issuer, of whatever kind, or one whose key is another."""
+
+ALERTS = {
+    "UNKNOWN_CA": "{refused}, whose authority it does not know: give both sides certificates of one authority",
+    "CERTIFICATE_EXPIRED": "{refused}, as expired: renew it here, or look at that machine's clock",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate, and got none that it can use: {certificate}",
+    "BAD_CERTIFICATE": "{refused}: not for the host that was dialed, or not valid yet; its error or log says which",
+    "UNSUPPORTED_CERTIFICATE": "{refused}, whose extended key usage has not what it needs",
+    "CERTIFICATE_REVOKED": "{refused}, as revoked",
+    "CERTIFICATE_UNKNOWN": "{refused}; its error or log says why",
+    "ACCESS_DENIED": "{refused}; its error or log says why",
+    "PROTOCOL_VERSION": OLD_TLS,
+    "HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both have",
+    "INSUFFICIENT_SECURITY": "the other side finds no cipher or kind of key that is strong enough",
+}
+"""By what the other side's alert is called (RFC 8446, 6.2): what it says of us, for good."""
+
+OURS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
+    "UNSUPPORTED_PROTOCOL": OLD_TLS,
+    "WRONG_SSL_VERSION": OLD_TLS,
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "HTTP_REQUEST": NO_TLS,
+}
+"""By OpenSSL's reason: what this side says of the other one, for good."""
+
+
+class WrongName(HandshakeError):
+    """The receiver's certificate is for other hosts than the one that was dialed."""
+
+
+def explain(error: ssl.SSLError, tls: Tls) -> tuple[str, bool]:
+    """A sentence about the other side, and whether it holds until somebody changes something."""
+    code = getattr(error, "verify_code", None)
+    if code is not None:
+        return _of_certificate(code, getattr(error, "verify_message", ""), tls), True
+    reason = error.reason or ""
+    for alert, sentence in ALERTS.items():
+        if reason.endswith(f"ALERT_{alert}"):
+            refused = f"it refused the certificate {tls.certificate}"
+            return sentence.format(refused=refused, certificate=tls.certificate), True
+    if reason in OURS:
+        return OURS[reason], True
+    return f"{reason or error}", False
+
+
+def _of_certificate(code: int, message: str, tls: Tls) -> str:
+    if code == EXPIRED:
+        return "its certificate, or its authority's, has expired: renew it there, or look at this machine's clock"
+    if code == NOT_YET_VALID:
+        return "its certificate, or its authority's, is not valid yet: look at the clocks of both machines"
+    if code in UNKNOWN_AUTHORITY:
+        return (
+            f"its certificate is not signed by an authority in {tls.authority}: give both sides certificates of one "
+            f"authority"
+        )
+    if code == WRONG_PURPOSE:
+        return (
+            "its certificate is not for this use: if it has an extended key usage, a sender's must have clientAuth in "
+            "it, a receiver's serverAuth"
+        )
+    return f"its certificate is no good: {message}"
+
+
+def of_names(host: str, names: Sequence[str]) -> str:
+    """What is wrong with a certificate that is for other hosts."""
+    whose = f"for {', '.join(names[:10])}" if names else "for no host that it names"
+    return (
+        f"its certificate is {whose}, and not for {host}: dial it by one of its names, or give Tls() that name as "
+        f"server_name"
+    )
