@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from netchannel.tls import Tls
     from netchannel.values import CloseReport, Message
 
 
@@ -114,16 +115,24 @@ class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
     face = BlockingReceiverChannel
 
 
-def sender_server() -> BlockingSenderServer:
-    """The process-wide sender, started by the first call."""
-    return BlockingSenderServer(*services.services.sender())
-
-
-def receiver_server(address: str | None = None) -> BlockingReceiverServer:
-    """The process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
+def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> BlockingSenderServer:
+    """The process-wide sender, started by the first call, with that call's ``secret`` and ``tls``.
 
     Raises:
-        NetChannelError: it is bound to another address already.
+        NetChannelError: it was started with another secret or TLS.
+    """
+    return BlockingSenderServer(*services.services.sender(services.Trust(secret, tls)))
+
+
+def receiver_server(
+    address: str | None = None, *, secret: str | None = None, tls: Tls | None = None
+) -> BlockingReceiverServer:
+    """The process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
+
+    ``secret`` and ``tls`` are those of the first call, too.
+
+    Raises:
+        NetChannelError: it is bound to another address already, or has another secret or TLS.
         OSError: the address cannot be bound.
     """
-    return BlockingReceiverServer(*services.services.receiver(address))
+    return BlockingReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))

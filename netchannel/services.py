@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import uvloop
 
@@ -21,6 +21,8 @@ from netchannel.sender import SenderServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from netchannel.tls import Tls
 
 T = TypeVar("T")
 
@@ -133,6 +135,13 @@ def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], Non
         future.set_result(task.result())
 
 
+class Trust(NamedTuple):
+    """What the other sides of a server must know, or show."""
+
+    secret: str | None = None
+    tls: Tls | None = None
+
+
 class Services:
     """What this process has started of the two."""
 
@@ -142,6 +151,7 @@ class Services:
         self._sender: SenderServer | None = None
         self._receiver: ReceiverServer | None = None
         self._listen = ""
+        self._trust: dict[str, Trust] = {}
 
     def _started(self) -> ServiceThread:
         if self._thread is None:
@@ -149,27 +159,41 @@ class Services:
             atexit.register(self.leave)
         return self._thread
 
-    def sender(self) -> tuple[ServiceThread, SenderServer]:
-        """The sender, started if it is not."""
+    def sender(self, trust: Trust) -> tuple[ServiceThread, SenderServer]:
+        """The sender, started if it is not. Raises NetChannelError if it has another secret or TLS."""
         with self._lock:
             thread = self._started()
             if self._sender is None:
-                self._sender = thread.wait(SenderServer().__aenter__())
+                server = SenderServer(secret=trust.secret, tls=trust.tls)
+                self._sender = thread.wait(server.__aenter__())
+                self._trust["sender"] = trust
+            self._check_trust("sender", trust)
             return thread, self._sender
 
-    def receiver(self, address: str | None) -> tuple[ServiceThread, ReceiverServer]:
-        """The receiver, bound if it is not. Raises NetChannelError if it is bound elsewhere."""
+    def _check_trust(self, role: str, trust: Trust) -> None:
+        for name, given, used in zip(Trust._fields, trust, self._trust[role], strict=True):
+            if given is not None and given != used:
+                raise NetChannelError(
+                    f"this process' {role} is running already, {'with another' if used else 'without a'} {name}: the "
+                    f"first call of {role}_server() decides; start a server of your own for another {name}"
+                )
+
+    def receiver(self, address: str | None, trust: Trust) -> tuple[ServiceThread, ReceiverServer]:
+        """The receiver, bound if it is not. Raises NetChannelError if it is bound elsewhere, or as `sender` does."""
         with self._lock:
             thread = self._started()
             if self._receiver is None:
                 listen = address or DEFAULT_LISTEN
-                self._receiver = thread.wait(ReceiverServer(listen).__aenter__())
+                server = ReceiverServer(listen, secret=trust.secret, tls=trust.tls)
+                self._receiver = thread.wait(server.__aenter__())
                 self._listen = listen
+                self._trust["receiver"] = trust
             elif address not in (None, self._listen, self._receiver.address):
                 raise NetChannelError(
                     f"this process receives at {self._receiver.address} already, not at {address}: the first call of "
                     f"receiver_server() binds; start a ReceiverServer of your own for another address"
                 )
+            self._check_trust("receiver", trust)
             return thread, self._receiver
 
     def leave(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Role = Literal["sender", "receiver"]
 
-_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----")
+_PEM = re.compile(rb"(?m)^-----BEGIN ([A-Z0-9 ]+)-----")
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python gives no name."""
 
@@ -96,7 +96,7 @@ def _load(tls: Tls, role: Role) -> ssl.SSLContext:
     _check_content("certificate", tls.certificate, "CERTIFICATE")
     _check_content("key", tls.key, "PRIVATE KEY")
     _check_content("authority", tls.authority, "CERTIFICATE")
-    _check_dates(tls, role)
+    _check_own(tls, role)
     context = _with_certificate(tls, role)
     _trust(context, "authority", tls.authority)
     if role == "sender":
@@ -154,7 +154,7 @@ def _trust(context: ssl.SSLContext, name: str, path: str | PathLike[str]) -> Non
         raise CertificateError(f"the {name} {path} is damaged: {error}") from error
 
 
-def _check_dates(tls: Tls, role: Role) -> None:
+def _check_own(tls: Tls, role: Role) -> None:
     """Raise CertificateError if the certificate is not valid now, or not for this role."""
     try:
         shown = _shown(tls, role)

@@ -24,17 +24,22 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 class Authority:
     """Signs what it is asked for; its files are in ``directory``."""
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    def __init__(self, directory: Path, name: str = "authority", signer: Authority | None = None) -> None:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
+        signer = signer or self
         certificate = (
-            _unsigned(self._name, self._name, self._key, -HOUR, 24 * HOUR)
+            _unsigned(self._name, signer._name, self._key, -HOUR, 24 * HOUR)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(signer._key, hashes.SHA256())
         )
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def intermediate(self, name: str) -> Authority:
+        """One that is signed by this one."""
+        return Authority(self._directory, name, self)
 
     def issue(
         self,
