@@ -14,6 +14,7 @@ import click
 from nebuli.cli.exits import exit_code
 
 _COMMANDS = {
+    "certs": ("nebuli.cli.certs", "Make certificates for development."),
     "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
     "run": ("nebuli.cli.run", "Run a query over a topology, with a worker process per node on this machine."),
     "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),

@@ -108,7 +108,7 @@ class Dialer:
         """Whom the receiver's certificate is for: OpenSSL does not say so of one that it refuses, so ask again."""
         try:
             context = self._credentials.any_name()
-            return (await self._dial(address, context, _HangUp)).names
+            return (await self._dial(address, context, _HangUp)).names()
         except (CertificateError, HandshakeError, OSError):
             return []
 
@@ -382,7 +382,6 @@ class Dialed(TlsConnection):
     ) -> None:
         super().__init__(context, server_side=False, host=host)
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self.names: list[str] = []
         self._credentials = credentials
         self._address = address
         self._make_protocol = make_protocol
@@ -399,12 +398,15 @@ class Dialed(TlsConnection):
         self._answered = True
         super()._take(chunk)
 
+    def names(self) -> list[str]:
+        """Whom the other side's certificate is for, once ``done``."""
+        certificate = cast("dict[str, Any]", self._tls.getpeercert() or {})
+        return [name for _, name in certificate.get("subjectAltName", ())]
+
     def _open(self) -> None:
         if self.done.done():  # nobody waits for it any more
             self.abort()
             return
-        certificate = cast("dict[str, Any]", self._tls.getpeercert() or {})
-        self.names = [name for _, name in certificate.get("subjectAltName", ())]
         self.done.set_result(None)
         self._protocol = self._make_protocol()
         self._protocol.connection_made(self)

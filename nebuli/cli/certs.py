@@ -1,0 +1,95 @@
+"""``nebuli certs``: certificates for development."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from pathlib import Path
+
+import click
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_HOST = re.compile(r"(?!-)[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
+
+
+@click.group()
+def certs() -> None:
+    """Make certificates for channels over TLS."""
+
+
+def _checked(context: click.Context, parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    for host in hosts:
+        if not _HOST.fullmatch(host) and not _is_address(host):
+            raise click.BadParameter(
+                f"{host!r} is no host: expected a name or an IP address", context, parameter
+            )
+    return tuple(dict.fromkeys(hosts))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+@certs.command()
+@click.option("--directory", default="certs", show_default=True, help="Where to write them.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    callback=_checked,
+    help="A node's name or IP address, as others dial it. One certificate each; without any, one for this machine.",
+)
+@click.option(
+    "--days", default=30, show_default=True, type=click.IntRange(1, 365), help="How long they are valid."
+)
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
+    """Make an authority, and a certificate with its key for each node; for development only.
+
+    Prints what to give to the nodes' servers as tls=. The authority's own key is thrown away.
+    """
+    try:
+        from nebuli.cli.development import DevelopmentAuthority
+    except ImportError as error:
+        raise click.ClickException(
+            f"making certificates needs the package cryptography ({error}): pip install 'netchannel[certs]'"
+        ) from error
+
+    nodes = {host: [host] for host in hosts} or {_LOCAL[0]: list(_LOCAL)}
+    place = Path(directory)
+    authority_file = place / "authority.pem"
+    files = {host: (place / f"{host}.pem", place / f"{host}.key") for host in nodes}
+    _make_room([authority_file, *(file for pair in files.values() for file in pair)], force=force)
+    authority = DevelopmentAuthority(datetime.timedelta(days=days))
+    place.mkdir(parents=True, exist_ok=True)
+    _write(authority_file, authority.certificate, 0o644)
+    for host, names in nodes.items():
+        certificate, key = authority.issue(host, names)
+        certificate_file, key_file = files[host]
+        _write(key_file, key, 0o600)
+        _write(certificate_file, certificate, 0o644)
+        click.echo(f'Tls("{certificate_file}", "{key_file}", "{authority_file}")')
+    click.echo(f"for development only; valid until {authority.ends:%Y-%m-%d %H:%M} UTC", err=True)
+
+
+def _make_room(files: list[Path], *, force: bool) -> None:
+    there = [str(file) for file in files if file.exists()]
+    if there and not force:
+        raise click.ClickException(
+            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already: give another --directory, or "
+            f"--force to replace"
+        )
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """A new file, which nobody else may read at any moment if ``mode`` says so."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        stream.write(content)
