@@ -144,7 +144,7 @@ def test_every_parameter_has_its_line(name: str) -> None:
     ]
     described = [code(row[0]) for row in table(API, name)]
     assert [parameter for parameter in wanted if parameter not in described] == (
-        [] if name == "ReceiverServer" else ["secret", "timing"]
+        [] if name == "ReceiverServer" else ["secret", "tls", "timing"]
     )
     assert set(described) <= set(wanted)
 
@@ -195,13 +195,20 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
 def _commands() -> dict[str, click.Command]:
     context = click.Context(nebuli)
     assert isinstance(nebuli, click.Group)
-    found = {name: nebuli.get_command(context, name) for name in nebuli.list_commands(context)}
-    return {name: command for name, command in found.items() if command is not None}
+    found: dict[str, click.Command] = {}
+    for name in nebuli.list_commands(context):
+        command = nebuli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= {f"{name} {each}": below for each, below in command.commands.items()}
+        else:
+            found[name] = command
+    return found
 
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    assert described == [f"nebuli {name}" for name in ("place", "validate", "run", "worker")]
+    assert described == [f"nebuli {name}" for name in ("place", "validate", "certs dev", "run", "worker")]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
 
@@ -233,7 +240,9 @@ def test_every_option_in_a_shell_block_is_one() -> None:
         for block in blocks(page):
             if block.language not in {"sh", "console"}:
                 continue
-            for name, arguments in re.findall(r"^(?:\$ )?nebuli (\w+)(.*)", block.text, re.MULTILINE):
+            for name, arguments in re.findall(
+                r"^(?:\$ )?nebuli (certs \w+|\w+)(.*)", block.text, re.MULTILINE
+            ):
                 assert name in known, f"{page}: nebuli {name}"
                 assert set(re.findall(r"(?<= )--[\w-]+", arguments)) <= known[name], f"{page}: {arguments}"
 
