@@ -19,7 +19,7 @@ from netchannel.core.messages import encode
 from netchannel.errors import CertificateError, HandshakeError
 
 from . import schemes
-from .tls_errors import NO_TLS, WRONG_NAME, WrongName, explain, of_names
+from .tls_errors import NO_TLS, OURS, WRONG_NAME, Unproven, WrongName, explain, of_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +36,8 @@ PIECE = 1 << 16
 """Bytes that are encrypted at a time: OpenSSL's buffer of a connection grows to that, and stays so."""
 SMALL = 1 << 12
 """Buffers below this are joined: each one costs a call, and a record at the least."""
-HANDSHAKE, ALERT = 0x16, 0x15
-"""What TLS begins with: this, or that from somebody who refuses it."""
+HANDSHAKE, ALERT, MAJOR = 0x16, 0x15, 0x03
+"""What TLS begins with: the first byte, or the second one from somebody who refuses it; and what follows."""
 PLAIN = "the sender speaks no TLS, and this receiver asks for it: is the sender without tls=?"
 
 
@@ -86,13 +86,26 @@ class Dialer:
         """Connect to ``address``, handshake included. Raises OSError, or HandshakeError if that is for good."""
         self.check(address)
         try:
-            await self._dial(address, self._credentials.context(), make_protocol)
+            try:
+                await self._dial(address, make_protocol)
+            except Unproven:  # believed if it is said twice
+                await self._dial(address, make_protocol)
+        except Unproven as error:
+            raise HandshakeError(str(error)) from None
         except WrongName:
             names = await self._names(address)
             raise _failed(address, of_names(self._host(address), names)) from None
 
-    async def _dial(self, address: str, context: ssl.SSLContext, make_protocol: MakeProtocol) -> Dialed:
-        connection = Dialed(context, self._host(address), self._credentials, address, make_protocol)
+    async def _dial(
+        self, address: str, make_protocol: MakeProtocol, context: ssl.SSLContext | None = None
+    ) -> Dialed:
+        connection = Dialed(
+            context or self._credentials.context(),
+            self._host(address),
+            self._credentials,
+            address,
+            make_protocol,
+        )
         try:
             await schemes.connect(address, lambda: connection)
             await connection.done
@@ -108,7 +121,7 @@ class Dialer:
         """Whom the receiver's certificate is for: OpenSSL does not say so of one that it refuses, so ask again."""
         try:
             context = self._credentials.any_name()
-            return (await self._dial(address, context, _HangUp)).names()
+            return (await self._dial(address, _HangUp, context)).names()
         except (CertificateError, HandshakeError, OSError):
             return []
 
@@ -118,8 +131,8 @@ class _HangUp(asyncio.BufferedProtocol):
         cast("asyncio.Transport", transport).abort()
 
 
-def _failed(address: str, why: str) -> HandshakeError:
-    return HandshakeError(f"TLS with {address} failed: {why}")
+def _failed(address: str, why: str, kind: type[HandshakeError] = HandshakeError) -> HandshakeError:
+    return kind(f"TLS with {address} failed: {why}")
 
 
 class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
@@ -385,17 +398,21 @@ class Dialed(TlsConnection):
         self._credentials = credentials
         self._address = address
         self._make_protocol = make_protocol
-        self._answered = False
+        self._begins: bytes | None = b""  # the first two bytes, as far as they are here; None: they are TLS
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._shake()
 
     def _take(self, chunk: memoryview) -> None:
-        if not self._answered and chunk[0] not in (HANDSHAKE, ALERT):
-            self._fail(_failed(self._address, NO_TLS))
-            return
-        self._answered = True
+        if self._begins is not None:
+            self._begins += bytes(chunk[:2])
+            if len(self._begins) > 1:
+                # Both are wrong in what is no TLS. One of them may be, where something was changed on the way.
+                if self._begins[0] not in (HANDSHAKE, ALERT) and self._begins[1] != MAJOR:
+                    self._fail(_failed(self._address, NO_TLS, Unproven))
+                    return
+                self._begins = None
         super()._take(chunk)
 
     def names(self) -> list[str]:
@@ -421,9 +438,14 @@ class Dialed(TlsConnection):
 
     def _explained(self, error: ssl.SSLError) -> Exception:
         why, is_final = explain(error, self._credentials.tls)
-        if getattr(error, "verify_code", None) in WRONG_NAME:
+        code = getattr(error, "verify_code", None)
+        if code in WRONG_NAME:
             return WrongName(why)
-        return _failed(self._address, why) if is_final else ConnectionError(f"TLS failed: {why}")
+        if not is_final or (self._established and error.reason in OURS):
+            return ConnectionError(f"TLS failed: {why}")
+        # Certificates are encrypted, and so is what comes behind the handshake.
+        is_proven = code is not None or self._established
+        return _failed(self._address, why, HandshakeError if is_proven else Unproven)
 
 
 class Accepted(TlsConnection):

@@ -39,14 +39,16 @@ OURS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
     "UNSUPPORTED_PROTOCOL": OLD_TLS,
     "WRONG_SSL_VERSION": OLD_TLS,
-    "WRONG_VERSION_NUMBER": NO_TLS,
-    "HTTP_REQUEST": NO_TLS,
 }
-"""By OpenSSL's reason: what this side says of the other one, for good."""
+"""By OpenSSL's reason: what this side says of the other one in the handshake, for good."""
 
 
 class WrongName(HandshakeError):
     """The receiver's certificate is for other hosts than the one that was dialed."""
+
+
+class Unproven(HandshakeError):
+    """A refusal that stood on the wire as anybody could write it, and as a bit that flips could have made it."""
 
 
 def explain(error: ssl.SSLError, tls: Tls) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import logging
 import os
+import random
 import re
 import shutil
 import socket
@@ -314,7 +315,8 @@ async def test_who_is_refused_hears_why_and_does_not_try_again(
                 assert proxy.address in str(caught.value)
         await until(lambda: not receiver.statistics().connections, "the connection is gone")
         await until(lambda: not sender.statistics().peers, "nobody is dialed any more")
-        assert len(proxy.wires) == (2 if "name" in case else 1)  # one more asks for the names
+        # One more asks for the names; one more sees whether it was no accident.
+        assert len(proxy.wires) == (2 if "name" in case or case == "the receiver has no TLS" else 1)
         (warning,) = warnings(caplog)
         assert re.search(rf"connection from 127\.0\.0\.1:\d+ closed: {warned}", warning)
 
@@ -500,6 +502,28 @@ async def test_a_bit_that_flips_costs_its_connection(
         await deliver(receiver, sender, os.urandom(500_000), to=proxy.address)
         assert flip.flipped
         assert len(proxy.wires) == 3
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+async def test_a_bit_that_flips_in_a_handshake_ends_nothing(direction: str, tls: Tls) -> None:
+    """CH-BAD-1, CH-TLS-1: whatever it makes of it, also a refusal: the channel comes about all the same."""
+    draw = random.Random(8)
+    flips = [Flip(direction, offset, draw.randrange(8)) for offset in range(0, 600, 9)]
+    wires: list[Wire] = []
+
+    def change(_: int) -> Wire:
+        wires.append(flips[-1] if flips and not flips[-1].flipped else Wire())
+        return wires[-1]
+
+    timing = Timing(backoff_s=0.002, backoff_limit_s=0.01, handshake_s=0.1)
+    async with (
+        ReceiverServer(tls=tls, timing=timing) as receiver,
+        Proxy(receiver.address, change) as proxy,
+    ):
+        while flips:
+            async with SenderServer(tls=tls, timing=timing) as sender:
+                await deliver(receiver, sender, b"%d" % len(flips), to=proxy.address)
+            assert flips.pop().flipped
 
 
 async def test_the_end_of_tcp_is_noticed(tls: Tls) -> None:
