@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from netchannel.core.link import printable
 from netchannel.errors import HandshakeError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
 
 def of_names(host: str, names: Sequence[str]) -> str:
     """What is wrong with a certificate that is for other hosts."""
-    whose = f"for {', '.join(names[:10])}" if names else "for no host that it names"
+    whose = f"for {printable(', '.join(names[:10]))}" if names else "for no host that it names"
     return (
         f"its certificate is {whose}, and not for {host}: dial it by one of its names, or give Tls() that name as "
         f"server_name"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import netchannel
-from netchannel import Position, ReceiverServer
+from netchannel import Position, ReceiverServer, Tls
 
 pytestmark = pytest.mark.processes
 
@@ -226,6 +227,56 @@ def test_coroutines_of_other_loops_use_the_same_services() -> None:
     received, acknowledged, counted = ended(script(AIO))
     assert received == list(range(200))
     assert (acknowledged, counted) == (200, 200)
+
+
+SECURE = """
+import asyncio, json, sys, netchannel.aio
+from dataclasses import replace
+tls = netchannel.Tls(*sys.argv[1:])
+trust = {"secret": "open sesame", "tls": tls}
+receiver, sender = netchannel.receiver_server(**trust), netchannel.sender_server(**trust)
+inbox = receiver.register_channel("c", codec="bytes")
+outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+outbox.send(b"from a thread")
+outbox.close()
+received = [bytes(body).decode() for body in inbox]
+async def main():
+    receiver, sender = netchannel.aio.receiver_server(), netchannel.aio.sender_server(**trust)
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send(b"from another loop")
+    await outbox.close()
+    received.extend([bytes(body).decode() async for body in inbox])
+    async with netchannel.SenderServer() as stranger:
+        try:
+            await stranger.register_channel("d", to=receiver.address, codec="bytes").close()
+        except netchannel.HandshakeError as error:
+            received.append(str(error))
+import logging
+logging.getLogger("netchannel").setLevel(logging.ERROR)
+asyncio.run(main())
+for function in (netchannel.receiver_server, netchannel.aio.sender_server):
+    for other in ({"secret": "open barley"}, {"tls": replace(tls, server_name="another")}):
+        try:
+            function(**other)
+        except netchannel.NetChannelError as error:
+            received.append(str(error))
+print(json.dumps(received))
+"""
+
+
+def test_the_services_of_a_process_take_tls_and_a_secret(tls: Tls) -> None:
+    """CH-TLS-1, CH-SEC-1: from the first call; what a later one gives must be the same."""
+    one, other, stranger, *refused = ended(
+        script(SECURE, *map(str, (tls.certificate, tls.key, tls.authority)))
+    )
+    assert (one, other) == ("from a thread", "from another loop")
+    assert "is the sender without tls=?" in stranger
+    assert [re.findall("already, (.*): the first", text) for text in refused] == [
+        ["with another secret"],
+        ["with another tls"],
+    ] * 2
+    assert not any("open" in text for text in refused)
 
 
 KILLED_RECEIVER = """
