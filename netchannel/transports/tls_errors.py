@@ -30,18 +30,18 @@ ALERTS = {
     "CERTIFICATE_REVOKED": "{refused}, as revoked",
     "CERTIFICATE_UNKNOWN": "{refused}; its error or log says why",
     "ACCESS_DENIED": "{refused}; its error or log says why",
-    "PROTOCOL_VERSION": OLD_TLS,
-    "HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both have",
-    "INSUFFICIENT_SECURITY": "the other side finds no cipher or kind of key that is strong enough",
 }
-"""By what the other side's alert is called (RFC 8446, 6.2): what it says of us, for good."""
+"""By what the other side's alert is called (RFC 8446, 6.2): what it says of our certificate."""
 
-OURS = {
+NO_BASIS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
     "UNSUPPORTED_PROTOCOL": OLD_TLS,
     "WRONG_SSL_VERSION": OLD_TLS,
+    "ALERT_PROTOCOL_VERSION": OLD_TLS,
+    "ALERT_HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both have",
+    "ALERT_INSUFFICIENT_SECURITY": "the other side finds no cipher or kind of key that is strong enough",
 }
-"""By OpenSSL's reason: what this side says of the other one in the handshake, for good."""
+"""By OpenSSL's reason: why the two cannot even begin. Once they have, only something that was changed says so."""
 
 
 class WrongName(HandshakeError):
@@ -52,19 +52,20 @@ class Unproven(HandshakeError):
     """A refusal that stood on the wire as anybody could write it, and as a bit that flips could have made it."""
 
 
-def explain(error: ssl.SSLError, tls: Tls) -> tuple[str, bool]:
-    """A sentence about the other side, and whether it holds until somebody changes something."""
+def explain(error: ssl.SSLError, tls: Tls, *, established: bool = False) -> tuple[str, bool]:
+    """A sentence about the other side, and whether it holds until somebody mends something."""
     code = getattr(error, "verify_code", None)
     if code is not None:
         return _of_certificate(code, getattr(error, "verify_message", ""), tls), True
-    reason = error.reason or ""
+    reason = error.reason or str(error)
     for alert, sentence in ALERTS.items():
         if reason.endswith(f"ALERT_{alert}"):
             refused = f"it refused the certificate {tls.certificate}"
             return sentence.format(refused=refused, certificate=tls.certificate), True
-    if reason in OURS:
-        return OURS[reason], True
-    return f"{reason or error}", False
+    for cause, sentence in NO_BASIS.items():
+        if reason.endswith(cause) and not established:
+            return sentence, True
+    return reason, False
 
 
 def _of_certificate(code: int, message: str, tls: Tls) -> str:
@@ -85,9 +86,12 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
     return f"its certificate is no good: {message}"
 
 
-def of_names(host: str, names: Sequence[str]) -> str:
-    """What is wrong with a certificate that is for other hosts."""
-    whose = f"for {printable(', '.join(names[:10]))}" if names else "for no host that it names"
+def of_names(host: str, names: Sequence[str] | None) -> str:
+    """What is wrong with a certificate that is for other hosts, as far as it is known for which."""
+    if names is None:
+        whose = "for other hosts"
+    else:
+        whose = f"for {printable(', '.join(names[:10]))}" if names else "for no host that it names"
     return (
         f"its certificate is {whose}, and not for {host}: dial it by one of its names, or give Tls() that name as "
         f"server_name"

@@ -33,7 +33,7 @@ from netchannel import (
 )
 from netchannel.core.receiver import STRANGERS
 from netchannel.tls import Credentials
-from netchannel.transports import register, schemes, unregister
+from netchannel.transports import register, schemes, tls_connection, unregister
 from netchannel.transports.tls import Accepted, Dialer, accepting
 from netchannel.transports.tls_errors import explain
 from tests.support.authority import CLIENT, HOUR, SERVER, Authority, TlsTransport
@@ -545,6 +545,20 @@ async def test_the_end_of_tcp_is_noticed(tls: Tls) -> None:
         assert [bytes(body) async for body in inbox] == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_key_is_not_used_for_too_long(size: int, tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-TLS-1, CH-SEQ-2: after so many records another connection, with keys of its own, takes its place."""
+    monkeypatch.setattr(tls_connection, "RECORDS", 200)
+    async with ReceiverServer(tls=tls) as receiver, SenderServer(tls=tls, timing=QUICK) as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        for number in range(500):
+            await outbox.send(number.to_bytes(4) + bytes(size))
+            assert int.from_bytes((await inbox.recv())[:4]) == number
+        assert outbox.statistics().reconnects >= 2
+        await outbox.close()
+
+
 # -- what strangers cost
 
 
@@ -904,3 +918,5 @@ def test_alerts_that_are_for_good(reason: str, sentence: str, is_final: bool) ->
     why, final = explain(error, Tls("c.pem", "c.key", "a.pem"))
     assert why.startswith(sentence)
     assert final is is_final
+    _, final_later = explain(error, Tls("c.pem", "c.key", "a.pem"), established=True)
+    assert final_later is (is_final and "certificate" in sentence)
