@@ -32,6 +32,7 @@ from netchannel import (
     Timing,
     Tls,
 )
+from netchannel.core.control import FOR_CONTROL, greeting
 from netchannel.core.receiver import STRANGERS
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
@@ -352,6 +353,23 @@ class _Plain(asyncio.Protocol):
         writing = cast("asyncio.Transport", transport)
         writing.write(b"220 welcome\r\n")
         writing.close()
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["TLS", "no TLS"])
+async def test_who_is_refused_may_hang_up_first(secure: bool, tls: Tls) -> None:
+    """CH-TLS-1: what the receiver said would be lost to a reset on some ways, if it closed before it was heard."""
+    said, answer = greeting(FOR_CONTROL), b"is the sender without tls=?"
+    if not secure:
+        said, answer = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x15\x03\x03\x00\x02\x02\x46"
+    async with ReceiverServer(tls=tls if secure else None) as receiver, asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection(*receiver.address.split(":"))
+        writer.write(said)
+        assert answer in await (reader.read() if secure else reader.readexactly(len(answer)))
+        writer.write(b"still on its way")
+        await writer.drain()
+        assert receiver.statistics().connections == 1
+        writer.close()
+        await until(lambda: not receiver.statistics().connections, "closed")
 
 
 def raw_client(tls: Tls) -> ssl.SSLContext:
