@@ -159,6 +159,21 @@ async def test_ports_for_data_speak_it_too(tls: Tls, data_ports: str) -> None:
         await outbox.close()
 
 
+async def test_a_node_of_several_processes_speaks_it_too(tls: Tls, tmp_path: Path) -> None:
+    """CH-TLS-1: at the front and at the member, which is dialed by the same host; between them it is not asked for."""
+    node = f"unix:{tmp_path}/node"
+    async with (
+        ReceiverServer(tls=tls, members=node) as front,
+        ReceiverServer(tls=tls, node=node) as member,
+        SenderServer(tls=tls) as sender,
+        SenderServer(timing=QUICK) as stranger,
+    ):
+        await deliver(member, sender, to=front.address)
+        refused = stranger.register_channel("c", to=front.address, codec="bytes")
+        with pytest.raises(HandshakeError, match="is the sender without tls="):
+            await refused.close()
+
+
 async def test_large_and_many_messages(tls: Tls) -> None:
     """Of all sizes around those of records and pieces, each as it was."""
     sizes = [0, 1, 4095, 4096, 16_383, 16_384, 65_535, 65_536, 65_537, 300_000, 5_000_000]
