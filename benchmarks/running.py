@@ -73,8 +73,8 @@ def _run(contestant: Contestant, work: Work, sides: tuple[str, str]) -> Measures
     receive, send = sides
     with ExitStack() as stack:
 
-        def start(function: str, core: int) -> _Side:
-            return stack.enter_context(_side(function, module, settings, core))
+        def start(function: str, core: int) -> Side:
+            return stack.enter_context(side(function, module, settings, core))
 
         cores = [(RECEIVER_CORE, SENDER_CORE), (SENDER_CORE, RECEIVER_CORE)] * contestant.pairs
         cores = cores[: contestant.pairs]
@@ -109,7 +109,7 @@ def _total(pairs: list[Measures]) -> Measures:
     }
 
 
-class _Side:
+class Side:
     """A process, and what is said between us."""
 
     def __init__(self, process: subprocess.Popen[str], module: str) -> None:
@@ -117,8 +117,10 @@ class _Side:
         assert process.stdin is not None
         self._process, self._module = process, module
         self._out, self._in = process.stdout, process.stdin
+        self.pid = process.pid
 
     def hear(self) -> dict[str, Any]:
+        """What the process says next."""
         line = self._out.readline()
         if not line:
             status = self._process.wait(ENDS_WITHIN_S)
@@ -129,15 +131,19 @@ class _Side:
         return heard
 
     def tell(self, what: str) -> None:
+        """Say something to it."""
         self._in.write(json.dumps(what) + "\n")
         self._in.flush()
 
     def end(self) -> None:
+        """Wait until it is gone."""
         self._process.wait(ENDS_WITHIN_S)
 
 
 @contextmanager
-def _side(function: str, module: str, settings: str, core: int) -> Iterator[_Side]:
+def side(function: str, module: str, settings: str, core: int) -> Iterator[Side]:
+    """Start a side of a run on a core; it is gone with the context."""
+
     def pin() -> None:
         os.sched_setaffinity(0, {core})
 
@@ -150,6 +156,6 @@ def _side(function: str, module: str, settings: str, core: int) -> Iterator[_Sid
         preexec_fn=pin if (os.cpu_count() or 1) > 1 else None,  # noqa: PLW1509 - one call, no threads yet
     ) as process:
         try:
-            yield _Side(process, module)
+            yield Side(process, module)
         finally:
             process.kill()
