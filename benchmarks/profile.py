@@ -1,4 +1,4 @@
-"""``python -m benchmarks.profile``: what a message's time is spent on, at both sides, in Markdown on stdout.
+"""``python -m benchmarks.profile [PAGE]``: what a message's time is spent on, at both sides, in Markdown on stdout.
 
 It samples both processes with ``perf`` (of the package linux-tools), which must be there.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .machine import machine
+from .report import renewed
 from .rows import KIB, MIB
 from .running import RECEIVER_CORE, SENDER_CORE, side
 from .work import Work
@@ -95,11 +97,14 @@ def table(found: Mapping[str, tuple[float, Counter[str]]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, and print."""
-    print("`python -m benchmarks.profile`\n")
-    print("\n".join(f"- {name}: {value}" for name, value in machine().items()))
+    """Measure, and print, or put the tables into a page."""
+    lines = [f"- {name}: {value}" for name, value in machine().items()]
     for name, work in WORKS.items():
-        print(f"\n### {name}\n\n" + "\n".join(table(profiled(work))), flush=True)
+        lines += ["", f"### {name}", "", *table(profiled(work))]
+    figures = "\n".join(lines) + "\n"
+    print(figures)
+    for page in map(Path, sys.argv[1:]):
+        page.write_text(renewed(page.read_text(), figures))
 
 
 if __name__ == "__main__":
