@@ -35,6 +35,10 @@ def main() -> None:
     given = parser.parse_args()
     rounds = given.rounds or (1 if given.quick else 5)
     rows = [row for row in ROWS if not given.row or row.name.startswith(tuple(given.row))]
+    if not rows:
+        parser.error(
+            f"no row's name begins with {given.row}: there are {', '.join(row.name for row in ROWS)}"
+        )
     found: dict[str, Any] = {}
     data = {
         "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),

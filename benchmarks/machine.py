@@ -27,7 +27,12 @@ PACKAGES = (
 
 def machine() -> dict[str, str]:
     """Names and values, for people."""
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    try:
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise SystemExit(
+            f"{error.name} is measured too, and not installed: pip install -e '.[bench]'"
+        ) from error
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",

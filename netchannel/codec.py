@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from .core.frames import ALONE, Body, Buffer, Scattered
 from .errors import NetChannelError, ProtocolError, SchemaMismatch
+from .values import check_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,7 @@ def make_decoder(codec: CodecName, schema: pa.Schema | None) -> Decoder:
 def _check(codec: str, schema: pa.Schema | None) -> None:
     if codec not in ("arrow", "bytes"):
         raise NetChannelError(f"the codec {codec!r} is not known: expected 'arrow' or 'bytes'")
+    check_kind("schema", schema, pa.Schema)
     if codec == "bytes" and schema is not None:
         raise NetChannelError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
 

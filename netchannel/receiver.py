@@ -83,6 +83,9 @@ class ReceiverServer:
         check_kind("listen", listen, str)
         check_kind("secret", secret, str)
         check_kind("tls", tls, Tls)
+        check_kind("timing", timing, Timing)
+        check_kind("message_limit", message_limit, int)
+        check_kind("max_connections", max_connections, int)
         if tls is not None:
             check_scheme(listen)
         if message_limit < 1:

@@ -94,6 +94,7 @@ class SenderServer:
     ) -> None:
         check_kind("secret", secret, str)
         check_kind("tls", tls, Tls)
+        check_kind("timing", timing, Timing)
         self._secret = secret
         self._dialer = None if tls is None else Dialer(Credentials(tls, "sender"))
         self._congestion_control = congestion_control
@@ -156,6 +157,7 @@ class SenderServer:
         check_loop(runner.loop)
         check_kind("to", to, str)
         (self._dialer or schemes).check(to)
+        check_kind("stream", stream, str)
         check_kind("buffer", buffer, BufferPolicy)
         check_kind("fault", fault, FaultPolicy)
         policy = buffer or BufferPolicy()

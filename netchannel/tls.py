@@ -99,6 +99,7 @@ def _load(tls: Tls, role: Role) -> ssl.SSLContext:
     _check_own(tls, role)
     context = _with_certificate(tls, role)
     _trust(context, "authority", tls.authority)
+    _check_authorities(context, tls)
     if role == "sender":
         context.check_hostname = True
         context.hostname_checks_common_name = False
@@ -152,6 +153,13 @@ def _trust(context: ssl.SSLContext, name: str, path: str | PathLike[str]) -> Non
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise CertificateError(f"the {name} {path} is damaged: {error}") from error
+
+
+def _check_authorities(context: ssl.SSLContext, tls: Tls) -> None:
+    """Raise CertificateError if none of them is valid any more."""
+    ends = [str(authority["notAfter"]) for authority in context.get_ca_certs()]
+    if ends and all(time.time() >= ssl.cert_time_to_seconds(end) for end in ends):
+        raise CertificateError(f"the authority {tls.authority} has expired on {ends[-1]}: renew it")
 
 
 def _check_own(tls: Tls, role: Role) -> None:

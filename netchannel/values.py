@@ -197,7 +197,8 @@ class ServerStatistics(Generic[Key]):
 def check_kind(name: str, value: object, kind: type) -> None:
     """Raise TypeError if the setting ``name`` is given and is no ``kind``."""
     if value is not None and not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}")
+        shown = f"a {type(value).__name__}" if name == "secret" else repr(value)
+        raise TypeError(f"{name} is {shown}: expected a {kind.__name__}")
 
 
 def check_channel_id(channel_id: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+AUTHORITY = "authority"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
 
@@ -21,6 +22,9 @@ def certs() -> None:
 
 def _checked(context: click.Context, parameter: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
     for host in hosts:
+        if host == AUTHORITY:
+            message = f"{host!r} is the name of the authority's file: expected another host"
+            raise click.BadParameter(message, context, parameter)
         if not _HOST.fullmatch(host) and not _is_address(host):
             raise click.BadParameter(
                 f"{host!r} is no host: expected a name or an IP address", context, parameter
@@ -58,12 +62,12 @@ def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
         from nebuli.cli.development import DevelopmentAuthority
     except ImportError as error:
         raise click.ClickException(
-            f"making certificates needs the package cryptography ({error}): pip install 'netchannel[certs]'"
+            f"making certificates needs the package cryptography ({error}): pip install 'netchannel[certs]', or make setup in a clone"
         ) from error
 
     nodes = {host: [host] for host in hosts} or {_LOCAL[0]: list(_LOCAL)}
     place = Path(directory)
-    authority_file = place / "authority.pem"
+    authority_file = place / f"{AUTHORITY}.pem"
     files = {host: (place / f"{host}.pem", place / f"{host}.key") for host in nodes}
     _make_room([authority_file, *(file for pair in files.values() for file in pair)], force=force)
     authority = DevelopmentAuthority(datetime.timedelta(days=days))
@@ -83,7 +87,7 @@ def _make_room(files: list[Path], *, force: bool) -> None:
     if there and not force:
         raise click.ClickException(
             f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already: give another --directory, or "
-            f"--force to replace"
+            f"--force to replace, with all hosts at once: a new authority does not vouch for what the old one signed"
         )
     for file in files:
         file.unlink(missing_ok=True)

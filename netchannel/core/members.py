@@ -115,7 +115,14 @@ class MemberControl(AcceptedControl):
     def taken(self, channel_id: str, claim: Claim, holder: str, now: float) -> None:
         """The member cannot have a channel."""
         text = in_use(channel_id, holder)
-        self.core.complain(self.remote, now, "%s: %s cannot have it: %s", self.core.name, self.peer, text)
+        self.core.complain(
+            self.remote,
+            now,
+            "%s: a channel that %s registered is refused: %s",
+            self.core.name,
+            self.peer,
+            text,
+        )
         self.say("taken", channel=channel_id, number=claim.number, message=text)
 
     def told(self, message: Message, now: float) -> None:

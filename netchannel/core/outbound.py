@@ -383,19 +383,16 @@ class OutboundChannel:
 
     def give_up(self, reason: str, now: float) -> None:
         """The policy, or the owner, gives up."""
-        again = (
-            "with the same directory"
-            if self.durable is not None
-            else f"with stream={self.stream!r}, replayable=True"
-        )
-        kept = self.head - self.acknowledged
-        self.fail(
-            SenderEvent.GIVE_UP,
-            ChannelBroken(
-                f"channel {self.id!r} to {self.to} was given up: {reason}; {self.acknowledged} messages were "
-                f"acknowledged, {kept} were not; to go on, register it again {again}"
-            ),
-            now,
+        text = f"channel {self.id!r} to {self.to} was given up: {reason}; {self.what_is_left()}"
+        self.fail(SenderEvent.GIVE_UP, ChannelBroken(text), now)
+
+    def what_is_left(self) -> str:
+        """For errors that end the channel: the numbers, and how to go on."""
+        stream = f"with stream={self.stream!r}, replayable=True"
+        again = stream if self.durable is None else "with the same directory"
+        return (
+            f"{self.acknowledged} messages were acknowledged, {self.head - self.acknowledged} were not; to go on, "
+            f"register it again {again}"
         )
 
     def watch(self, now: float) -> None:

@@ -114,7 +114,9 @@ class Packer:
         """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
         bodies, notes, context, since = self.bodies, self.notes, self.context, self.since
         done, shared = 0, self.shared
-        larges = [place for place, body in enumerate(bodies) if len(body) > ALONE] if len(bodies) > 1 else (0,)
+        larges = (
+            [place for place, body in enumerate(bodies) if len(body) > ALONE] if len(bodies) > 1 else (0,)
+        )
         for place in larges:
             if done < place:
                 yield self._packed(first, done, place)

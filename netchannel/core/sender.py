@@ -231,8 +231,12 @@ class Peer:
 
     def refused(self, error: HandshakeError, now: float) -> None:
         """The receiver will not talk to us: no use in trying again."""
+        whose = (
+            f" ({self._name} whose processes all need the same tls= and secret=)" if self.is_member else ""
+        )
         for channel in list(self.channels.values()):
-            channel.fail(SenderEvent.GIVE_UP, error, now)
+            text = f"channel {channel.id!r}: {error}{whose}; {channel.what_is_left()}"
+            channel.fail(SenderEvent.GIVE_UP, HandshakeError(text), now)
 
     def _redial(self, now: float) -> None:
         self._redial_due = False

@@ -70,7 +70,10 @@ def explain(error: ssl.SSLError, tls: Tls, *, established: bool = False) -> tupl
 
 def _of_certificate(code: int, message: str, tls: Tls) -> str:
     if code == EXPIRED:
-        return "its certificate, or its authority's, has expired: renew it there, or look at this machine's clock"
+        return (
+            f"its certificate has expired, or that of its authority, there or in {tls.authority}: renew it, or look at "
+            f"this machine's clock"
+        )
     if code == NOT_YET_VALID:
         return "its certificate, or its authority's, is not valid yet: look at the clocks of both machines"
     if code in UNKNOWN_AUTHORITY:
@@ -88,10 +91,12 @@ def _of_certificate(code: int, message: str, tls: Tls) -> str:
 
 def of_names(host: str, names: Sequence[str] | None) -> str:
     """What is wrong with a certificate that is for other hosts, as far as it is known for which."""
-    if names is None:
-        whose = "for other hosts"
-    else:
-        whose = f"for {printable(', '.join(names[:10]))}" if names else "for no host that it names"
+    if names is not None and not names:
+        return (
+            f"its certificate names no host, and so not {host} (subject alternative names count, common names do "
+            f"not): issue it for its hosts"
+        )
+    whose = "for other hosts" if names is None else f"for {printable(', '.join(names[:10]))}"
     return (
         f"its certificate is {whose}, and not for {host}: dial it by one of its names, or give Tls() that name as "
         f"server_name"

@@ -44,7 +44,12 @@ def listen_privately(address: str, make_protocol: MakeProtocol) -> Listener:
     try:
         return _listen(address, make_protocol, 0o600)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+        hint = f"; one process of a node has members=, all others node={address!r}" if _in_use(error) else ""
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}{hint}") from error
+
+
+def _in_use(error: OSError) -> bool:
+    return error.errno == errno.EADDRINUSE
 
 
 def _listen(address: str, make_protocol: MakeProtocol, mode: int | None) -> Listener:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import socket
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -243,8 +244,16 @@ async def test_settings_of_another_kind(receiver: ReceiverServer, sender: Sender
     for position in (("s", 3), "x", 2.5):
         with pytest.raises(NetChannelError, match="resume_from"):
             receiver.register_channel("c", resume_from=position)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="secret is b's': expected a str"):
+    with pytest.raises(TypeError, match="secret is a bytes: expected a str"):
         SenderServer(secret=b"s")  # type: ignore[arg-type]
+    for setting in ("timing", "message_limit", "max_connections"):
+        with pytest.raises(TypeError, match=f"{setting} is 'x': expected a"):
+            ReceiverServer(**{setting: "x"})  # type: ignore[arg-type]
+    for register in (receiver.register_channel, partial(sender.register_channel, to="127.0.0.1:9")):
+        with pytest.raises(TypeError, match=r"schema is \{'x': 'int'\}: expected a Schema"):
+            register("c", schema={"x": "int"})  # type: ignore[operator]
+    with pytest.raises(TypeError, match="stream is 5: expected a str"):
+        sender.register_channel("c", to="127.0.0.1:9", stream=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="listen is 8000: expected a str"):
         ReceiverServer(8000)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="message_limit is 0"):

@@ -245,20 +245,20 @@ REFUSALS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str, str
     "a receiver without a name": (
         {"hosts": []},
         {},
-        r"its certificate is for no host that it names, and not for 127\.0\.0\.1",
+        r"its certificate names no host, and so not 127\.0\.0\.1",
         r"it refused the certificate .*receiver\.pem: not for the host",
     ),
     "the receiver's has expired": (
         EXPIRED,
         {},
-        r"its certificate, or its authority's, has expired: renew it there",
+        r"its certificate has expired, or that of its authority, there or in",
         r"it refused the certificate .*receiver\.pem, as expired: renew it here",
     ),
     "the sender's has expired": (
         {},
         EXPIRED,
         r"it refused the certificate .*sender\.pem, as expired: renew it here",
-        r"its certificate, or its authority's, has expired: renew it there",
+        r"its certificate has expired, or that of its authority, there or in",
     ),
     "the receiver's is not valid yet": (
         EARLY,
@@ -734,6 +734,10 @@ BAD_FILES: dict[str, tuple[Callable[[Tls, Authority], Tls], str]] = {
     "expired": (
         lambda t, a: a.issue("old", **EXPIRED),
         r"the certificate .*old\.pem has expired on .* GMT: renew it",
+    ),
+    "an expired authority": (
+        lambda t, a: Tls(t.certificate, t.key, Authority(a.file.parent, "past", ends=-HOUR).file),
+        r"the authority .*past\.pem has expired on .* GMT: renew it",
     ),
     "not yet valid": (
         lambda t, a: a.issue("new", **EARLY),

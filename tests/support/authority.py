@@ -24,13 +24,19 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 class Authority:
     """Signs what it is asked for; its files are in ``directory``."""
 
-    def __init__(self, directory: Path, name: str = "authority", signer: Authority | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str = "authority",
+        signer: Authority | None = None,
+        ends: datetime.timedelta = 24 * HOUR,
+    ) -> None:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(name)
         signer = signer or self
         certificate = (
-            _unsigned(self._name, signer._name, self._key, -HOUR, 24 * HOUR)
+            _unsigned(self._name, signer._name, self._key, -3 * HOUR, ends)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(signer._key, hashes.SHA256())
         )
