@@ -18,6 +18,7 @@ from netchannel.values import Key, ServerStatistics
 from . import schemes
 from .lag import Lag
 from .tcp import keep_alive, limit_silence, use_congestion_control
+from .writing import write_all
 
 if TYPE_CHECKING:
     import socket
@@ -122,8 +123,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
                 transport.pause_reading()
         while link.writable and (buffers := link.output()):
             self._runner.bytes_sent += sum(map(len, buffers))
-            transport.writelines(buffers)
-            if not link.more:
+            write_all(transport, buffers)
+            if not link.more or transport.is_closing():
                 break
         if link.closing is Closing.FLUSH and link.writable:
             transport.close()

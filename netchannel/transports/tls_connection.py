@@ -9,6 +9,8 @@ import threading
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
+from .writing import write_all
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -249,7 +251,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             small, size = [], 0
         self._encrypt(b"".join(small), sealed)
         if sealed:
-            self._tcp.writelines(sealed)
+            write_all(self._tcp, sealed)
         if self._records >= RECORDS and self._error is None:
             self._error = ConnectionError(
                 f"{self._records} records of TLS are as many as one key is good for"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import netchannel
 from netchannel import FaultPolicy, ReceiverServer, SenderServer
-from netchannel.transports import Listener, MakeProtocol, register, unregister
+from netchannel.core.frames import Buffer
+from netchannel.core.link import Link
+from netchannel.transports import Listener, MakeProtocol, register, tcp, unregister
+from netchannel.transports.runner import HIGH_WATER, LinkProtocol
 from netchannel.transports.schemes import check, scheme_of
 from tests.support.framed import FramedTransport
 
@@ -147,3 +152,63 @@ async def test_congestion_control_within_a_host(wanted: str | None, expected: by
                 used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
                 assert used == (expected or systems)
         await outbox.close()
+
+
+class _Stalled(asyncio.BufferedProtocol):
+    """A peer that reads nothing until it leaves."""
+
+    def __init__(self) -> None:
+        self.here, self.gone = asyncio.Event(), asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.pause_reading()
+        self.here.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+
+    async def leave(self) -> None:
+        await self.here.wait()
+        self.transport.abort()
+        await self.gone.wait()
+
+
+class _Busy(Link):
+    """A link that has a lot to say; ``fails`` lets its connection fail at the first word."""
+
+    def __init__(self, sender: SenderServer, remote: str, *, fails: bool) -> None:
+        super().__init__(sender._running().core, remote)
+        self.fails = fails
+        self.writes = 0
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self.core.slab
+
+    def output(self) -> list[Buffer]:
+        self.writes += 1
+        self.more = self.writes < 64
+        if self.fails:
+            self.adapter.abort()
+        return [bytes(1 << 18), bytes(1 << 18)]
+
+    def _received(self, n: int, now: float) -> None: ...
+
+    def _lost(self, reason: str, now: float) -> None: ...
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["stalls", "fails"])
+async def test_nothing_more_is_written_to_who_does_not_read(sender: SenderServer, fails: bool) -> None:
+    """CH-BUF-1: whatever a loop's `writelines` forgets, a connection holds little more than its high mark."""
+    stalled = _Stalled()
+    listener = await tcp.listen("127.0.0.1:0", lambda: stalled)
+    link = _Busy(sender, listener.address, fails=fails)
+    await tcp.connect(listener.address, lambda: LinkProtocol(sender._running(), lambda _: link))
+    try:
+        held = link.adapter._transport.get_write_buffer_size()
+        assert link.writes == 1 if fails else not link.writable and held <= 2 * HIGH_WATER
+    finally:
+        link.adapter.abort()
+        await stalled.leave()
+        listener.close()
+        await listener.stop()
