@@ -84,7 +84,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._link.writable = True
-        self.apply()
+        if self._link.closing is Closing.OPEN:
+            self.apply()
+        else:  # not from within the write that is done now, at whose end asyncio would report the loss once more
+            self._runner.core.touch(self._link)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._runner.protocols.discard(self)

@@ -168,6 +168,11 @@ class _Stalled(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
 
+    def get_buffer(self, hint: int) -> memoryview:
+        return memoryview(bytearray(1 << 18))
+
+    def buffer_updated(self, size: int) -> None: ...
+
     async def leave(self) -> None:
         await self.here.wait()
         self.transport.abort()
@@ -188,6 +193,8 @@ class _Busy(Link):
     def output(self) -> list[Buffer]:
         self.writes += 1
         self.more = self.writes < 64
+        if self.writes > 64:
+            return []
         if self.fails:
             self.adapter.abort()
         return [bytes(1 << 18), bytes(1 << 18)]
@@ -212,3 +219,23 @@ async def test_nothing_more_is_written_to_who_does_not_read(sender: SenderServer
         await stalled.leave()
         listener.close()
         await listener.stop()
+
+
+async def test_a_connection_that_is_closed_behind_a_lot_ends_once(sender: SenderServer) -> None:
+    """Closed while its peer reads nothing, it ends once all is read, and no callback fails."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    stalled = _Stalled()
+    listener = await tcp.listen("127.0.0.1:0", lambda: stalled)
+    link = _Busy(sender, listener.address, fails=False)
+    await tcp.connect(listener.address, lambda: LinkProtocol(sender._running(), lambda _: link))
+    assert not link.writable
+    link.close()
+    link.writes = 64
+    await stalled.here.wait()
+    stalled.transport.resume_reading()
+    await stalled.gone.wait()
+    listener.close()
+    await listener.stop()
+    assert link.adapter not in sender._running().protocols
+    assert failures == []
