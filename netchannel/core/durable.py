@@ -29,7 +29,7 @@ class DurableWriter(Writer):
         self.upto = log.durable  # everything below is durable
         self.finished = log.ending is not None
         self._log = log
-        self._waiting: deque[tuple[Record, Ticket]] = deque()
+        self._waiting: deque[tuple[Record, Ticket, int]] = deque()  # with the bytes that were taken before
         self._waiting_bytes = 0
         self._cooling = False
 
@@ -56,16 +56,16 @@ class DurableWriter(Writer):
             return room
         return min(room, limit - self.disk_bytes - waiting - ENTRY_BYTES * (len(self._waiting) + 1))
 
-    def take(self, record: Record, ticket: Ticket) -> None:
-        """Make ``record`` durable."""
-        self._waiting.append((record, ticket))
+    def take(self, record: Record, ticket: Ticket, taken_bytes: int) -> None:
+        """Make ``record`` durable; ``taken_bytes`` are of all messages before it."""
+        self._waiting.append((record, ticket, taken_bytes))
         self._waiting_bytes += record.size
         self.request()
 
     def _work(self) -> Job | None:
         channel = self.channel
         channel.seal()
-        records = [] if self._full else [record for record, _ in self._waiting]
+        records = [] if self._full else [record for record, _, _ in self._waiting]
         finish = channel.closing is not None and not self.finished and not self._full
         if records or finish or channel.acknowledged > self._log.acknowledged:
             return _Commit(self, self._log, records, finish=finish)
@@ -75,7 +75,7 @@ class DurableWriter(Writer):
         """What of the job came to the disk may go out."""
         channel = self.channel
         for _ in range(job.appended):
-            record, ticket = self._waiting.popleft()
+            record, ticket, _ = self._waiting.popleft()
             self._waiting_bytes -= record.size
             self.upto = record.end
             record.log = self._log
@@ -112,11 +112,13 @@ class DurableWriter(Writer):
         """
         if self.channel.pending_final:
             return
+        taken_bytes = None
         while self._waiting and not self._waiting[-1][1].final:
-            record, ticket = self._waiting.pop()
+            record, ticket, taken_bytes = self._waiting.pop()
             ticket.error = error
             self._waiting_bytes -= record.size
-        self.channel.take_back(self._waiting[-1][0].end if self._waiting else self.upto, error)
+        first = self._waiting[-1][0].end if self._waiting else self.upto
+        self.channel.take_back(first, taken_bytes, error)
 
     def _leave_files(self) -> None:
         log = self._log

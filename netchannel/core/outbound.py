@@ -515,7 +515,7 @@ class OutboundChannel:
                 self.retention.add(record)
         else:
             assert packer.ticket is not None
-            self.durable.take(packer.record(first), packer.ticket)
+            self.durable.take(packer.record(first), packer.ticket, self._sealed_bytes)
         self._unpack()
 
     def _unpack(self) -> None:
@@ -530,12 +530,18 @@ class OutboundChannel:
         """Whether messages that no record has yet can not be taken back."""
         return self.packer.ticket is not None and self.packer.ticket.final
 
-    def take_back(self, first: int, error: NetChannelError) -> None:
-        """The disk did not take the messages from number ``first`` on: they were not sent."""
+    def take_back(self, first: int, taken_bytes: int | None, error: NetChannelError) -> None:
+        """The disk did not take the messages from number ``first`` on: they were not sent.
+
+        ``taken_bytes`` are of all messages before it; None if no record has any of those that are taken back.
+        """
         if self.packer.ticket is not None:
             self.packer.ticket.error = error
-        self._unpack()
+        self.packer.clear()
         self._sealed = first
+        if taken_bytes is not None:
+            self._sealed_bytes = taken_bytes
+        self._last_context = b""  # it counts again, with the next message that has it
         if self.closing is not None:
             self.closing = Ending(first, self.closing.failure)
 

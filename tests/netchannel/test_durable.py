@@ -336,6 +336,7 @@ async def test_what_a_cancelled_send_has_taken_stays_taken(
         with pytest.raises(netchannel.BufferFull):
             await outbox.send(b"refused")
         assert outbox.position == 1
+        assert outbox.statistics().bytes == 1
         at_work.clear()
         sending = asyncio.create_task(outbox.send(b"1"))
         await asyncio.sleep(0)
