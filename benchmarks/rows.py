@@ -233,4 +233,19 @@ DISK = (
     ),
 )
 
-ROWS = (*THROUGHPUT, *TRIPS, *LATENCIES, *CHANNELS, *STALL, *DISK)
+ENCRYPTED = "over TLS"
+TLS = tuple(
+    Row(
+        f"TLS: {name}",
+        work,
+        {OURS: PEERS[OURS], ENCRYPTED: _scenario("encrypted")},
+        SPEED,
+    )
+    for name, work in {
+        "1 KiB": Work(KIB),
+        "64 KiB": Work(64 * KIB),
+        "1 MiB Arrow batches": Work(MIB, arrow=True),
+    }.items()
+)
+
+ROWS = (*THROUGHPUT, *TRIPS, *LATENCIES, *CHANNELS, *STALL, *DISK, *TLS)

@@ -87,8 +87,8 @@ def _run(contestant: Contestant, work: Work, sides: tuple[str, str]) -> Measures
             sender.tell(address)
         sent = [Result(**sender.hear()) for sender in senders]
         received = [Result(**receiver.hear()) for receiver in receivers]
-        for side in (*senders, *receivers):
-            side.end()
+        for started in (*senders, *receivers):
+            started.end()
     arrived, gone = (sum(result.messages for result in results) for results in (received, sent))
     if received and arrived != gone:
         raise Failed(f"{module}: {gone} messages were sent, {arrived} arrived")

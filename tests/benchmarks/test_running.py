@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.measures import TITLES
 from benchmarks.rounds import measured
-from benchmarks.rows import AWAY, IDLE, OURS, PEERS, ROWS, SHARED, Row
+from benchmarks.rows import AWAY, ENCRYPTED, IDLE, OURS, PEERS, ROWS, SHARED, Row
 from benchmarks.work import Work
 
 pytestmark = pytest.mark.processes
@@ -35,6 +35,7 @@ EACH = [
     ("channels: idle", IDLE),
     ("channels: four of 1 KiB messages over two processes at each end", "2 + 2 processes"),
     ("disk: 64 KiB messages, spilled", AWAY),
+    ("TLS: 1 KiB", ENCRYPTED),
 ]
 """Rows and who runs there; everybody without a name."""
 TOGETHER = ["a stalled consumer, 64 KiB", "disk: durable buffer of 1 KiB messages"]
