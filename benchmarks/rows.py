@@ -180,6 +180,7 @@ CHANNELS = (
             {
                 ONE: _scenario("many", channels=1),
                 "2 + 2 processes": _scenario("many", channels=2, pairs=2),
+                "2 + 2 processes, one node": _scenario("many", channels=2, pairs=2, node=True),
             },
             SPEED,
             base=ONE,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import netchannel
 from benchmarks.contestants.ours import congestion_control
 from benchmarks.measuring import pace, watch
 from benchmarks.work import Result, Work
+
+from .node import process_of_a_node
 
 MIB = 1 << 20
 SENDER_BYTES, RECEIVER_BYTES = 64 * MIB, 8 * MIB
@@ -21,8 +25,15 @@ def shared(work: Work, max_bytes: int) -> netchannel.BufferPolicy:
     return netchannel.BufferPolicy(max_bytes=max(part, LEAST_MESSAGES * work.size))
 
 
+@asynccontextmanager
+async def alone() -> AsyncIterator[tuple[netchannel.ReceiverServer, str]]:
+    """A receiver with an address of its own."""
+    async with netchannel.ReceiverServer() as receiver:
+        yield receiver, receiver.address
+
+
 async def receive(work: Work, ready: Callable[[str], None]) -> Result:
-    """A task per channel."""
+    """A task per channel; its sender is told the address, and the names of the channels."""
     watching = watch(work)
 
     async def consume(inbox: netchannel.ReceiverChannel) -> None:
@@ -30,17 +41,19 @@ async def receive(work: Work, ready: Callable[[str], None]) -> Result:
         async for message in inbox:
             look(message)
 
-    async with netchannel.ReceiverServer() as receiver, asyncio.TaskGroup() as tasks:
-        buffer = shared(work, RECEIVER_BYTES)
+    server = process_of_a_node() if work.options.get("node") else alone()
+    async with server as (receiver, address), asyncio.TaskGroup() as tasks:
+        buffer, mine = shared(work, RECEIVER_BYTES), os.getpid()
         for number in range(work.options["channels"]):
-            inbox = receiver.register_channel(f"c{number}", codec=work.codec, buffer=buffer)
+            inbox = receiver.register_channel(f"{mine}-{number}", codec=work.codec, buffer=buffer)
             tasks.create_task(consume(inbox))
-        ready(receiver.address)
+        ready(f"{address} {mine}")
     return watching.result()  # type: ignore[no-any-return]
 
 
 async def send(work: Work, address: str) -> Result:
     """A task per channel, once all are open."""
+    address, _, theirs = address.partition(" ")
     pacing = pace(work)
 
     async def produce(outbox: netchannel.SenderChannel) -> None:
@@ -52,7 +65,7 @@ async def send(work: Work, address: str) -> Result:
     async with netchannel.SenderServer(congestion_control=congestion_control(work)) as sender:
         buffer = shared(work, SENDER_BYTES)
         outboxes = [
-            sender.register_channel(f"c{number}", to=address, codec=work.codec, buffer=buffer)
+            sender.register_channel(f"{theirs}-{number}", to=address, codec=work.codec, buffer=buffer)
             for number in range(work.options["channels"])
         ]
         await asyncio.gather(*(outbox.attached() for outbox in outboxes))

@@ -33,7 +33,7 @@ EACH = [
     ("latency of 1 KiB at 1 000 a second", "pyzmq"),
     ("channels: 64 KiB over several", "10 channels"),
     ("channels: idle", IDLE),
-    ("channels: four of 1 KiB messages over two processes at each end", "2 + 2 processes"),
+    ("channels: four of 1 KiB messages over two processes at each end", "2 + 2 processes, one node"),
     ("disk: 64 KiB messages, spilled", AWAY),
     ("TLS: 1 KiB", ENCRYPTED),
 ]
