@@ -23,7 +23,7 @@ async def process_of_a_node() -> AsyncIterator[tuple[netchannel.ReceiverServer, 
     try:
         folder.mkdir()
     except FileExistsError:
-        while not said.exists():
+        while not said.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOKS_EVERY_S)
         async with netchannel.ReceiverServer(node=socket) as member:
             yield member, said.read_text()
