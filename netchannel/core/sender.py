@@ -235,7 +235,8 @@ class Peer:
             f" ({self._name} whose processes all need the same tls= and secret=)" if self.is_member else ""
         )
         for channel in list(self.channels.values()):
-            text = f"channel {channel.id!r}: {error}{whose}; {channel.what_is_left()}"
+            left = f"; {channel.what_is_left()}" if channel.acknowledged < channel.head else ""
+            text = f"channel {channel.id!r}: {error}{whose}{left}"
             channel.fail(SenderEvent.GIVE_UP, HandshakeError(text), now)
 
     def _redial(self, now: float) -> None:

@@ -90,9 +90,11 @@ def without_sync(self: Tail) -> None:
     self.synced = True
 
 
-def without_waiting_for_the_disk(self: DurableWriter, record: Record, ticket: Ticket) -> None:
+def without_waiting_for_the_disk(
+    self: DurableWriter, record: Record, ticket: Ticket, taken_bytes: int
+) -> None:
     """A record goes out at once, and to the disk beside that."""
-    take(self, record, ticket)
+    take(self, record, ticket, taken_bytes)
     self.upto = record.end
     self.channel.retention.add(record)
 
