@@ -20,8 +20,10 @@ from tests.support.ports import free_addresses
 _names = itertools.count()
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Both loops."""
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Both loops, but for what is long and has the loop in no part that counts."""
+    if item.get_closest_marker("uvloop") is not None:
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 

@@ -78,6 +78,7 @@ class Member(ReceiverServer):
         return self.front.address
 
 
+@pytest.mark.uvloop
 class TestMember(ChannelConformance):
     """Every receiver is a member of a node, and senders know the node's address only."""
 

@@ -70,6 +70,7 @@ async def lives(directory: Path, address: str, kills: int) -> AsyncIterator[tupl
 
 
 @pytest.mark.processes
+@pytest.mark.uvloop
 async def test_a_sender_is_killed_and_restarted_twenty_times(tmp_path: Path) -> None:
     """CH-DUR-1, CH-FLT-3: nothing whose `send` returned is lost, nothing is doubled, and each life attaches."""
     async with ReceiverServer() as receiver, asyncio.timeout(100):

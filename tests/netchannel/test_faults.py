@@ -136,6 +136,7 @@ async def test_data_connections_that_vanish_are_made_again(
         assert inbox.statistics().reconnects == 0  # those never were connections
 
 
+@pytest.mark.uvloop
 async def test_a_stalled_consumer_is_no_broken_connection(
     receiver: ReceiverServer, sender: SenderServer
 ) -> None:

@@ -37,6 +37,7 @@ asyncio.run(main())
 
 
 @pytest.mark.processes
+@pytest.mark.uvloop
 async def test_two_gigabytes_wait_on_disk_in_bounded_memory(free_address: str, tmp_path: Path) -> None:
     """CH-BUF-1: the peer is absent for 2 GB: the sender's memory stays near its bound, and all of it arrives."""
     total = 2048
