@@ -328,7 +328,7 @@ class SenderChannel:
         except NetChannelError:
             self.core.check_open()  # which says more
             raise
-        taken = not note and self._packer.take(body)
+        taken = note == b"" and self._packer.take(body)
         ticket = self._packer.ticket if taken else await self._append(body, note)
         if ticket is not None:
             await self.committed(ticket)
@@ -366,9 +366,8 @@ class SenderChannel:
         self._packer.revoke()
         if core.terminal:
             await self._settled()
-        if note:
-            core.check_open()
-            _check_note(note)
+        core.check_open()
+        _check_note(note)
         context = self._encoder.context
         if core.schema is None:
             core.schema = self._encoder.schema

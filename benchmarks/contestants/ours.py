@@ -18,25 +18,35 @@ def congestion_control(work: Work) -> str | None:
 async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     """Iterate over a channel until it ends."""
     async with netchannel.ReceiverServer() as receiver:
-        inbox = receiver.register_channel("c", codec=work.codec)
-        ready(receiver.address)
-        watching = watch(work)
-        look = watching.look()
-        async for message in inbox:
-            look(message)
+        return await consumed(work, receiver, lambda: ready(receiver.address))
+
+
+async def consumed(work: Work, receiver: netchannel.ReceiverServer, ready: Callable[[], None]) -> Result:
+    """The same, at a server that is there."""
+    inbox = receiver.register_channel("c", codec=work.codec)
+    ready()
+    watching = watch(work)
+    look = watching.look()
+    async for message in inbox:
+        look(message)
     return watching.result()  # type: ignore[no-any-return]
 
 
 async def send(work: Work, address: str) -> Result:
     """Await `send` for each, and the end's acknowledgement."""
     async with netchannel.SenderServer(congestion_control=congestion_control(work)) as sender:
-        outbox = sender.register_channel("c", to=address, codec=work.codec)
-        await outbox.attached()
-        pacing = pace(work)
-        async for messages in pacing:
-            for message in messages:
-                await outbox.send(message)
-        await outbox.close()
+        return await produced(work, sender, address)
+
+
+async def produced(work: Work, sender: netchannel.SenderServer, address: str) -> Result:
+    """The same, by a server that is there."""
+    outbox = sender.register_channel("c", to=address, codec=work.codec)
+    await outbox.attached()
+    pacing = pace(work)
+    async for messages in pacing:
+        for message in messages:
+            await outbox.send(message)
+    await outbox.close()
     return pacing.result()  # type: ignore[no-any-return]
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import netchannel
-from benchmarks.contestants.ours import congestion_control
-from benchmarks.measuring import pace, watch
+from benchmarks.contestants import ours
 from benchmarks.work import Result, Work
 from nebuli.cli.development import DevelopmentAuthority
 
@@ -34,25 +33,12 @@ async def receive(work: Work, ready: Callable[[str], None]) -> Result:
     with tempfile.TemporaryDirectory() as directory:
         _issue(Path(directory))
         async with netchannel.ReceiverServer(f"{HOST}:0", tls=_tls(Path(directory))) as receiver:
-            inbox = receiver.register_channel("c", codec=work.codec)
-            ready(f"{receiver.address} {directory}")
-            watching = watch(work)
-            look = watching.look()
-            async for message in inbox:
-                look(message)
-    return watching.result()  # type: ignore[no-any-return]
+            return await ours.consumed(work, receiver, lambda: ready(f"{receiver.address} {directory}"))
 
 
 async def send(work: Work, address: str) -> Result:
     """As without TLS."""
     address, _, directory = address.partition(" ")
-    control, tls = congestion_control(work), _tls(Path(directory))
+    control, tls = ours.congestion_control(work), _tls(Path(directory))
     async with netchannel.SenderServer(tls=tls, congestion_control=control) as sender:
-        outbox = sender.register_channel("c", to=address, codec=work.codec)
-        await outbox.attached()
-        pacing = pace(work)
-        async for messages in pacing:
-            for message in messages:
-                await outbox.send(message)
-        await outbox.close()
-    return pacing.result()  # type: ignore[no-any-return]
+        return await ours.produced(work, sender, address)

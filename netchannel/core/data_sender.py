@@ -36,9 +36,7 @@ class SenderData(Link):
         self.attached = False
         self._schema_sent = False
         self._context_sent = b""
-        self._parts: Iterator[Sequence[Buffer]] | None = (
-            None  # what is to be sent of a message that was begun
-        )
+        self._parts: Iterator[Sequence[Buffer]] | None = None  # of a message that was begun
         self.end_sent = False
         self._token = token
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)

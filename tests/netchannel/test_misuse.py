@@ -231,6 +231,17 @@ async def test_an_abort_acknowledges_nothing(receiver: ReceiverServer, sender: S
     assert (await outbox.close()).acknowledged <= 1
 
 
+async def test_a_note_of_another_kind(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """Empty ones too, whether the message needs a place in the buffer to be looked for or has it already."""
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    for before in range(2):
+        for note in (None, "", 0, "x"):
+            with pytest.raises(NetChannelError, match="a note is a .*: expected bytes"):
+                await outbox.send(b"message", note)  # type: ignore[arg-type]
+        assert outbox.position == before
+        await outbox.send(b"message")
+
+
 async def test_settings_of_another_kind(receiver: ReceiverServer, sender: SenderServer) -> None:
     """What a JSON file, or a slip of the finger, makes of them is named."""
     there: Any = receiver
