@@ -236,7 +236,7 @@ async def test_a_note_of_another_kind(receiver: ReceiverServer, sender: SenderSe
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
     for before in range(2):
         for note in (None, "", 0, "x"):
-            with pytest.raises(NetChannelError, match="a note is a .*: expected bytes"):
+            with pytest.raises(NetChannelError, match=r"a note is a .*: expected bytes"):
                 await outbox.send(b"message", note)  # type: ignore[arg-type]
         assert outbox.position == before
         await outbox.send(b"message")
