@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .core.timing import Timing
 from .errors import (
+    AttemptLost,
     BufferFull,
     CertificateError,
     ChannelBroken,
@@ -14,7 +15,9 @@ from .errors import (
     ChannelClosedByPeer,
     ChannelFailed,
     ChannelInUse,
+    ConsumerFenced,
     EndOfChannel,
+    EpochRegressed,
     HandshakeError,
     MessageTooLarge,
     NetChannelError,
@@ -40,6 +43,7 @@ from .values import (
 )
 
 __all__ = [
+    "AttemptLost",
     "BufferFull",
     "BufferPolicy",
     "CertificateError",
@@ -50,7 +54,9 @@ __all__ = [
     "ChannelInUse",
     "ChannelStatistics",
     "CloseReport",
+    "ConsumerFenced",
     "EndOfChannel",
+    "EpochRegressed",
     "FaultPolicy",
     "HandshakeError",
     "MemberStatistics",

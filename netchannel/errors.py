@@ -14,6 +14,9 @@
     ├── StreamReplaced        the position asked for, or held, belongs to another stream
     ├── SchemaMismatch        schema or codec are not the channel's
     ├── MessageTooLarge       the message is above the peer's limit
+    ├── EpochRegressed        a later epoch of the application is committed already
+    ├── AttemptLost           an attempt that is to be committed is not there as it was sealed
+    ├── ConsumerFenced        somebody else acknowledges under the consumer's name now
     ├── CertificateError      a file of ``tls=`` cannot be used
     └── ProtocolError         the peer broke the protocol
         └── HandshakeError    two sides cannot work together: version, secret, certificate or policy
@@ -25,6 +28,7 @@ producer said so) and *end* (clean).
 from __future__ import annotations
 
 __all__ = [
+    "AttemptLost",
     "BufferFull",
     "CertificateError",
     "ChannelBroken",
@@ -32,7 +36,9 @@ __all__ = [
     "ChannelClosedByPeer",
     "ChannelFailed",
     "ChannelInUse",
+    "ConsumerFenced",
     "EndOfChannel",
+    "EpochRegressed",
     "HandshakeError",
     "MessageTooLarge",
     "NetChannelError",
@@ -89,6 +95,18 @@ class SchemaMismatch(NetChannelError):
 
 class MessageTooLarge(NetChannelError):
     """The message is larger than the peer accepts."""
+
+
+class EpochRegressed(NetChannelError):
+    """The epoch is below the last one of its application that was committed."""
+
+
+class AttemptLost(NetChannelError):
+    """An attempt that is to be committed is not there, not sealed, or not what was sealed: write it again."""
+
+
+class ConsumerFenced(NetChannelError):
+    """Another holder has taken the consumer's name since: this one acknowledges nothing any more."""
 
 
 class CertificateError(NetChannelError):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GREETING = struct.Struct("<4sBBBB")
 """The first 8 bytes of every connection: magic, lowest and highest version, purpose, check of the seven before."""
 MAGIC = b"NETC"
-FOR_CONTROL, FOR_DATA, FOR_MEMBERS = 0, 1, 2
+FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, FOR_READING = 0, 1, 2, 3, 4
 
 
 def greeting(purpose: int) -> bytes:

@@ -9,16 +9,17 @@ from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
 from .admission import refusal
-from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, AcceptedControl
+from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
 from .link import Core
 from .members import MemberControl, Members, in_use
+from .requests import RequestControl
 from .states import ReceiverState
 from .tombstones import ANY_STREAM, Tombstone, Tombstones
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .messages import Message
     from .node import Node
+    from .requests import Service
     from .timing import Timing
 
 TOKEN_SIZE = 16
@@ -65,6 +67,8 @@ class ReceiverCore(Core):
         self.max_connections = max_connections
         self.channels: dict[str, InboundChannel] = {}
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
+        self.services: dict[str, Service] = {}  # by channel: what it does for clients
+        self.clients: dict[RequestControl, None] = {}
         self.links: set[Link] = set()
         self.silent: OrderedDict[Link, None] = OrderedDict()
         self.unproven: OrderedDict[Link, None] = OrderedDict()
@@ -117,10 +121,10 @@ class ReceiverCore(Core):
     def announce(self, channel_id: str) -> None:
         """Somebody has registered the channel: the senders that were denied it are told to ask again."""
         self.tombstones.registered(channel_id)
-        for session in self.sessions:
-            if channel_id in session.waiting:
-                session.waiting.discard(channel_id)
-                session.say("ready", channel=channel_id)
+        for link in self._askers():
+            if channel_id in link.waiting:
+                link.waiting.discard(channel_id)
+                link.say("ready", channel=channel_id)
 
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""
@@ -148,8 +152,8 @@ class ReceiverCore(Core):
     # -- connections
 
     def accept(self, remote: str) -> Incoming:
-        """A connection came in, from a sender."""
-        return self._accept(remote, frozenset({FOR_CONTROL, FOR_DATA}))
+        """A connection came in, from a sender or a client."""
+        return self._accept(remote, frozenset({FOR_CONTROL, FOR_DATA, FOR_REQUESTS}))
 
     def accept_member(self, remote: str) -> Incoming:
         """A connection came in, from another process of this node."""
@@ -228,13 +232,13 @@ class ReceiverCore(Core):
             session.say("elsewhere", channel=channel_id, request=number, port=member.port)
             return
         if channel is None:
-            self._wait(session, channel_id)
+            self.wait(session, channel_id)
             text = f"channel {channel_id!r} is not registered there"
             session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
             return
         against = refusal(channel, session, request, now)
         if against is not None:
-            self._wait(session, channel_id)
+            self.wait(session, channel_id)
             session.say(
                 "deny", channel=channel_id, request=number, code=against.code, message=against.message[:1000]
             )
@@ -271,9 +275,14 @@ class ReceiverCore(Core):
     def _forget(self, token: bytes) -> None:
         self._tokens.pop(token, None)
 
-    def _wait(self, session: ReceiverControl, channel_id: str) -> None:
-        if sum(len(session.waiting) for session in self.sessions) < WAITING_LIMIT:
-            session.waiting.add(channel_id)
+    def wait(self, link: ReceiverControl | RequestControl, channel_id: str) -> None:
+        """Tell ``link`` when the channel is registered."""
+        if sum(len(each.waiting) for each in self._askers()) < WAITING_LIMIT:
+            link.waiting.add(channel_id)
+
+    def _askers(self) -> Iterator[ReceiverControl | RequestControl]:
+        yield from self.sessions
+        yield from self.clients
 
     def left(self, session: ReceiverControl, reason: str, now: float) -> None:
         """A control connection is gone: what depended on it is lost."""
@@ -317,4 +326,5 @@ _KINDS: dict[int, Callable[[ReceiverCore, str], Link]] = {
     FOR_CONTROL: ReceiverControl,
     FOR_DATA: ReceiverData,
     FOR_MEMBERS: MemberControl,
+    FOR_REQUESTS: RequestControl,
 }

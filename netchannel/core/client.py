@@ -1,0 +1,440 @@
+"""The asking side without I/O: a connection per receiver on which clients of its channels ask and are answered.
+
+What is asked can be asked again with the same outcome: all of it is, after a lost connection, until it is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from netchannel.errors import (
+    AttemptLost,
+    ChannelBroken,
+    ChannelClosed,
+    ChannelInUse,
+    ConsumerFenced,
+    EpochRegressed,
+    HandshakeError,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+    SchemaMismatch,
+    StreamReplaced,
+)
+
+from .control import FOR_REQUESTS, ControlLink, greeting
+from .link import Core, log, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.values import FaultPolicy
+
+    from .messages import Message
+    from .timers import Timer
+
+ANSWERS = {
+    "watch": "heads",
+    "locate": "located",
+    "read": "reading",
+    "hold": "held",
+    "acknowledge": "acknowledged",
+    "forget": "forgotten",
+    "commit": "committed",
+    "drop": "dropped",
+    "epoch": "epoch_is",
+}
+"""What is asked, and how it is answered."""
+
+ERRORS: dict[str, type[NetChannelError]] = {
+    "policy": NetChannelError,
+    "codec": SchemaMismatch,
+    "schema": SchemaMismatch,
+    "position": PositionLost,
+    "replaced": StreamReplaced,
+    "held": ChannelInUse,
+    "fenced": ConsumerFenced,
+    "regressed": EpochRegressed,
+    "attempt": AttemptLost,
+    "ended": ChannelClosed,
+    "failed": ChannelBroken,
+}
+"""Codes of refusals that are for good, and what they raise; with any other code the question is asked again."""
+
+COMPLAIN_AFTER_S = 5.0
+
+
+class Question:
+    """Something asked, until it is answered: ``answered`` or ``failed`` is called, once (`watch`: at each push)."""
+
+    __slots__ = ("answered", "channel", "failed", "fields", "kind", "number", "refused")
+
+    def __init__(
+        self,
+        channel: ClientChannel,
+        kind: str,
+        fields: dict[str, Any],
+        answered: Callable[[Message, float], None],
+        failed: Callable[[NetChannelError, float], None],
+    ) -> None:
+        self.channel = channel
+        self.kind = kind
+        self.fields = fields
+        self.answered = answered
+        self.failed = failed
+        self.number = 0
+        self.refused = False  # for now: the receiver says when to ask again
+
+
+class ClientCore(Core):
+    """All that a process asks receivers."""
+
+    def __init__(
+        self,
+        name: str,
+        timing: Any,
+        wall: Callable[[], int],
+        random: Callable[[int], bytes],
+        secret: bytes | None = None,
+    ) -> None:
+        super().__init__(name, timing, wall, random, secret)
+        self.peers: dict[tuple[str, str], ClientPeer] = {}  # by what is dialed, and on whose word
+        self.questions: dict[int, Question] = {}
+        self._numbers = 0
+
+    def enter(self, question: Question) -> None:
+        """Give it a number, which no other has, until it is answered."""
+        self._numbers += 1
+        question.number = self._numbers
+        self.questions[question.number] = question
+
+    def register(self, channel_id: str, to: str, fault: FaultPolicy, now: float) -> ClientChannel:
+        """Begin to ask for a channel at the receiver ``to``."""
+        channel = ClientChannel(self, channel_id, to, fault, now)
+        self.peer(to, to).join(channel)
+        return channel
+
+    def peer(self, address: str, node: str) -> ClientPeer:
+        """The receiver at ``address``, as ``node`` named it."""
+        found = self.peers.get((address, node))
+        if found is None:
+            found = self.peers[address, node] = ClientPeer(self, address, node)
+        return found
+
+
+class ClientChannel:
+    """A channel of a receiver, as somebody sees it who asks for it.
+
+    ``on_lost`` is called when the connection that the last answers came on is gone.
+    """
+
+    def __init__(self, core: ClientCore, channel_id: str, to: str, fault: FaultPolicy, now: float) -> None:
+        self.core = core
+        self.id = channel_id
+        self.to = to
+        self.fault = fault
+        self.error: NetChannelError | None = None
+        self.on_lost: Callable[[str, float], None] = lambda reason, now: None
+        self.questions: dict[int, Question] = {}
+        self.peer: ClientPeer
+        self._last_failure = "it has not answered"
+        self._give_up: Timer | None = None
+        self._watch(now)
+
+    def ask(
+        self,
+        kind: str,
+        answered: Callable[[Message, float], None],
+        failed: Callable[[NetChannelError, float], None],
+        now: float,
+        **fields: Any,
+    ) -> Question:
+        """Ask until there is an answer. Raises what ended the channel."""
+        self.check_live()
+        question = Question(self, kind, fields, answered, failed)
+        self.core.enter(question)
+        self.questions[question.number] = question
+        self.peer.ask(question, now)
+        return question
+
+    def forget(self, question: Question) -> None:
+        """Nobody waits for the answer any more."""
+        self.questions.pop(question.number, None)
+        self.core.questions.pop(question.number, None)
+
+    def check_live(self) -> None:
+        """Raise what ended the channel, if anything did."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+
+    def close(self, now: float) -> None:
+        """Ask no more."""
+        self.fail(
+            ChannelClosed(f"the client of channel {self.id!r} at {self.to} was closed by this side"), now
+        )
+
+    def fail(self, error: NetChannelError, now: float) -> None:
+        """Give up: all questions fail with ``error``."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._give_up is not None:
+            self._give_up.cancel()
+        self.peer.leave(self, now)
+        for question in list(self.questions.values()):
+            self.forget(question)
+            question.failed(type(error)(*error.args), now)
+        self.on_lost(str(error), now)
+
+    def unreachable(self, reason: str, now: float) -> None:
+        """The receiver is away, or does not have the channel."""
+        self._last_failure = reason
+        if self.fault.retry == 0:
+            self._gave_up(now)
+        else:
+            self._watch(now)
+
+    def reached(self) -> None:
+        """It has answered."""
+        if self._give_up is not None:
+            self._give_up.cancel()
+            self._give_up = None
+
+    def _watch(self, now: float) -> None:
+        retry = self.fault.retry
+        if self._give_up is None and retry != "forever" and retry > 0:
+            self._give_up = self.core.timers.at(now + retry, self._gave_up)
+
+    def _gave_up(self, now: float) -> None:
+        within = "" if self.fault.retry == 0 else f" within {self.fault.retry} s"
+        text = f"channel {self.id!r} at {self.to} gave no answer{within}: {self._last_failure}"
+        self.fail(ChannelBroken(text), now)
+
+
+class ClientPeer:
+    """A receiver, by the address that is dialed: the connection to it, and the channels that it is asked for.
+
+    It may be one process of several at ``node``, which named it; its channels go back there when it has them no more.
+    """
+
+    def __init__(self, core: ClientCore, address: str, node: str) -> None:
+        self.core = core
+        self.address = address
+        self.node = node
+        self.channels: dict[ClientChannel, None] = {}
+        self.control: ClientControl | None = None
+        self._backoff_s = core.timing.backoff_s
+        self._redial_due = False
+        self._idle: Timer | None = None
+        self._failing_since: float | None = None
+        self._complained = False
+
+    @property
+    def is_member(self) -> bool:
+        """It is not the process that was dialed first."""
+        return self.address != self.node
+
+    def join(self, channel: ClientChannel) -> None:
+        """``channel`` is asked for here."""
+        self.channels[channel] = None
+        channel.peer = self
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self.control is None and not self._redial_due:
+            self._dial()
+
+    def leave(self, channel: ClientChannel, now: float) -> None:
+        """``channel`` is asked for no more; after the last one the connection is closed a little later."""
+        self.channels.pop(channel, None)
+        if not self.channels and self._idle is None:
+            self._idle = self.core.timers.at(now + self.core.timing.idle_s, self._hang_up)
+
+    def _hang_up(self, now: float) -> None:
+        self._idle = None
+        if self.channels:
+            return
+        if self.control is not None:
+            self.control.close()
+        elif not self._redial_due:
+            self._forget()
+
+    def _forget(self) -> None:
+        if self.core.peers.get((self.address, self.node)) is self:
+            del self.core.peers[self.address, self.node]
+
+    def ask(self, question: Question, now: float) -> None:
+        """Say it, if there is a connection to say it on; else once there is."""
+        if self.control is not None and self.control.greeted:
+            question.refused = False
+            self.control.say(
+                question.kind, channel=question.channel.id, request=question.number, **question.fields
+            )
+
+    def _ask_again(self, channel: ClientChannel, now: float) -> None:
+        for question in list(channel.questions.values()):
+            if question.refused:
+                channel.peer.ask(question, now)
+
+    def _dial(self) -> None:
+        self.control = ClientControl(self)
+        self.core.dial(self.control)
+
+    def established(self, now: float) -> None:
+        """The connection is up: ask everything."""
+        self._backoff_s = self.core.timing.backoff_s
+        self._failing_since, self._complained = None, False
+        for channel in list(self.channels):
+            for question in list(channel.questions.values()):
+                self.ask(question, now)
+
+    def answered(self, message: Message, now: float) -> None:
+        """The receiver says something."""
+        if message["t"] == "ready":
+            for channel in [channel for channel in self.channels if channel.id == message["channel"]]:
+                self._ask_again(channel, now)
+            return
+        question = self.core.questions.get(message["request"])
+        if question is None or question.channel.peer is not self:
+            return  # nobody waits for it any more
+        channel = question.channel
+        match message["t"]:
+            case "deny":
+                self._denied(question, message["code"], printable(message["message"]), now)
+            case "elsewhere":
+                self._sent_on(channel, message["port"], now)
+            case kind if kind == ANSWERS[question.kind]:
+                channel.reached()
+                if question.kind != "watch":
+                    channel.forget(question)
+                question.answered(message, now)
+            case kind:
+                raise ProtocolError(f"{self.address} answers {question.kind!r} with {kind!r}")
+
+    def _denied(self, question: Question, code: str, text: str, now: float) -> None:
+        channel = question.channel
+        kind = ERRORS.get(code)
+        if kind is not None:
+            channel.reached()
+            channel.forget(question)
+            question.failed(kind(text), now)
+            return
+        question.refused = True
+        channel.unreachable(f"{self.address} refused it: {text}", now)
+        if channel.error is not None:
+            return
+        if code == "unregistered" and self.is_member:
+            self.ask_the_node(channel, now)
+            return
+        wait = self.core.timing.backoff_limit_s * self.core.jitter()
+        self.core.timers.at(now + wait, lambda now: self._ask_again(channel, now))
+
+    def _sent_on(self, channel: ClientChannel, port: int, now: float) -> None:
+        """Another process of the node has the channel. Not followed a second time, lest two name each other."""
+        host, _, own = self.address.rpartition(":")
+        address = f"{host}:{port}"
+        if own.isdigit() and not self.is_member and address != self.address:
+            self._move(channel, self.core.peer(address, self.node), now)
+            return
+        channel.unreachable(f"{self.address} sent it on to port {port}, where it cannot be asked for", now)
+        if channel.error is None:
+            self.ask_the_node(channel, now)
+
+    def _move(self, channel: ClientChannel, peer: ClientPeer, now: float) -> None:
+        if peer is self:
+            return
+        self.leave(channel, now)
+        channel.on_lost("another process of the node is asked", now)
+        peer.join(channel)
+        for question in list(channel.questions.values()):
+            peer.ask(question, now)
+
+    def ask_the_node(self, channel: ClientChannel, now: float) -> None:
+        """Ask again where ``channel`` was looked for first, a little later."""
+
+        def move(now: float) -> None:
+            if channel.error is None and channel.peer is self:
+                self._move(channel, self.core.peer(self.node, self.node), now)
+
+        self.core.timers.at(now + self.core.timing.backoff_s * self.core.jitter(), move)
+
+    def lost(self, reason: str, now: float) -> None:
+        """The connection is gone, or was not made."""
+        self.control = None
+        why = f"the connection to {self.address} failed: {reason}"
+        for channel in list(self.channels):
+            channel.on_lost(why, now)
+            channel.unreachable(why, now)
+            if channel.error is None and self.is_member:
+                self.ask_the_node(channel, now)
+        self._complain(reason, now)
+        if self.channels:
+            self._redial_due = True
+            wait = self._backoff_s
+            self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
+            self.core.timers.at(now + wait * self.core.jitter(), self._redial)
+        else:
+            self._forget()
+
+    def _complain(self, reason: str, now: float) -> None:
+        if not self.channels:
+            return
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._complained and now - self._failing_since >= COMPLAIN_AFTER_S:
+            self._complained = True
+            log.warning(
+                "%s: %s is not reached for %.0f s: %s; %d clients of its channels wait; still trying",
+                self.core.name, self.address, now - self._failing_since, printable(reason), len(self.channels),
+            )  # fmt: skip
+
+    def _redial(self, now: float) -> None:
+        self._redial_due = False
+        if self.channels:
+            self._dial()
+        else:
+            self._forget()
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        """The receiver will not talk to us: no use in trying again."""
+        for channel in list(self.channels):
+            channel.fail(HandshakeError(f"channel {channel.id!r}: {error}"), now)
+
+
+class ClientControl(ControlLink):
+    """The client's end."""
+
+    role, other_role = b"client", b"receiver"
+    dialed = True
+
+    def __init__(self, peer: ClientPeer) -> None:
+        super().__init__(peer.core, peer.address)
+        self._owner = peer
+
+    def connected(self, now: float) -> None:
+        """Greet first: this side dialed."""
+        self.send(greeting(FOR_REQUESTS))
+        super().connected(now)
+
+    def established(self, now: float) -> None:
+        log.info("%s: connection with %s is up", self.core.name, self.peer)
+        self._owner.established(now)
+
+    def told(self, message: Message, now: float) -> None:
+        if message["t"] not in ("ready", "deny", "elsewhere") and message["t"] not in ANSWERS.values():
+            raise ProtocolError(
+                f"{self.peer} sent {message['t']!r}, which a receiver does not send to its clients"
+            )
+        self._owner.answered(message, now)
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        self._owner.refused(error, now)
+        self.close()
+
+    def violated(self, error: ProtocolError, now: float) -> None:
+        super().violated(error, now)
+        if isinstance(error, HandshakeError):
+            self._owner.refused(error, now)
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._owner.lost(reason, now)

@@ -1,0 +1,88 @@
+"""Clients of a receiver's channels: who asks without sending, and who answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from netchannel.errors import NetChannelError, ProtocolError
+from netchannel.values import check_channel_id
+
+from .client import ANSWERS
+from .control import AcceptedControl
+
+if TYPE_CHECKING:
+    from .messages import Message
+    from .receiver import ReceiverCore
+
+
+class Service(ABC):
+    """What a channel of this receiver does for clients, beside what it does for its consumer."""
+
+    @abstractmethod
+    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+        """Answer ``message``, now or later; False if that is not a thing to ask this channel for."""
+
+    def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service keeps who asked
+        """The connection of somebody who has asked is gone."""
+
+
+class RequestControl(AcceptedControl):
+    """The receiver's end of a client's connection."""
+
+    role, other_role = b"receiver", b"client"
+
+    def __init__(self, core: ReceiverCore, remote: str) -> None:
+        super().__init__(core, remote)
+        self.waiting: set[str] = set()
+        self._asked: dict[Service, None] = {}
+        core.clients[self] = None
+
+    def told(self, message: Message, now: float) -> None:
+        if message["t"] not in ANSWERS:
+            raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a client does not send")
+        channel_id = message["channel"]
+        try:
+            check_channel_id(channel_id)
+        except NetChannelError as error:
+            raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        core = self._receiver
+        service = core.services.get(channel_id)
+        if service is not None:
+            self._asked[service] = None
+            if not service.asked(self, message, now):
+                self.deny(message, "policy", _not_offered(channel_id, message["t"]))
+            return
+        if channel_id in core.channels:
+            self.deny(message, "policy", _not_offered(channel_id, message["t"]))
+        elif (member := core.members.holder(channel_id)) is not None:
+            self.say("elsewhere", channel=channel_id, request=message["request"], port=member.port)
+        else:
+            core.wait(self, channel_id)
+            self.deny(message, "unregistered", f"channel {channel_id!r} is not registered there")
+
+    def answer(self, message: Message, **fields: Any) -> None:
+        """Answer ``message``."""
+        self.say(ANSWERS[message["t"]], channel=message["channel"], request=message["request"], **fields)
+
+    def deny(self, message: Message, code: str, text: str) -> None:
+        """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
+        self.say(
+            "deny",
+            channel=message["channel"],
+            request=message["request"],
+            code=code,
+            message=text[:1000],
+        )
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._receiver.gone(self)
+        self._receiver.clients.pop(self, None)
+        for service in self._asked:
+            service.left(self, now)
+
+
+def _not_offered(channel_id: str, kind: str) -> str:
+    if kind in ("commit", "drop", "epoch"):
+        return f"channel {channel_id!r} takes no groups: register it there with staging=StagingPolicy(...)"
+    return f"channel {channel_id!r} keeps nothing to be read: register it there with retain=RetainPolicy(...)"

@@ -1,0 +1,166 @@
+"""Asking a receiver: answered once, asked again after a loss, refused, sent on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from netchannel.core.client import ClientChannel, ClientCore
+from netchannel.core.messages import Message
+from netchannel.core.requests import RequestControl, Service
+from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
+from netchannel.values import FaultPolicy
+from tests.support.world import World
+
+
+class Counting(Service):
+    """Holds a position for whoever asks, and keeps count."""
+
+    def __init__(self) -> None:
+        self.asked_for: list[str] = []
+        self.left_by = 0
+        self.silent = False
+
+    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+        self.asked_for.append(message["t"])
+        if message["t"] == "forget":
+            client.deny(message, "held", "somebody has it")
+        elif message["t"] != "hold":
+            return False
+        elif not self.silent:
+            client.answer(message, stream="s", position=7)
+        return True
+
+    def left(self, client: RequestControl, now: float) -> None:
+        self.left_by += 1
+
+
+class Asker:
+    def __init__(self, world: World, *, retry: Any = "forever", secret: bytes | None = None) -> None:
+        self.world = world
+        self.core = ClientCore("client", world.timing, world.wall, world.random.randbytes, secret)
+        world.cores.append(self.core)
+        self.channel: ClientChannel = self.core.register("c", "r:1", FaultPolicy(retry=retry), world.now)
+        self.answers: list[Message] = []
+        self.errors: list[NetChannelError] = []
+
+    def hold(self, kind: str = "hold") -> None:
+        fields = {"consumer": "me", "holder": "x"} if kind == "hold" else {"consumer": "me"}
+        self.channel.ask(
+            kind,
+            lambda message, now: self.answers.append(message),
+            lambda error, now: self.errors.append(error),
+            self.world.now,
+            **fields,
+        )
+
+    @property
+    def told(self) -> int:
+        return len(self.answers) + len(self.errors)
+
+
+def test_a_question_is_answered_once() -> None:
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    receiver.services["c"] = Counting()
+    asker.hold()
+    world.run(lambda: asker.told == 1)
+    assert asker.answers[0]["position"] == 7
+    assert not asker.core.questions
+
+
+def test_a_question_waits_for_the_receiver_and_for_its_channel() -> None:
+    world = World()
+    asker = Asker(world)
+    asker.hold()
+    world.run(lambda: world.now > 1001)
+    receiver = world.receiver()
+    world.run(lambda: bool(receiver.clients) and any(client.waiting for client in receiver.clients))
+    receiver.services["c"] = Counting()
+    registered = world.now
+    receiver.announce("c")
+    world.run(lambda: asker.told == 1)
+    assert world.now - registered < 0.05
+
+
+def test_a_question_is_asked_again_after_a_loss() -> None:
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    service = receiver.services["c"] = Counting()
+    service.silent = True
+    asker.hold()
+    world.run(lambda: service.asked_for == ["hold"])
+    service.silent = False
+    world.cut(next(end for end in world.ends if end.link.core is asker.core))
+    world.run(lambda: asker.told == 1)
+    assert service.asked_for == ["hold", "hold"]
+    assert service.left_by == 1
+
+
+def test_a_refusal_for_good_is_raised_and_others_wait() -> None:
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    receiver.services["c"] = Counting()
+    asker.hold("forget")
+    world.run(lambda: asker.told == 1)
+    assert isinstance(asker.errors[0], ChannelInUse)
+    asker.channel.ask("watch", lambda *_: None, lambda error, now: asker.errors.append(error), world.now)
+    world.run(lambda: asker.told == 2)
+    assert "retain=" in str(asker.errors[1])
+
+
+def test_a_receiver_that_is_away_is_given_up_by_the_policy() -> None:
+    world = World()
+    asker = Asker(world, retry=3.0)
+    asker.hold()
+    start = world.now
+    world.run(lambda: asker.told == 1)
+    assert isinstance(asker.errors[0], ChannelBroken)
+    assert 3 <= world.now - start < 4
+    assert "connection refused" in str(asker.errors[0])
+
+
+def test_another_secret_is_refused_for_good() -> None:
+    world = World()
+    asker = Asker(world, secret=b"one")
+    world.receiver(secret=b"another")
+    asker.hold()
+    world.run(lambda: asker.told == 1)
+    assert isinstance(asker.errors[0], HandshakeError)
+
+
+def test_a_channel_of_another_process_of_the_node_is_asked_for_there() -> None:
+    world = World()
+    asker = Asker(world)
+    world.receiver(members="unix:/node")
+    member = world.receiver("r:2", node="unix:/node")
+    member.register("c", **_settings(world))
+    member.services["c"] = Counting()
+    asker.hold()
+    world.run(lambda: asker.told == 1)
+    assert asker.channel.peer.address == "r:2"
+
+
+def test_the_connection_is_closed_after_the_last_client() -> None:
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    receiver.services["c"] = Counting()
+    asker.hold()
+    world.run(lambda: asker.told == 1)
+    asker.channel.close(world.now)
+    world.run(lambda: not world.ends and not asker.core.peers)
+    assert not receiver.clients
+
+
+def _settings(world: World) -> dict[str, Any]:
+    from netchannel.codec import make_decoder
+    from netchannel.values import BufferPolicy
+
+    return {
+        "codec": "bytes",
+        "decoder": make_decoder("bytes", None),
+        "explicit": True,
+        "resume_from": None,
+        "buffer": BufferPolicy(),
+        "fault": FaultPolicy(),
+        "now": world.now,
+    }
