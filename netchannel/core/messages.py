@@ -81,6 +81,8 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "claim": {"channel": (str,), "number": (int,), "held": (bool,)},
     "release": {"channel": (str,)},
     "over": {"channel": (str,), "stream": (str,), "count": (int,), "reason": (str,), "message": (str,)},
+    # node to member
+    "taken": {"channel": (str,), "number": (int,), "message": (str,)},
     # client to receiver
     "watch": {"channel": (str,), "request": (int,)},
     "locate": {
@@ -134,8 +136,6 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "committed": {"channel": (str,), "request": (int,), "fresh": (bool,)},
     "dropped": {"channel": (str,), "request": (int,)},
     "epoch_is": {"channel": (str,), "request": (int,), "epoch": (int, _Optional)},
-    # node to member
-    "taken": {"channel": (str,), "number": (int,), "message": (str,)},
 }
 
 

@@ -413,8 +413,15 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
     assert sum(int(row[1]) for row in rows) == control.GREETING.size
     assert code(rows[0][2]).encode() == control.MAGIC
     assert rows[-1][2].startswith("check: the lowest byte")
-    purposes = f"{control.FOR_CONTROL} control, {control.FOR_DATA} data, {control.FOR_MEMBERS} [member]"
-    assert any(row[2].startswith(f"purpose: {purposes}") for row in rows)
+    purposes = {
+        "control": control.FOR_CONTROL,
+        "data": control.FOR_DATA,
+        "member": control.FOR_MEMBERS,
+        "client": control.FOR_REQUESTS,
+        "reading": control.FOR_READING,
+    }
+    (shown,) = [row[2] for row in rows if row[2].startswith("purpose: ")]
+    assert {name: int(number) for number, name in re.findall(r"(\d) \[?(\w+)", shown)} == purposes
     assert f"This is version {control.greeting(control.FOR_CONTROL)[4]}." in PROTOCOL.read_text()
 
 
@@ -469,6 +476,12 @@ def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
 
     codes = {code(row[0]): row[2] for row in table(PROTOCOL, "deny")[4:]}
     assert {name for name, then in codes.items() if then == "gives up"} == set(PERMANENT)
+
+
+def test_refusals_of_clients_that_are_for_good_are_those_of_the_code() -> None:
+    from netchannel.core.client import ERRORS
+
+    assert [code(row[0]) for row in table(PROTOCOL, "Clients")] == list(ERRORS)
 
 
 def test_states_are_drawn_from_the_tables() -> None:
