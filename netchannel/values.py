@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from .errors import NetChannelError
@@ -80,11 +81,57 @@ class FaultPolicy:
             raise ValueError(f"retry is {self.retry!r}: expected 'forever' or seconds, 0 or more")
 
 
+@dataclass(frozen=True, slots=True)
+class RetainPolicy:
+    """How much of a stream an end keeps to be read any number of times, and where.
+
+    ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the producer
+    waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a folder of the
+    channel's own, from where a process that registers the channel with the same directory goes on; None keeps it in
+    memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of the holder's connection.
+    """
+
+    max_bytes: int = 1 << 30
+    directory: str | PathLike[str] | None = None
+    lease_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ValueError(f"max_bytes is {self.max_bytes}: expected at least 1")
+        if not 0 <= self.lease_s < inf:
+            raise ValueError(f"lease_s is {self.lease_s}: expected seconds, 0 or more")
+
+
 class Position(NamedTuple):
     """A place in a stream: ``sequence`` is the number of the next message."""
 
     stream: str
     sequence: int
+
+
+class Heads(NamedTuple):
+    """How far a retained stream goes: messages ``oldest`` to ``head`` (excluded) can be read.
+
+    ``rows`` and ``bytes`` are of all messages since number 0, so that the difference of two heads is what came in
+    between; a message of the codec ``bytes`` counts as one row. ``ended``: nothing comes behind ``head``;
+    ``failure`` is what the producer said if it aborted.
+    """
+
+    stream: str
+    oldest: int
+    head: int
+    rows: int
+    bytes: int
+    ended: bool
+    failure: str | None
+
+
+class Located(NamedTuple):
+    """Where a range ends that was asked for by its size: at ``until`` (excluded), with so many rows and bytes."""
+
+    until: int
+    rows: int
+    bytes: int
 
 
 class Message(NamedTuple):
