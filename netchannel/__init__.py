@@ -26,8 +26,10 @@ from .errors import (
     SchemaMismatch,
     StreamReplaced,
 )
-from .process import receiver_server, sender_server
+from .process import channel_reader, receiver_server, sender_server
+from .reader import ChannelReader
 from .receiver import ReceiverChannel, ReceiverServer
+from .retaining import RetainedChannel, RetainedSenderChannel
 from .sender import SenderChannel, SenderServer
 from .tls import Tls
 from .values import (
@@ -55,6 +57,7 @@ __all__ = [
     "ChannelClosedByPeer",
     "ChannelFailed",
     "ChannelInUse",
+    "ChannelReader",
     "ChannelStatistics",
     "CloseReport",
     "ConsumerFenced",
@@ -75,6 +78,8 @@ __all__ = [
     "ReceiverChannel",
     "ReceiverServer",
     "RetainPolicy",
+    "RetainedChannel",
+    "RetainedSenderChannel",
     "SchemaMismatch",
     "SenderChannel",
     "SenderServer",
@@ -82,6 +87,7 @@ __all__ = [
     "StreamReplaced",
     "Timing",
     "Tls",
+    "channel_reader",
     "receiver_server",
     "sender_server",
 ]

@@ -6,26 +6,39 @@ own thread; decoding happens on the caller's.
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
-from netchannel import services
+from netchannel import reader, services
 from netchannel.errors import EndOfChannel
-from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
+from netchannel.faces import (
+    ChannelReaderFace,
+    ReceiverChannelFace,
+    ReceiverServerFace,
+    RetainedChannelFace,
+    SenderChannelFace,
+    SenderServerFace,
+)
 from netchannel.sender import leave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
+    from types import TracebackType
 
     import pyarrow as pa
 
+    from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, Message
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position
 
 __all__ = [
+    "ChannelReader",
     "ReceiverChannel",
     "ReceiverServer",
+    "RetainedChannel",
     "SenderChannel",
     "SenderServer",
+    "channel_reader",
     "receiver_server",
     "sender_server",
 ]
@@ -113,6 +126,81 @@ class ReceiverChannel(ReceiverChannelFace):
         await self._thread.run(self._channel.detach())
 
 
+class RetainedChannel(RetainedChannelFace):
+    """`netchannel.RetainedChannel`, from any loop."""
+
+    async def heads(self, beyond: int | None = None) -> Heads:
+        """As `netchannel.RetainedChannel.heads`."""
+        return await self._thread.run(self._channel.heads(beyond))
+
+    async def close(self, reason: str = "the consumer is done") -> None:
+        """As `netchannel.RetainedChannel.close`."""
+        await self._thread.run(self._channel.close(reason))
+
+    async def detach(self) -> None:
+        """As `netchannel.RetainedChannel.detach`."""
+        await self._thread.run(self._channel.detach())
+
+
+class ChannelReader(ChannelReaderFace):
+    """`netchannel.ChannelReader`, from any loop; an async context manager."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def heads(self, beyond: int | None = None) -> Heads:
+        """As `netchannel.ChannelReader.heads`."""
+        return await self._thread.run(self._reader.heads(beyond))
+
+    async def schema(self) -> pa.Schema | None:
+        """As `netchannel.ChannelReader.schema`."""
+        return await self._thread.run(self._reader.schema())
+
+    async def locate(
+        self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Located:
+        """As `netchannel.ChannelReader.locate`."""
+        return await self._thread.run(self._reader.locate(first, max_rows=max_rows, max_bytes=max_bytes))
+
+    async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
+        """As `netchannel.ChannelReader.read`."""
+        async with aclosing(self.read_messages(first, until)) as messages:
+            async for message in messages:
+                yield message.batch
+
+    async def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
+        """As `netchannel.ChannelReader.read_messages`."""
+        thread, reader = self._thread, self._reader
+        reading = await thread.run(reader.begin(first, until), reader.cancel)
+        try:
+            while chunks := await thread.run(reader.more(reading)):
+                for message in reader.decoded(reading, chunks):
+                    yield message
+        finally:
+            thread.tell(reader.cancel, reading)
+
+    async def hold(self, consumer: str, *, holder: str | None = None) -> int:
+        """As `netchannel.ChannelReader.hold`."""
+        return await self._thread.run(self._reader.hold(consumer, holder=holder))
+
+    async def ack(self, consumer: str, upto: Position | int) -> None:
+        """As `netchannel.ChannelReader.ack`."""
+        await self._thread.run(self._reader.ack(consumer, upto))
+
+    async def forget(self, consumer: str) -> None:
+        """As `netchannel.ChannelReader.forget`."""
+        await self._thread.run(self._reader.forget(consumer))
+
+    async def close(self) -> None:
+        """As `netchannel.ChannelReader.close`."""
+        await self._thread.run(self._reader.close())
+
+
 class SenderServer(SenderServerFace[SenderChannel]):
     """The process-wide `netchannel.SenderServer`."""
 
@@ -123,6 +211,7 @@ class ReceiverServer(ReceiverServerFace[ReceiverChannel]):
     """The process-wide `netchannel.ReceiverServer`."""
 
     face = ReceiverChannel
+    retained_face = RetainedChannel
 
 
 def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> SenderServer:
@@ -146,3 +235,21 @@ def receiver_server(
         OSError: the address cannot be bound.
     """
     return ReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+
+
+def channel_reader(
+    to: str,
+    channel_id: str,
+    *,
+    codec: CodecName = "arrow",
+    secret: str | None = None,
+    tls: Tls | None = None,
+    fault: FaultPolicy | None = None,
+) -> ChannelReader:
+    """A reader of a channel that is kept at ``to``; returns at once. Settings as of `netchannel.ChannelReader`.
+
+    All readers of the process at one address, with one secret and TLS, share a connection to ask on.
+    """
+    thread, client = services.services.client(services.Trust(secret, tls))
+    over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
+    return ChannelReader(thread, thread.wait(over.__aenter__()))

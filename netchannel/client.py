@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from .core.client import ClientCore
 from .core.timing import Timing
 from .errors import NetChannelError
-from .sender import encoded, node_name, wall_us
+from .identity import encoded, node_name, wall_us
 from .tls import Credentials, Tls
 from .transports import schemes
 from .transports.runner import Runner

@@ -38,6 +38,9 @@ class Encoder(Protocol):
 class Decoder(Protocol):
     """The receiver's side of a codec."""
 
+    learned: bytes
+    """The sender's schema; empty before it is known, and where there is none."""
+
     def learn(self, schema: bytes) -> None:
         """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
 
@@ -99,6 +102,8 @@ def _flat(value: Any) -> memoryview:
 
 class BytesDecoder:
     """Bytes as they are: a memoryview of what was received."""
+
+    learned = b""
 
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn."""
@@ -221,12 +226,12 @@ class ArrowDecoder:
     def __init__(self, schema: pa.Schema | None) -> None:
         self._declared = schema
         self.schema: pa.Schema | None = None
-        self._learned = b""
+        self.learned = b""
         self._dictionaries = False
 
     def learn(self, schema: bytes) -> None:
         """Take the sender's schema; once known, only the same one."""
-        if self.schema is not None and schema == self._learned:
+        if self.schema is not None and schema == self.learned:
             return
         try:
             theirs = pa.ipc.read_schema(pa.py_buffer(schema))
@@ -238,7 +243,7 @@ class ArrowDecoder:
                 f"the sender's schema is ({_describe(theirs)}), the receiver's ({_describe(expected)}): "
                 f"register both sides with the same one"
             )
-        self.schema, self._learned = theirs, bytes(schema)
+        self.schema, self.learned = theirs, bytes(schema)
         self._dictionaries = any(_has_dictionary(field.type) for field in theirs)
 
     def decode(self, body: memoryview, context: memoryview | None) -> pa.RecordBatch:

@@ -12,7 +12,6 @@
     ├── BufferFull            the buffer policy says fail
     ├── PositionLost          the position asked for is below what is kept
     ├── StreamReplaced        the position asked for, or held, belongs to another stream
-    ├── ConsumerFenced        somebody else holds the consumer's name now
     ├── SchemaMismatch        schema or codec are not the channel's
     ├── MessageTooLarge       the message is above the peer's limit
     ├── EpochRegressed        a later epoch of the application is committed already
@@ -88,10 +87,6 @@ class PositionLost(NetChannelError):
 
 class StreamReplaced(NetChannelError):
     """The position belongs to another stream than the one that is there now."""
-
-
-class ConsumerFenced(NetChannelError):
-    """The consumer's name is held by somebody else now: what it acknowledges counts, not what is said here."""
 
 
 class SchemaMismatch(NetChannelError):

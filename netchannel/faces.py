@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from netchannel.retaining import RetainedChannel
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel import receiver, sender
+    from netchannel.reader import ChannelReader
     from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, Position, ServerStatistics
+    from netchannel.values import ChannelStatistics, Heads, Position, ServerStatistics
 
 Face = TypeVar("Face")
 
@@ -68,6 +71,51 @@ class ReceiverChannelFace:
         return self._thread.call(self._channel.statistics)
 
 
+class RetainedChannelFace:
+    """A `RetainedChannel` that lives on ``thread``."""
+
+    def __init__(self, thread: ServiceThread, channel: RetainedChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `RetainedChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def latest(self) -> Heads:
+        """As `RetainedChannel.latest`."""
+        return self._thread.call(lambda: self._channel.latest)
+
+    def statistics(self) -> ChannelStatistics:
+        """As `RetainedChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
+
+
+class ChannelReaderFace:
+    """A `ChannelReader` that lives on ``thread``, over the process' connections."""
+
+    def __init__(self, thread: ServiceThread, reader: ChannelReader) -> None:
+        self._thread = thread
+        self._reader = reader
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._reader.id
+
+    @property
+    def latest(self) -> Heads | None:
+        """As `ChannelReader.latest`."""
+        return self._reader.latest
+
+
 class SenderServerFace(Generic[Face]):
     """The process-wide `SenderServer`; its channels are made by ``face``."""
 
@@ -91,6 +139,7 @@ class ReceiverServerFace(Generic[Face]):
     """The process-wide `ReceiverServer`; its channels are made by ``face``."""
 
     face: Callable[[ServiceThread, receiver.ReceiverChannel], Face]
+    retained_face: Callable[[ServiceThread, RetainedChannel], Any]
 
     def __init__(self, thread: ServiceThread, server: receiver.ReceiverServer) -> None:
         self._thread = thread
@@ -103,7 +152,10 @@ class ReceiverServerFace(Generic[Face]):
 
     def register_channel(self, channel_id: str, **settings: Any) -> Face:
         """As `ReceiverServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, **settings)
+        channel: Any = self._thread.call(self._server.register_channel, channel_id, **settings)
+        if isinstance(channel, RetainedChannel):
+            retained: Face = type(self).retained_face(self._thread, channel)
+            return retained
         return type(self).face(self._thread, channel)
 
     def statistics(self) -> ServerStatistics[str]:

@@ -5,20 +5,31 @@ The names are those of `SenderServer`, `ReceiverServer` and their channels; each
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
 from netchannel.errors import EndOfChannel
-from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
+from netchannel.faces import (
+    ChannelReaderFace,
+    ReceiverChannelFace,
+    ReceiverServerFace,
+    RetainedChannelFace,
+    SenderChannelFace,
+    SenderServerFace,
+)
+from netchannel.reader import ChannelReader
 from netchannel.sender import leave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
 
     import pyarrow as pa
 
+    from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, Message
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position
 
 
 class BlockingSenderChannel(SenderChannelFace):
@@ -103,6 +114,79 @@ class BlockingReceiverChannel(ReceiverChannelFace):
         self._thread.wait(self._channel.detach())
 
 
+class BlockingRetainedChannel(RetainedChannelFace):
+    """`RetainedChannel` for threads without an event loop: the same names, and each call waits."""
+
+    def heads(self, beyond: int | None = None) -> Heads:
+        """As `RetainedChannel.heads`."""
+        return self._thread.wait(self._channel.heads(beyond))
+
+    def close(self, reason: str = "the consumer is done") -> None:
+        """As `RetainedChannel.close`."""
+        self._thread.wait(self._channel.close(reason))
+
+    def detach(self) -> None:
+        """As `RetainedChannel.detach`."""
+        self._thread.wait(self._channel.detach())
+
+
+class BlockingChannelReader(ChannelReaderFace):
+    """`ChannelReader` for threads without an event loop: the same names, and each call waits; a context manager."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def heads(self, beyond: int | None = None, timeout: float | None = None) -> Heads:
+        """As `ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
+        return self._thread.wait(asyncio.wait_for(self._reader.heads(beyond), timeout))
+
+    def schema(self) -> pa.Schema | None:
+        """As `ChannelReader.schema`."""
+        return self._thread.wait(self._reader.schema())
+
+    def locate(
+        self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Located:
+        """As `ChannelReader.locate`."""
+        return self._thread.wait(self._reader.locate(first, max_rows=max_rows, max_bytes=max_bytes))
+
+    def read(self, first: Position | int, until: int) -> Iterator[Any]:
+        """As `ChannelReader.read`."""
+        for message in self.read_messages(first, until):
+            yield message.batch
+
+    def read_messages(self, first: Position | int, until: int) -> Iterator[Message]:
+        """As `ChannelReader.read_messages`. While what has come is decoded here, more comes."""
+        thread, reader = self._thread, self._reader
+        reading = thread.wait(reader.begin(first, until), reader.cancel)
+        try:
+            while chunks := thread.wait(reader.more(reading)):
+                yield from reader.decoded(reading, chunks)
+        finally:
+            thread.tell(reader.cancel, reading)
+
+    def hold(self, consumer: str, *, holder: str | None = None) -> int:
+        """As `ChannelReader.hold`."""
+        return self._thread.wait(self._reader.hold(consumer, holder=holder))
+
+    def ack(self, consumer: str, upto: Position | int) -> None:
+        """As `ChannelReader.ack`."""
+        self._thread.wait(self._reader.ack(consumer, upto))
+
+    def forget(self, consumer: str) -> None:
+        """As `ChannelReader.forget`."""
+        self._thread.wait(self._reader.forget(consumer))
+
+    def close(self) -> None:
+        """As `ChannelReader.close`."""
+        self._thread.wait(self._reader.close())
+
+
 class BlockingSenderServer(SenderServerFace[BlockingSenderChannel]):
     """The process-wide `SenderServer`."""
 
@@ -113,6 +197,7 @@ class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
     """The process-wide `ReceiverServer`."""
 
     face = BlockingReceiverChannel
+    retained_face = BlockingRetainedChannel
 
 
 def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> BlockingSenderServer:
@@ -136,3 +221,21 @@ def receiver_server(
         OSError: the address cannot be bound.
     """
     return BlockingReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+
+
+def channel_reader(
+    to: str,
+    channel_id: str,
+    *,
+    codec: CodecName = "arrow",
+    secret: str | None = None,
+    tls: Tls | None = None,
+    fault: FaultPolicy | None = None,
+) -> BlockingChannelReader:
+    """A reader of a channel that is kept at ``to``; returns at once. Settings as of `ChannelReader`.
+
+    All readers of the process at one address, with one secret and TLS, share a connection to ask on.
+    """
+    thread, client = services.services.client(services.Trust(secret, tls))
+    reader = ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
+    return BlockingChannelReader(thread, thread.wait(reader.__aenter__()))

@@ -7,16 +7,18 @@ import secrets
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from .address import parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
+from .core.keeping import Keeping
 from .core.link import log
 from .core.node import Node
 from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
-from .sender import encoded, node_name, wall_us
+from .identity import encoded, node_name, wall_us
+from .retaining import RetainedChannel, keep_stream
 from .tls import Credentials, Tls
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
@@ -29,6 +31,7 @@ from .values import (
     FaultPolicy,
     Message,
     Position,
+    RetainPolicy,
     ServerStatistics,
     check_channel_id,
     check_kind,
@@ -58,7 +61,7 @@ class ReceiverServer:
     ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
     be the senders'. With ``tls`` all connections are TLS, and every sender must show a certificate.
     ``max_connections`` bounds connections of both kinds; None is three quarters of the files that the process may
-    have open.
+    have open. ``congestion_control`` is as of `SenderServer`, for what is read from here.
 
     Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
     to the others, which have ``node=`` with the same path, and ports of their own at the same host.
@@ -78,6 +81,7 @@ class ReceiverServer:
         max_connections: int | None = None,
         members: str | None = None,
         node: str | None = None,
+        congestion_control: str | None = "cubic",
         timing: Timing | None = None,
     ) -> None:
         check_kind("listen", listen, str)
@@ -104,6 +108,7 @@ class ReceiverServer:
         self._credentials = None if tls is None else Credentials(tls, "receiver")
         self._message_limit = message_limit
         self._max_connections = max_connections
+        self._congestion_control = congestion_control
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
@@ -125,7 +130,7 @@ class ReceiverServer:
             message_limit=self._message_limit,
             max_connections=self._max_connections or _most_connections(),
         )
-        runner = Runner(self._core)
+        runner = Runner(self._core, self._congestion_control)
         make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
         if self._credentials is not None:
             make_protocol = accepting(self._credentials, make_protocol)
@@ -156,6 +161,9 @@ class ReceiverServer:
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        for service in list(self._core.services.values()):
+            if isinstance(service, Keeping):
+                service.detach(runner.clock())
         for channel in list(self._core.channels.values()):
             if len(channel.queue) and not channel.explicit:
                 log.warning(
@@ -198,6 +206,7 @@ class ReceiverServer:
         self._running()
         return self._advertise or self._listener.address
 
+    @overload
     def register_channel(
         self,
         channel_id: str,
@@ -208,7 +217,33 @@ class ReceiverServer:
         resume_from: Position | int | None = None,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
-    ) -> ReceiverChannel:
+        retain: None = None,
+    ) -> ReceiverChannel: ...
+
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        retain: RetainPolicy,
+    ) -> RetainedChannel: ...
+
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        retain: RetainPolicy | None = None,
+    ) -> ReceiverChannel | RetainedChannel:
         """Make a channel; returns at once, whether a sender is there or not.
 
         Args:
@@ -221,6 +256,8 @@ class ReceiverServer:
                 as it may mean another stream. None starts at the oldest message that is not acknowledged.
             buffer: what is received and not read, at most; above it the sender is held back.
             fault: how long a sender that is away is waited for.
+            retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
+                once it is kept.
 
         Raises:
             ChannelInUse: the id is registered here.
@@ -232,9 +269,25 @@ class ReceiverServer:
             raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
         check_kind("buffer", buffer, BufferPolicy)
         check_kind("fault", fault, FaultPolicy)
+        check_kind("retain", retain, RetainPolicy)
         if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
             raise ValueError(
                 f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
+            )
+        if retain is not None:
+            if resume_from is not None:
+                raise ValueError(
+                    f"resume_from={resume_from!r} does not go with retain=: what is kept says where the stream goes on"
+                )
+            return keep_stream(
+                self._core,
+                check_channel_id(channel_id),
+                codec,
+                schema,
+                retain,
+                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+                fault=fault or FaultPolicy(),
+                clock=runner.clock,
             )
         decoder = make_decoder(codec, schema)
         core_channel = self._core.register(
@@ -262,6 +315,10 @@ class ReceiverServer:
             members=tuple(member.statistics_as_member() for member in list(self._core.members.links)),
             node=None if node is None else node.statistics(now),
         )
+
+    def inside(self) -> tuple[ReceiverCore, Runner]:
+        """What it is made of, for a `SenderServer` that listens by it."""
+        return self._core, self._running()
 
     def _running(self) -> Runner:
         if self._runner is None:

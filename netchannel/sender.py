@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import socket
-import time
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from .buffering import open_buffer
-from .core.frames import NOTE_LIMIT
 from .core.link import encodable, log
 from .core.messages import TEXT_LIMIT
+from .core.producing import Producing
 from .core.sender import SenderCore
 from .core.states import SenderState
 from .core.timing import Timing
 from .errors import BufferFull, NetChannelError, SchemaMismatch
+from .identity import encoded, node_name, wall_us
+from .receiver import ReceiverServer
+from .retaining import RetainedSenderChannel, check_note, offer_stream, produced_statistics
 from .tls import Credentials, Tls
 from .transports import schemes
 from .transports.runner import Runner
@@ -28,6 +29,7 @@ from .values import (
     CloseReport,
     FaultPolicy,
     PeerStatistics,
+    RetainPolicy,
     ServerStatistics,
     check_channel_id,
     check_kind,
@@ -56,23 +58,6 @@ FORGET_FROM = 16
 """Channels from which on those that are over are looked for."""
 
 
-def node_name(kind: str) -> str:
-    """What this server calls itself in its peers' logs."""
-    return f"{kind} {socket.gethostname()}/{os.getpid()}"
-
-
-def encoded(secret: str | None) -> bytes | None:
-    """A shared secret as bytes. Raises ValueError for an empty one."""
-    if secret == "":
-        raise ValueError("the secret is empty: give None for no secret")
-    return None if secret is None else secret.encode()
-
-
-def wall_us() -> int:
-    """The time in microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
-
-
 class SenderServer:
     """All streams that a process sends; an async context manager.
 
@@ -82,16 +67,25 @@ class SenderServer:
     the same directory goes on with it. ``secret`` must be the receivers'. With ``tls`` all its receivers speak TLS.
     ``congestion_control`` is TCP's between peers on one host, where those for networks cost throughput and do
     nothing; None leaves the system's, and so does one that the system does not have or allow.
+
+    With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
+    `ChannelReader`: those that are registered with ``retain=`` instead of ``to``.
     """
 
     def __init__(
         self,
+        listen: str | None = None,
         *,
         secret: str | None = None,
         tls: Tls | None = None,
         congestion_control: str | None = "cubic",
         timing: Timing | None = None,
     ) -> None:
+        self._listening: ReceiverServer | None = None
+        if listen is not None:
+            self._listening = ReceiverServer(
+                listen, secret=secret, tls=tls, congestion_control=congestion_control, timing=timing
+            )
         check_kind("secret", secret, str)
         check_kind("tls", tls, Tls)
         check_kind("timing", timing, Timing)
@@ -110,6 +104,8 @@ class SenderServer:
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
+        if self._listening is not None:
+            await self._listening.__aenter__()
         self._runner = Runner(self._core, self._congestion_control, (self._dialer or schemes).connect)
         return self
 
@@ -119,6 +115,14 @@ class SenderServer:
         cause = "" if error is None else f": {error or kind}"
         await self._leave(f"producer left without closing{cause}")
 
+    @property
+    def address(self) -> str:
+        """Where its channels can be read, if it listens."""
+        if self._listening is None:
+            raise NetChannelError("this SenderServer does not listen: make it with SenderServer('host:port')")
+        return self._listening.address
+
+    @overload
     def register_channel(
         self,
         channel_id: str,
@@ -130,7 +134,33 @@ class SenderServer:
         replayable: bool = False,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
-    ) -> SenderChannel:
+    ) -> SenderChannel: ...
+
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        to: None = None,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        retain: RetainPolicy,
+    ) -> RetainedSenderChannel: ...
+
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str | None = None,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        replayable: bool = False,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        retain: RetainPolicy | None = None,
+    ) -> SenderChannel | RetainedSenderChannel:
         """Make a channel to the receiver at ``to``, its ``address``; returns at once.
 
         Args:
@@ -145,6 +175,7 @@ class SenderServer:
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
+            retain: keep the stream here, for `ChannelReader`s, instead of sending it: on a server that listens.
 
         Raises:
             ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is open
@@ -156,22 +187,30 @@ class SenderServer:
         runner = self._running()
         check_loop(runner.loop)
         check_kind("to", to, str)
-        (self._dialer or schemes).check(to)
         check_kind("stream", stream, str)
         check_kind("buffer", buffer, BufferPolicy)
         check_kind("fault", fault, FaultPolicy)
+        check_kind("retain", retain, RetainPolicy)
+        check_channel_id(channel_id)
+        _check_stream(stream)
+        if retain is not None:
+            if to is not None or replayable or buffer is not None or fault is not None:
+                raise ValueError(
+                    "retain= keeps the stream here, and to=, buffer=, fault= and replayable= are for streams that are "
+                    "sent: give one or the other"
+                )
+            return self._offer(channel_id, codec, schema, retain, stream)
+        if to is None:
+            raise ValueError(
+                f"channel {channel_id!r} has no receiver: give to=, or retain= where it is to be read from here"
+            )
+        (self._dialer or schemes).check(to)
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(
                 f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
             )
-        if stream is not None and not 1 <= len(stream) <= TEXT_LIMIT:
-            raise ValueError(
-                f"the stream {stream[:60]!r} has {len(stream)} characters: expected 1 to {TEXT_LIMIT}"
-            )
-        if stream is not None and stream != encodable(stream):
-            raise ValueError(f"the stream {stream[:60]!r} cannot be written as UTF-8")
-        opened = open_buffer(policy, check_channel_id(channel_id), codec, schema, stream)
+        opened = open_buffer(policy, channel_id, codec, schema, stream)
         try:
             core_channel = self._core.register(
                 channel_id,
@@ -192,6 +231,22 @@ class SenderServer:
         channel = self._channels[core_channel] = SenderChannel(core_channel, opened.encoder, runner.clock)
         return channel
 
+    def _offer(
+        self,
+        channel_id: str,
+        codec: CodecName,
+        schema: pa.Schema | None,
+        retain: RetainPolicy,
+        stream: str | None,
+    ) -> RetainedSenderChannel:
+        if self._listening is None:
+            raise ValueError(
+                f"channel {channel_id!r} is to be read from here, and this server does not listen: make it with "
+                f"SenderServer('host:port')"
+            )
+        core, runner = self._listening.inside()
+        return offer_stream(core, channel_id, codec, schema, retain, stream=stream, clock=runner.clock)
+
     def statistics(self) -> ServerStatistics[tuple[str, str]]:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
 
@@ -206,7 +261,8 @@ class SenderServer:
         known = self._channels
         # One that has just come is not known yet, one that is just over may be known no more.
         channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}
-        return runner.statistics([_peer_statistics(peer, now) for peer in peers], channels, now)
+        found = runner.statistics([_peer_statistics(peer, now) for peer in peers], channels, now)
+        return found if self._listening is None else _with_readers(found, self._listening, now)
 
     def _running(self) -> Runner:
         if self._runner is None:
@@ -223,7 +279,10 @@ class SenderServer:
 
     def descriptors(self) -> list[int]:
         """Of all its sockets, e.g. to close them in a forked child."""
-        return [] if self._runner is None else self._runner.descriptors()
+        if self._runner is None:
+            return []
+        listening = [] if self._listening is None else self._listening.descriptors()
+        return [*self._runner.descriptors(), *listening]
 
     async def _leave(self, reason: str) -> None:
         runner, self._runner = self._runner, None
@@ -239,7 +298,30 @@ class SenderServer:
             for channel in channels:
                 if not channel.core.terminal:
                     channel.core.give_up(reason, runner.clock())
+            if self._listening is not None:
+                await self._leave_readers(self._listening, reason)
             await runner.stop()
+
+    async def _leave_readers(self, listening: ReceiverServer, reason: str) -> None:
+        """Who watches hears that a stream will not go on; one on disk goes on with its successor."""
+        core, runner = listening.inside()
+        for service in list(core.services.values()):
+            if isinstance(service, Producing):
+                if not service.history.durable:
+                    service.finish(reason, runner.clock())
+                    service.push_now(runner.clock())
+                service.leave()
+        gone = Changes()
+        core.on_client_gone = gone.notify
+        for client in list(core.clients):
+            client.close()
+        try:
+            async with asyncio.timeout(self._timing.leave_s):
+                while core.clients:
+                    await gone.wait()
+        except TimeoutError:
+            log.warning("%s: left %d clients that did not hear it in time", core.name, len(core.clients))
+        await listening.__aexit__(None, None, None)
 
     async def _abandon(self, channel: SenderChannel, reason: str) -> None:
         if channel.core.durable:
@@ -254,11 +336,35 @@ class SenderServer:
         return channel.state is not SenderState.DENIED and self._core.peer_of(channel).reaching
 
 
-def _check_note(note: bytes) -> None:
-    if not isinstance(note, bytes):
-        raise NetChannelError(f"a note is a {type(note).__name__}: expected bytes")
-    if len(note) > NOTE_LIMIT:
-        raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
+def _check_stream(stream: str | None) -> None:
+    if stream is not None and not 1 <= len(stream) <= TEXT_LIMIT:
+        raise ValueError(
+            f"the stream {stream[:60]!r} has {len(stream)} characters: expected 1 to {TEXT_LIMIT}"
+        )
+    if stream is not None and stream != encodable(stream):
+        raise ValueError(f"the stream {stream[:60]!r} cannot be written as UTF-8")
+
+
+def _with_readers(
+    found: ServerStatistics[tuple[str, str]], listening: ReceiverServer, now: float
+) -> ServerStatistics[tuple[str, str]]:
+    """The same, with the channels that are kept here, by ``(id, address)``, and the clients that ask for them."""
+    core, runner = listening.inside()
+    kept = {
+        (channel_id, listening.address): produced_statistics(service)
+        for channel_id, service in list(core.services.items())
+        if isinstance(service, Producing)
+    }
+    clients = [client.statistics(client.asks, now) for client in list(core.clients)]
+    readers: ServerStatistics[str] = runner.statistics(clients, {}, now)
+    return replace(
+        found,
+        peers=(*found.peers, *readers.peers),
+        channels={**found.channels, **kept},
+        connections=found.connections + readers.connections,
+        bytes_sent=found.bytes_sent + readers.bytes_sent,
+        bytes_received=found.bytes_received + readers.bytes_received,
+    )
 
 
 def _peer_statistics(peer: Peer, now: float) -> PeerStatistics:
@@ -367,7 +473,7 @@ class SenderChannel:
         if core.terminal:
             await self._settled()
         core.check_open()
-        _check_note(note)
+        check_note(note)
         context = self._encoder.context
         if core.schema is None:
             core.schema = self._encoder.schema

@@ -1,4 +1,4 @@
-"""The process-wide services: one sender and one receiver on a background thread with a uvloop of its own.
+"""The process-wide services, on a background thread with a uvloop of its own: one sender, one receiver, one client.
 
 The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
 child closes what it inherited of them and starts anew.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import uvloop
 
+from netchannel.client import Client
 from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.receiver import ReceiverServer
 from netchannel.sender import SenderServer
@@ -114,6 +115,11 @@ class ServiceThread:
         self._loop.call_soon_threadsafe(run)
         return future.result()
 
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        """Call ``function`` there and do not wait; where nobody is there any more, there is nothing to do."""
+        if os.getpid() == self._process and not self._left:
+            self._loop.call_soon_threadsafe(function, *args)
+
     def stop(self) -> None:
         """Stop the loop and the thread."""
         self._left = True
@@ -150,6 +156,7 @@ class Services:
         self._thread: ServiceThread | None = None
         self._sender: SenderServer | None = None
         self._receiver: ReceiverServer | None = None
+        self._clients: dict[Trust, Client] = {}
         self._listen = ""
         self._trust: dict[str, Trust] = {}
 
@@ -196,24 +203,37 @@ class Services:
             self._check_trust("receiver", trust)
             return thread, self._receiver
 
+    def client(self, trust: Trust) -> tuple[ServiceThread, Client]:
+        """What asks receivers that have this secret and TLS, started if it is not."""
+        with self._lock:
+            thread = self._started()
+            client = self._clients.get(trust)
+            if client is None:
+                client = Client(secret=trust.secret, tls=trust.tls)
+                self._clients[trust] = thread.wait(client.__aenter__())
+            return thread, client
+
     def leave(self) -> None:
         """Leave both servers, each within its ``leave_s``, and stop the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
-            for server in (self._sender, self._receiver):
-                if server is not None:
-                    thread.wait(server.__aexit__(None, None, None))
+            for server in self._all():
+                thread.wait(server.__aexit__(None, None, None))
             self._sender = self._receiver = None
+            self._clients.clear()
             thread.stop()
 
     def close_inherited(self) -> None:
         """In a forked child: close the parent's sockets here, so that only the parent holds them."""
-        for server in (self._sender, self._receiver):
-            if server is not None:
-                for descriptor in server.descriptors():
-                    os.close(descriptor)
+        for server in self._all():
+            for descriptor in server.descriptors():
+                os.close(descriptor)
+
+    def _all(self) -> list[SenderServer | ReceiverServer | Client]:
+        servers = [server for server in (self._sender, self._receiver) if server is not None]
+        return [*self._clients.values(), *servers]
 
 
 services = Services()

@@ -42,6 +42,8 @@ def refusal(
         except SchemaMismatch as error:
             channel.fail(error, now)
             return Refusal("schema", str(error))
+    if channel.keeper is not None and channel.stream is None and (text := channel.keeper.against()):
+        return Refusal("unread", text)
     if channel.stream is not None and channel.stream != request["stream"]:
         against = _other_stream(channel, session, request["stream"], now)
         if against is not None:

@@ -119,6 +119,8 @@ class ReceiverData(Link):
                 self._attach(frame, now)
             else:
                 self._take(self._channel, frame, now)
+        if self._channel is not None and self._channel.keeper is not None:
+            self._channel.keeper.drain(now)
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:

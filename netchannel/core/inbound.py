@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from netchannel.values import BufferPolicy, FaultPolicy
 
     from .data_receiver import ReceiverData
+    from .keeping import Keeping
     from .queue import Item
     from .receiver import ReceiverControl, ReceiverCore
     from .timers import Timer
@@ -85,6 +86,10 @@ class InboundChannel:
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: ReceiverControl | None = None
         self.link: ReceiverData | None = None
+        self.keeper: Keeping | None = None  # the consumer, where the stream is kept
+        self.failure: str | None = (
+            None  # what the producer said, where that is kept before it is acknowledged
+        )
         self.context: memoryview | None = None
         self.queue = Queue()
         self._most_bytes = math.inf if buffer.max_bytes is None else buffer.max_bytes
@@ -147,6 +152,16 @@ class InboundChannel:
         self.queue.put_back(item)
         self.on_change()
 
+    def take_chunk(self) -> Chunk:
+        """All messages of the next chunk, of which there is one."""
+        queue = self.queue
+        queue.next_chunk()
+        if self.link is not None and not self.link.reading:
+            self._admit()
+        chunk = queue.chunk
+        queue.release()
+        return chunk
+
     def ack(self, upto: int, now: float) -> None:
         """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
         expected = self.expected or 0
@@ -164,7 +179,7 @@ class InboundChannel:
             self.starved = False
             self._blocked_at = -1  # the sender says again if this did not help
             self._touch()
-            self._maybe_finish(now)
+            self.maybe_finish(now)
 
     def close(self, reason: str, now: float) -> None:
         """No more, ever: the producer is told."""
@@ -424,11 +439,15 @@ class InboundChannel:
         self._check_count(count)
         self.ended = count
         self.on_change()
-        self._maybe_finish(now)
+        self.maybe_finish(now)
 
     def aborted(self, count: int, message: str, now: float) -> None:
         """The producer failed, behind ``count`` messages."""
         self._check_count(count)
+        if self.keeper is not None:
+            self.ended, self.failure = count, message
+            self.maybe_finish(now)
+            return
         self._end(
             ReceiverEvent.FAIL, ChannelFailed(f"the producer of channel {self.id!r} failed: {message}"), now
         )
@@ -437,8 +456,11 @@ class InboundChannel:
         if count != self.expected:
             raise ProtocolError(f"channel {self.id!r} ends at {count}, but {self.expected} was due")
 
-    def _maybe_finish(self, now: float) -> None:
-        if self.ended is not None and self.acknowledged >= self.ended and not self.terminal:
+    def maybe_finish(self, now: float) -> None:
+        """The end is acknowledged once everything before it is, and it is kept itself, where the stream is."""
+        if self.ended is None or self.acknowledged < self.ended or self.terminal:
+            return
+        if self.keeper is None or self.keeper.end_kept:
             self._move(ReceiverEvent.FINISH, now)
 
     def _touch(self) -> None:

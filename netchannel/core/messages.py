@@ -94,7 +94,13 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "max_bytes": (int, _Optional),
     },
     "read": {"channel": (str,), "request": (int,), "stream": (str,)},
-    "hold": {"channel": (str,), "request": (int,), "consumer": (str,), "holder": (str,)},
+    "hold": {
+        "channel": (str,),
+        "request": (int,),
+        "consumer": (str,),
+        "holder": (str,),
+        "renew": (bool,),
+    },
     "acknowledge": {
         "channel": (str,),
         "request": (int,),

@@ -95,6 +95,11 @@ class Queue:
             return self.chunk.end - left
         return self._chunks[0].first if self._chunks else None
 
+    @property
+    def next_size(self) -> int | None:
+        """Bytes of the chunk that `next_chunk` makes ready; None if there is none."""
+        return self._chunks[0].size if self._chunks else None
+
     def add(self, chunk: Chunk) -> None:
         """Put ``chunk`` behind all others."""
         count = len(chunk.bodies)

@@ -9,12 +9,14 @@ from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
 from .admission import refusal
-from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, AcceptedControl
+from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_READING, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
 from .link import Core
 from .members import MemberControl, Members, in_use
+from .producing import Producing
 from .requests import RequestControl
+from .serving import ServingData
 from .states import ReceiverState
 from .tombstones import ANY_STREAM, Tombstone, Tombstones
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from .messages import Message
     from .node import Node
     from .requests import Service
+    from .retained import Retained
     from .timing import Timing
 
 TOKEN_SIZE = 16
@@ -42,6 +45,13 @@ class Lease(NamedTuple):
 
     port: int
     close: Callable[[], None]
+
+
+class ReadingToken(NamedTuple):
+    """What a client may read, by a token that it has been given."""
+
+    retained: Retained
+    client: RequestControl
 
 
 class ReceiverCore(Core):
@@ -69,6 +79,7 @@ class ReceiverCore(Core):
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services: dict[str, Service] = {}  # by channel: what it does for clients
         self.clients: dict[RequestControl, None] = {}
+        self.on_client_gone: Callable[[], None] = lambda: None
         self.links: set[Link] = set()
         self.silent: OrderedDict[Link, None] = OrderedDict()
         self.unproven: OrderedDict[Link, None] = OrderedDict()
@@ -78,6 +89,7 @@ class ReceiverCore(Core):
         self.farewells: set[ReceiverData] = set()
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
+        self._reading_tokens: dict[bytes, ReadingToken] = {}
         self.members = Members(self)
         self.node: Node | None = None
         self.tombstones = Tombstones()
@@ -93,12 +105,21 @@ class ReceiverCore(Core):
         buffer: BufferPolicy,
         fault: FaultPolicy,
         now: float,
+        service: Service | None = None,
     ) -> InboundChannel:
-        """Make a channel; senders that asked for it before are told. Raises ChannelInUse."""
+        """Make a channel; senders that asked for it before are told. Raises ChannelInUse.
+
+        Only the ``service`` of the channel, if it has one, registers it.
+        """
         if channel_id in self.channels:
             raise ChannelInUse(
                 f"channel {channel_id!r} is registered in this process already, with "
                 f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
+            )
+        if self.services.get(channel_id, service) is not service:
+            raise ChannelInUse(
+                f"channel {channel_id!r} is kept in this process already: close or detach it first, or choose "
+                f"another id"
             )
         if (member := self.members.holder(channel_id)) is not None:
             raise ChannelInUse(in_use(channel_id, member.peer))
@@ -117,6 +138,17 @@ class ReceiverCore(Core):
             self.node.claim(channel)
         self.announce(channel_id)
         return channel
+
+    def offer(self, producing: Producing) -> None:
+        """Serve a stream that is made in this process. Raises ChannelInUse."""
+        known = self.services.get(producing.id)
+        if isinstance(known, Producing) and known.over:
+            known.leave()
+        elif known is not None:
+            raise ChannelInUse(
+                f"channel {producing.id!r} is registered in this process already: close it first, or choose another id"
+            )
+        self.services[producing.id] = producing
 
     def announce(self, channel_id: str) -> None:
         """Somebody has registered the channel: the senders that were denied it are told to ask again."""
@@ -138,7 +170,9 @@ class ReceiverCore(Core):
         }
         reason = reasons.get(channel.state)
         if reason is not None:
-            message = str(channel.error or "it ended cleanly")[:1000]
+            message = str(channel.error or channel.failure or "it ended cleanly")[:1000]
+            if channel.failure is not None:
+                reason = "failed"
             tombstone = Tombstone(channel.expected or 0, reason, message)
             self._bury(channel.id, channel.stream or ANY_STREAM, tombstone, now)
         if self.node is not None:
@@ -153,7 +187,7 @@ class ReceiverCore(Core):
 
     def accept(self, remote: str) -> Incoming:
         """A connection came in, from a sender or a client."""
-        return self._accept(remote, frozenset({FOR_CONTROL, FOR_DATA, FOR_REQUESTS}))
+        return self._accept(remote, frozenset({FOR_CONTROL, FOR_DATA, FOR_REQUESTS, FOR_READING}))
 
     def accept_member(self, remote: str) -> Incoming:
         """A connection came in, from another process of this node."""
@@ -212,6 +246,21 @@ class ReceiverCore(Core):
         if channel is None or channel.attempt != attempt:
             return None
         return channel if channel.state is ReceiverState.GRANTED or channel.terminal else None
+
+    def reading_token(self, retained: Retained, client: RequestControl, now: float) -> bytes:
+        """A token for one connection on which ``client`` reads."""
+        token = self.random(TOKEN_SIZE)
+        self._reading_tokens[token] = ReadingToken(retained, client)
+        self.timers.at(now + self.timing.token_s, lambda _: self._forget_reading(token))
+        return token
+
+    def _forget_reading(self, token: bytes) -> None:
+        self._reading_tokens.pop(token, None)
+
+    def redeem_reading(self, token: bytes) -> ReadingToken | None:
+        """What ``token`` was given for, if it was not used, and who has it is still there."""
+        found = self._reading_tokens.pop(token, None)
+        return found if found is not None and found.client in self.clients else None
 
     def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
         """A sender asks to open a channel."""
@@ -327,4 +376,5 @@ _KINDS: dict[int, Callable[[ReceiverCore, str], Link]] = {
     FOR_DATA: ReceiverData,
     FOR_MEMBERS: MemberControl,
     FOR_REQUESTS: RequestControl,
+    FOR_READING: ServingData,
 }

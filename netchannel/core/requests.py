@@ -38,6 +38,11 @@ class RequestControl(AcceptedControl):
         self._asked: dict[Service, None] = {}
         core.clients[self] = None
 
+    @property
+    def asks(self) -> int:
+        """How many channels it has asked for."""
+        return len(self._asked)
+
     def told(self, message: Message, now: float) -> None:
         if message["t"] not in ANSWERS:
             raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a client does not send")
@@ -80,6 +85,7 @@ class RequestControl(AcceptedControl):
         self._receiver.clients.pop(self, None)
         for service in self._asked:
             service.left(self, now)
+        self._receiver.on_client_gone()
 
 
 def _not_offered(channel_id: str, kind: str) -> str:

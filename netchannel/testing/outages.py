@@ -7,7 +7,7 @@ import math
 import random
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -30,7 +30,7 @@ class Outages(Suite):
     """Nothing is lost, doubled or reordered."""
 
     @pytest.mark.parametrize("ack", ["receipt", "explicit"])
-    async def test_cuts_at_random_bytes(self, ack: str, address: str) -> None:
+    async def test_cuts_at_random_bytes(self, ack: Literal["receipt", "explicit"], address: str) -> None:
         """CH-SEQ-2, CH-SEQ-3: control and data connections, 200 of them: the sequence is exact."""
         draw = random.Random(11)  # noqa: S311 - faults that can be repeated
         lives = (1 + int(draw.expovariate(1 / 10_000)) for _ in count())
@@ -39,7 +39,7 @@ class Outages(Suite):
             ReceiverServer(network.at(address), timing=QUICK) as receiver,
             SenderServer(timing=QUICK) as sender,
         ):
-            inbox = receiver.register_channel("c", codec="bytes", ack=ack)  # type: ignore[arg-type] # from the list above
+            inbox = receiver.register_channel("c", codec="bytes", ack=ack)
             # Frames hold what the buffer does: small ones get through connections that live for 10 000 bytes.
             outbox = sender.register_channel(
                 "c", to=receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=40)

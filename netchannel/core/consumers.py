@@ -1,0 +1,139 @@
+"""Who reads a retained stream, by name: how far each has acknowledged, and who holds the name by a lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+CONSUMERS_LIMIT = 1000
+"""Names at one channel: each keeps what it has not acknowledged."""
+NAME_LIMIT = 255
+"""The longest name of a consumer, or of a holder, in characters."""
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A name, everything below ``position`` acknowledged.
+
+    ``connection`` is the holder's, None once it is gone: then nobody else has the name until ``expires``.
+    """
+
+    position: int
+    holder: str = ""
+    connection: Hashable | None = None
+    where: str = ""
+    expires: float = 0.0
+
+
+class Consumers:
+    """The consumers of a channel. A lease that expires frees no message: it lets another holder take the name."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._known: dict[str, Consumer] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def lowest(self) -> int | None:
+        """Everything below is acknowledged by all; None if nobody is known, who might want something."""
+        return min([consumer.position for consumer in self._known.values()], default=None)
+
+    def positions(self) -> dict[str, tuple[int, str]]:
+        """By name, what is to be remembered: the position and the holder."""
+        return {name: (consumer.position, consumer.holder) for name, consumer in self._known.items()}
+
+    def restore(self, known: Iterable[tuple[str, int, str]], now: float) -> None:
+        """After a restart: each name with its position; its holder has the time of a lease to come back."""
+        for name, position, holder in known:
+            self._known[name] = Consumer(position, holder, expires=now + self._lease_s)
+
+    def start_over(self, position: int) -> None:
+        """Another stream begins: nobody has acknowledged anything of it."""
+        for consumer in self._known.values():
+            consumer.position = position
+
+    def hold(
+        self,
+        name: str,
+        holder: str,
+        connection: Hashable,
+        where: str,
+        now: float,
+        *,
+        oldest: int,
+        renew: bool = False,
+    ) -> Consumer:
+        """Give the name to ``holder``, a new one with everything from ``oldest`` on to be acknowledged.
+
+        To ``renew`` is to go on after a lost connection: with what was held before, or not at all.
+
+        Raises:
+            ChannelInUse: another holder's lease has not expired.
+            ConsumerFenced: it was to be renewed, and another holder has had the name since.
+            NetChannelError: the name cannot be one, or there are too many.
+        """
+        consumer = self._known.get(name)
+        if consumer is None:
+            if renew:
+                raise ConsumerFenced(f"consumer {name!r} is not known any more: somebody has forgotten it")
+            self._check(name, holder)
+            consumer = self._known[name] = Consumer(oldest)
+        elif consumer.holder not in ("", holder):
+            if renew:
+                raise ConsumerFenced(_fenced(name, consumer))
+            left = consumer.expires - now
+            if consumer.connection is not None or left > 0:
+                still = f"for {left:.1f} s more" if consumer.connection is None else "and is connected"
+                raise ChannelInUse(
+                    f"consumer {name!r} is held by {consumer.holder!r} {consumer.where}, {still}: wait until its lease "
+                    f"has expired, or choose another name"
+                )
+        consumer.holder, consumer.connection, consumer.where = holder, connection, where
+        return consumer
+
+    def _check(self, name: str, holder: str) -> None:
+        for text in (name, holder):
+            if not text.isprintable() or not 0 < len(text) <= NAME_LIMIT:
+                raise NetChannelError(
+                    f"the name {text[:60]!r} of a consumer or its holder has {len(text)} characters: expected 1 to "
+                    f"{NAME_LIMIT} that can be printed"
+                )
+        if len(self._known) >= CONSUMERS_LIMIT:
+            raise NetChannelError(
+                f"the channel has {len(self._known)} consumers already: forget those that are gone"
+            )
+
+    def acknowledge(self, name: str, holder: str, upto: int) -> Consumer:
+        """Everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""
+        consumer = self._known.get(name)
+        if consumer is None:
+            raise ConsumerFenced(f"consumer {name!r} is not known: hold it first, it may have been forgotten")
+        if consumer.holder != holder:
+            raise ConsumerFenced(_fenced(name, consumer))
+        consumer.position = max(consumer.position, upto)
+        return consumer
+
+    def forget(self, name: str) -> bool:
+        """Nothing need be kept for the name any more; whether it was known."""
+        return self._known.pop(name, None) is not None
+
+    def left(self, connection: Hashable, now: float) -> None:
+        """A connection is gone: what it held can be taken by others after the time of a lease."""
+        for consumer in self._known.values():
+            if consumer.connection == connection:
+                consumer.connection = None
+                consumer.expires = now + self._lease_s
+
+
+def _fenced(name: str, consumer: Consumer) -> str:
+    return (
+        f"consumer {name!r} is held by {consumer.holder!r} {consumer.where} since, at number {consumer.position}: two "
+        f"processes do its work"
+    )

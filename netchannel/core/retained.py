@@ -1,0 +1,309 @@
+"""A channel that keeps its stream, as its clients see it: heads, ranges, consumers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.errors import (
+    ChannelInUse,
+    ConsumerFenced,
+    NetChannelError,
+    PositionLost,
+    StreamReplaced,
+)
+from netchannel.values import Heads
+
+from .consumers import Consumers
+from .requests import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.values import Located, RetainPolicy
+
+    from .history import History
+    from .messages import Message
+    from .receiver import ReceiverCore
+    from .requests import RequestControl
+    from .serving import ServingData
+    from .timers import Timer
+
+PUSH_S = 0.01
+"""Heads are pushed to who watches so often at most."""
+RETRY_S = 0.1
+"""When it is tried again to push to somebody who does not read."""
+HEADS_SCHEMA_LIMIT = 1 << 20
+"""The largest schema in heads, in bytes: a larger one is read."""
+
+CODES: tuple[tuple[type[NetChannelError], str], ...] = (
+    (PositionLost, "position"),
+    (StreamReplaced, "replaced"),
+    (ChannelInUse, "held"),
+    (ConsumerFenced, "fenced"),
+)
+
+
+def code_of(error: NetChannelError) -> str:
+    """How a refusal says that it is ``error``."""
+    return next((code for kind, code in CODES if isinstance(error, kind)), "policy")
+
+
+class _Watch:
+    """Somebody who is told when the heads change."""
+
+    __slots__ = ("message", "schema_of", "told")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.told: Heads | None = None
+        self.schema_of = ""  # the stream whose schema it has been told
+
+
+class Retained(Service):
+    """The history of a channel, and who reads it. Subclasses, or their owners, fill it.
+
+    ``history`` is None until there is a stream. ``on_change`` is called when consumers have gone on, or the history.
+    """
+
+    def __init__(self, core: ReceiverCore, channel_id: str, codec: str, policy: RetainPolicy) -> None:
+        self.core = core
+        self.id = channel_id
+        self.codec = codec
+        self.policy = policy
+        self.history: History | None = None
+        self.broken: NetChannelError | None = None
+        self.consumers = Consumers(policy.lease_s)
+        self.is_left = False
+        self.on_change: Callable[[], None] = lambda: None
+        self._watching: dict[RequestControl, _Watch] = {}
+        self._links: dict[ServingData, None] = {}
+        self._push: Timer | None = None
+        self._pushed_at = 0.0
+
+    @property
+    def heads(self) -> Heads:
+        """How far it goes."""
+        history = self.history
+        failure = None if self.broken is None else str(self.broken)
+        if history is None:
+            return Heads("", 0, 0, 0, 0, failure is not None, failure)
+        ending = history.ending
+        if ending is not None:
+            failure = ending.failure
+        index = history.index
+        ended = (ending is not None and ending.count == history.head) or failure is not None
+        return Heads(
+            history.stream,
+            history.oldest,
+            history.head,
+            index.rows,
+            index.size,
+            ended,
+            failure if ended else None,
+        )
+
+    @property
+    def acknowledged(self) -> int:
+        """All known consumers have acknowledged what is below; nothing if there are none."""
+        lowest = self.consumers.lowest
+        return 0 if lowest is None else lowest
+
+    @property
+    def done(self) -> bool:
+        """The stream is over, and all known consumers have acknowledged it."""
+        history = self.history
+        if history is None or history.ending is None or history.head < history.ending.count:
+            return False
+        lowest = self.consumers.lowest
+        return lowest is None or lowest >= history.ending.count
+
+    def begin(self, history: History, now: float) -> None:
+        """Keep another stream from now on; readers of the one before are told."""
+        before, self.history = self.history, history
+        history.on_kept = self.kept
+        if before is not None and before is not history:
+            self.consumers.start_over(history.oldest)
+            for link in list(self._links):
+                link.replaced(now)
+        self.core.announce(self.id)
+        self.kept(now)
+
+    def kept(self, now: float) -> None:
+        """The history has changed."""
+        self.push(now)
+        self.on_change()
+
+    def fail(self, error: NetChannelError, now: float) -> None:
+        """Nothing more will be kept; what is there can be read."""
+        if self.broken is None:
+            self.broken = error
+            self.kept(now)
+
+    def push(self, now: float) -> None:
+        """Tell who watches, once per turn of the loop at most."""
+        if self._push is None and self._watching:
+            when = max(now, self._pushed_at + PUSH_S)
+            self._push = self.core.timers.at(when, self._push_now)
+
+    def push_now(self, now: float) -> None:
+        """Tell who watches, as nothing may follow."""
+        if self._push is not None:
+            self._push.cancel()
+        self._push_now(now)
+
+    def _push_now(self, now: float) -> None:
+        self._push = None
+        self._pushed_at = now
+        heads = self.heads
+        late = False
+        for client, watch in self._watching.items():
+            if client.writable:
+                self._tell(client, watch, heads)
+            else:
+                late = True
+        if late and self._push is None:
+            self._push = self.core.timers.at(now + RETRY_S, self._push_now)
+
+    def _tell(self, client: RequestControl, watch: _Watch, heads: Heads) -> None:
+        schema = None if self.history is None else self.history.schema
+        news = schema is not None and watch.schema_of != heads.stream
+        if heads == watch.told and not news:
+            return
+        watch.told = heads
+        if news:
+            watch.schema_of = heads.stream
+        if schema is not None and len(schema) > HEADS_SCHEMA_LIMIT:
+            schema = None
+        fields = heads._asdict()
+        if heads.failure is not None:
+            fields["failure"] = heads.failure[:1000]
+        client.answer(watch.message, codec=self.codec, schema=schema if news else None, **fields)
+
+    # -- questions
+
+    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+        try:
+            match message["t"]:
+                case "watch":
+                    self._watch(client, message)
+                case "hold":
+                    self._hold(client, message, now)
+                case "forget":
+                    self._forget(client, message, now)
+                case "locate" | "read" | "acknowledge":
+                    self._of_stream(client, message, now)
+                case _:
+                    return False
+        except NetChannelError as error:
+            client.deny(message, code_of(error), str(error))
+        return True
+
+    def _watch(self, client: RequestControl, message: Message) -> None:
+        watch = self._watching[client] = _Watch(message)
+        self._tell(client, watch, self.heads)
+
+    def _of_stream(self, client: RequestControl, message: Message, now: float) -> None:
+        history = self.history
+        if history is None:
+            self.core.wait(client, self.id)
+            client.deny(message, "empty", f"channel {self.id!r} has no stream yet")
+            return
+        if message["stream"] != history.stream:
+            raise StreamReplaced(
+                f"channel {self.id!r} keeps stream {history.stream!r}, from number {history.oldest} to {history.head}; "
+                f"stream {message['stream']!r} was asked for"
+            )
+        match message["t"]:
+            case "locate":
+                self._locate(history, client, message, now)
+            case "read":
+                client.answer(message, token=self.core.reading_token(self, client, now))
+            case _:
+                self._acknowledge(history, client, message, now)
+
+    def _locate(self, history: History, client: RequestControl, message: Message, now: float) -> None:
+        first = message["first"]
+        history.check_range(first, max(first, history.oldest))
+
+        def answer(found: Located | NetChannelError, now: float) -> None:
+            if isinstance(found, NetChannelError):
+                client.deny(message, code_of(found), str(found))
+            else:
+                client.answer(message, **found._asdict())
+
+        history.locate(first, message["max_rows"], message["max_bytes"], answer, now)
+
+    def _hold(self, client: RequestControl, message: Message, now: float) -> None:
+        history = self.history
+        consumer = self.consumers.hold(
+            message["consumer"],
+            message["holder"],
+            client,
+            f"at {client.peer}",
+            now,
+            oldest=0 if history is None else history.oldest,
+            renew=message["renew"],
+        )
+        stream = "" if history is None else history.stream
+        self._settled(lambda _: client.answer(message, stream=stream, position=consumer.position), now)
+
+    def _acknowledge(self, history: History, client: RequestControl, message: Message, now: float) -> None:
+        upto = message["upto"]
+        if upto > history.head:
+            raise NetChannelError(
+                f"channel {self.id!r}: everything below {upto} was acknowledged, kept are {history.head} messages"
+            )
+        consumer = self.consumers.acknowledge(message["consumer"], message["holder"], upto)
+        self._settled(lambda _: client.answer(message, position=consumer.position), now)
+
+    def _forget(self, client: RequestControl, message: Message, now: float) -> None:
+        self.consumers.forget(message["consumer"])
+        self._settled(lambda _: client.answer(message), now)
+
+    def _settled(self, answer: Callable[[float], None], now: float) -> None:
+        """Answer once it is durable who has acknowledged what, where that is kept, and free what is not wanted."""
+
+        def settled(now: float) -> None:
+            answer(now)
+            self._release(now)
+
+        if self.history is None:
+            settled(now)
+        else:
+            self.history.settle(settled, now)
+
+    def _release(self, now: float) -> None:
+        history, lowest = self.history, self.consumers.lowest
+        if history is not None and lowest is not None and lowest > history.oldest:
+            history.release(lowest)
+            self.kept(now)
+        else:
+            self.on_change()
+
+    def left(self, client: RequestControl, now: float) -> None:
+        self._watching.pop(client, None)
+        self.consumers.left(client, now)
+        for link in [link for link in self._links if link.client is client]:
+            link.abort()
+
+    # -- connections that read
+
+    def attached(self, link: ServingData) -> None:
+        """A connection reads the history that is there now."""
+        self._links[link] = None
+
+    def lost(self, link: ServingData) -> None:
+        """A connection reads no more."""
+        self._links.pop(link, None)
+
+    def leave(self) -> None:
+        """The channel is over: nobody is served any more."""
+        self.is_left = True
+        self._watching.clear()
+        if self._push is not None:
+            self._push.cancel()
+            self._push = None
+        for link in list(self._links):
+            link.abort()
+        if self.core.services.get(self.id) is self:
+            del self.core.services[self.id]

@@ -1,0 +1,386 @@
+"""Streams that are kept, and read any number of times: over real connections, on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from netchannel import (
+    BufferPolicy,
+    ChannelBroken,
+    ChannelClosed,
+    ChannelInUse,
+    ChannelReader,
+    ConsumerFenced,
+    FaultPolicy,
+    Heads,
+    NetChannelError,
+    Position,
+    PositionLost,
+    ReceiverServer,
+    RetainPolicy,
+    SchemaMismatch,
+    SenderChannel,
+    SenderServer,
+    StreamReplaced,
+    Timing,
+)
+from tests.support.waiting import until_async
+
+QUICK = Timing(backoff_s=0.01, backoff_limit_s=0.05)
+
+
+def batch(number: int, rows: int = 3) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array([number] * rows, pa.int64())})
+
+
+@asynccontextmanager
+async def kept(
+    bodies: list[bytes], *, at: str = "receiver", retain: RetainPolicy | None = None
+) -> AsyncIterator[tuple[ChannelReader, Any]]:
+    """A reader of a channel of ``bodies``, and whoever keeps it: a receiver, or the sender itself."""
+    policy = retain or RetainPolicy()
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
+        outbox: Any
+        if at == "receiver":
+            receiver.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        else:
+            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        for body in bodies:
+            await outbox.send(body, note=body[:2])
+        to = receiver.address if at == "receiver" else sender.address
+        async with ChannelReader(to, "c", codec="bytes", timing=QUICK) as reader:
+            if bodies:
+                await reader.heads(beyond=len(bodies) - 1)
+            yield reader, outbox
+            if at == "receiver":
+                await outbox.close(grace=0)
+
+
+async def read(reader: ChannelReader, first: Any, until: int) -> list[bytes]:
+    return [bytes(body) async for body in reader.read(first, until)]
+
+
+async def oldest_is(reader: ChannelReader, number: int) -> bool:
+    return (await reader.heads()).oldest == number
+
+
+async def denied(outbox: SenderChannel) -> bool:
+    return outbox.statistics().state == "denied"
+
+
+async def begun_after(reader: ChannelReader, stream: str) -> Heads | None:
+    heads = await reader.heads()
+    return heads if heads.stream != stream else None
+
+
+async def taken(reader: ChannelReader) -> int | None:
+    try:
+        return await reader.hold("name", holder="mine")
+    except ChannelInUse:
+        return None
+
+
+def bodies(count: int, seed: int = 1) -> list[bytes]:
+    draw = random.Random(seed)
+    sizes = [0, 1, 7, 100, 1000, 40_000, 70_000, 2_000_000]
+    weights = [1, 2, 2, 8, 8, 2, 2, 0.1]
+    return [draw.randbytes(size) for size in draw.choices(sizes, weights, k=count)]
+
+
+@pytest.mark.parametrize("at", ["receiver", "sender"])
+async def test_a_range_is_read_any_number_of_times(at: str) -> None:
+    """CH-REP-1: from a receiver, and from a sender that listens."""
+    sent = bodies(400)
+    draw = random.Random(2)
+    async with kept(sent, at=at) as (reader, _):
+        for _ in range(20):
+            first = draw.randrange(len(sent))
+            until = draw.randrange(first, len(sent) + 1)
+            got = [message async for message in reader.read_messages(first, until)]
+            assert [bytes(message.batch) for message in got] == sent[first:until]
+            assert [message.sequence for message in got] == list(range(first, until))
+            assert [message.note for message in got] == [body[:2] for body in sent[first:until]]
+
+
+@pytest.mark.parametrize("at", ["receiver", "sender"])
+async def test_ranges_at_once_share_nothing(at: str) -> None:
+    """CH-REP-1."""
+    sent = bodies(300, seed=3)
+    async with kept(sent, at=at) as (reader, _):
+        found = await asyncio.gather(*(read(reader, first, 300) for first in range(0, 300, 30)))
+        assert found == [sent[first:] for first in range(0, 300, 30)]
+
+
+async def test_heads_are_pushed_with_rows_and_bytes() -> None:
+    """CH-REP-2."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("c", retain=RetainPolicy())
+        async with ChannelReader(sender.address, "c") as reader:
+            first = await reader.heads()
+            assert (first.head, first.rows, first.bytes, first.ended) == (0, 0, 0, False)
+            assert first.stream == outbox.stream
+            for number in range(10):
+                await outbox.send(batch(number, rows=number))
+                heads = await reader.heads(beyond=number)
+                assert (heads.head, heads.rows) == (number + 1, sum(range(number + 1)))
+            assert heads.bytes == sum(len(batch(n, n).serialize()) for n in range(10))
+            assert reader.latest == heads
+            assert await reader.schema() == batch(0).schema
+            closing = asyncio.create_task(outbox.close())
+            assert (await reader.heads(beyond=10)).ended
+            await reader.ack("me", 10)
+            assert (await closing).acknowledged == 10
+
+
+@pytest.mark.parametrize("at", ["receiver", "sender"])
+async def test_locate_cuts_by_rows_and_bytes(at: str) -> None:
+    """CH-REP-2: exactly as a loop over all messages does."""
+    sent = bodies(200, seed=4)
+    draw = random.Random(5)
+    async with kept(sent, at=at) as (reader, _):
+        for _ in range(100):
+            first = draw.randrange(len(sent) + 1)
+            max_rows = draw.choice([None, 1, 2, 10, 1000])
+            max_bytes = draw.choice([None, 1, 100, 5000, 100_000, 10_000_000])
+            until, rows, size = first, 0, 0
+            for body in sent[first:]:
+                more = len(body) + len(body[:2])
+                over = (max_rows and rows + 1 > max_rows) or (max_bytes and size + more > max_bytes)
+                if over and until > first:
+                    break
+                until, rows, size = until + 1, rows + 1, size + more
+            assert await reader.locate(first, max_rows=max_rows, max_bytes=max_bytes) == (until, rows, size)
+
+
+async def test_below_what_is_acknowledged_nothing_is_read() -> None:
+    """CH-REP-3."""
+    async with kept(bodies(100)) as (reader, _):
+        await reader.ack("me", 40)
+        with pytest.raises(PositionLost, match=r"number 39 .* starts at 40"):
+            await read(reader, 39, 50)
+        with pytest.raises(PositionLost):
+            await reader.locate(39, max_rows=1)
+        assert await read(reader, 40, 100) == bodies(100)[40:]
+        await until_async(lambda: oldest_is(reader, 40), "the heads have been pushed")
+
+
+async def test_beyond_the_head_nothing_is_read() -> None:
+    async with kept(bodies(10)) as (reader, _):
+        with pytest.raises(NetChannelError, match=r"messages 5 to 11 .* kept are 0 to 10"):
+            await read(reader, 5, 11)
+        with pytest.raises(NetChannelError, match="no range"):
+            await read(reader, 5, 4)
+        assert await read(reader, 10, 10) == []
+
+
+@pytest.mark.parametrize("at", ["receiver", "sender"])
+async def test_another_stream_is_not_read(at: str) -> None:
+    """CH-REP-3."""
+    async with kept(bodies(10), at=at) as (reader, _):
+        elsewhere = Position("another", 3)
+        with pytest.raises(StreamReplaced, match="another"):
+            await read(reader, elsewhere, 5)
+        with pytest.raises(StreamReplaced):
+            await reader.locate(elsewhere, max_rows=1)
+        with pytest.raises(StreamReplaced):
+            await reader.ack("me", elsewhere)
+        here = Position((await reader.heads()).stream, 3)
+        assert await read(reader, here, 5) == bodies(10)[3:5]
+
+
+async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
+    """CH-REP-3: and a reader of the old one hears of it."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+            await reader.hold("me")
+            await outbox.send_many(bodies(10))
+            await outbox.close()
+            old = await reader.heads(beyond=10)
+            assert old.ended
+            again = sender.register_channel("c", receiver.address, codec="bytes")
+            await again.send(b"new")
+            await until_async(lambda: denied(again), "the new stream is denied")
+            assert await read(reader, 0, 10) == bodies(10)
+            await reader.ack("me", 10)
+            await again.flush()
+            new = await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            assert (new.oldest, new.head, new.ended) == (0, 1, False)
+            with pytest.raises(StreamReplaced):
+                await read(reader, Position(old.stream, 0), 10)
+            assert await read(reader, 0, 1) == [b"new"]
+            assert await reader.hold("me") == 0
+            await again.close()
+
+
+async def test_retention_is_the_minimum_over_consumers() -> None:
+    """CH-REP-4."""
+    async with kept(bodies(100)) as (reader, _):
+        assert await reader.hold("slow") == 0
+        await reader.ack("fast", 80)
+        assert await read(reader, 0, 100) == bodies(100)
+        await reader.ack("slow", 30)
+        assert await read(reader, 30, 100) == bodies(100)[30:]
+        with pytest.raises(PositionLost):
+            await read(reader, 29, 100)
+        await reader.forget("slow")
+        with pytest.raises(PositionLost):
+            await read(reader, 79, 100)
+        assert await reader.hold("late") == 80
+
+
+async def test_a_lease_that_has_expired_frees_nothing_and_fences() -> None:
+    """CH-REP-4."""
+    policy = RetainPolicy(lease_s=0.2)
+    async with kept(bodies(100), retain=policy) as (mine, _):
+        async with ChannelReader(mine.to, "c", codec="bytes", timing=QUICK) as theirs:
+            assert await theirs.hold("name", holder="theirs") == 0
+            await theirs.ack("name", 10)
+            with pytest.raises(ChannelInUse, match=r"'theirs'.*is connected"):
+                await mine.hold("name")
+            with pytest.raises(ConsumerFenced, match="theirs"):
+                await mine.ack("name", 20)
+        with pytest.raises(ChannelInUse, match=r"for 0\.\d s more"):
+            await mine.hold("name")
+        assert await until_async(lambda: taken(mine), "the lease has expired") == 10
+        assert await read(mine, 10, 100) == bodies(100)[10:]
+        async with ChannelReader(mine.to, "c", codec="bytes", timing=QUICK) as back:
+            back._held["name"] = "theirs"
+            with pytest.raises(ConsumerFenced, match="'mine'"):
+                await back.ack("name", 30)
+            with pytest.raises(ConsumerFenced):
+                await back.ack("name", 30)
+        await mine.ack("name", 50)
+
+
+async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
+    async with kept(bodies(10)) as (reader, _):
+        async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as one:
+            await one.hold("name", holder="job 7")
+            await one.ack("name", 3)
+        async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as two:
+            assert await two.hold("name", holder="job 7") == 3
+
+
+@pytest.mark.parametrize("at", ["receiver", "sender"])
+async def test_full_retention_holds_the_producer_back(at: str) -> None:
+    """CH-REP-5: and nothing is lost."""
+    body = bytes(50_000)
+    policy = RetainPolicy(max_bytes=1_000_000)
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
+        to = receiver.address if at == "receiver" else sender.address
+        outbox: Any
+        if at == "receiver":
+            buffer = BufferPolicy(max_bytes=500_000)
+            receiver.register_channel("c", codec="bytes", retain=policy, buffer=buffer)
+            outbox = sender.register_channel("c", to, codec="bytes", buffer=buffer)
+        else:
+            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+
+        async def produce() -> None:
+            for number in range(400):
+                await outbox.send(body + number.to_bytes(4, "little"))
+
+        producing = asyncio.create_task(produce())
+        async with ChannelReader(to, "c", codec="bytes", timing=QUICK) as reader:
+            await reader.hold("me")
+            heads = await reader.heads(beyond=15)
+            stuck = -1
+            while outbox.position != stuck:  # it stands still, although it has much more to send
+                stuck = outbox.position
+                await asyncio.sleep(0.2)
+            assert not producing.done()
+            assert outbox.position < 100
+            assert heads.bytes <= 1_000_000
+            done = 0
+            while done < 400:
+                heads = await reader.heads(beyond=done)
+                for number, got in enumerate(await read(reader, done, heads.head), done):
+                    assert got[-4:] == number.to_bytes(4, "little")
+                done = heads.head
+                await reader.ack("me", done)
+            await producing
+            await outbox.close()
+
+
+async def test_an_abort_ends_the_stream_with_its_reason_and_all_before_it() -> None:
+    async with kept(bodies(20)) as (reader, outbox):
+        await outbox.abort("out of paper")
+        heads = await reader.heads(beyond=20)
+        assert (heads.ended, heads.failure, heads.head) == (True, "out of paper", 20)
+        assert await read(reader, 0, 20) == bodies(20)
+
+
+async def test_a_producer_that_leaves_without_closing_says_so() -> None:
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+        await outbox.send(b"one")
+        async with ChannelReader(sender.address, "c", codec="bytes") as reader:
+            await reader.heads(beyond=0)
+            await sender.__aexit__(None, None, None)
+            heads = await reader.heads(beyond=5)
+            assert heads.failure == "producer left without closing"
+
+
+async def test_arrow_batches_with_dictionaries() -> None:
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    others = pa.array(["x", "y", "x"]).dictionary_encode()
+    batches = [pa.record_batch({"w": words if n // 5 % 2 else others}) for n in range(40)]
+    async with ReceiverServer() as receiver, SenderServer() as sender:
+        receiver.register_channel("c", retain=RetainPolicy())
+        outbox = sender.register_channel("c", receiver.address)
+        await outbox.send_many(batches)
+        await outbox.flush()
+        async with ChannelReader(receiver.address, "c") as reader:
+            heads = await reader.heads(beyond=39)
+            assert heads.rows == 120
+            for first, until in ((0, 40), (13, 17), (7, 8), (4, 26)):
+                got = [found async for found in reader.read(first, until)]
+                assert got == batches[first:until]
+        await outbox.close()
+
+
+async def test_another_codec_is_refused() -> None:
+    async with kept(bodies(1)) as (reader, _), ChannelReader(reader.to, "c", timing=QUICK) as other:
+        with pytest.raises(SchemaMismatch, match="'bytes'"):
+            await other.heads()
+        with pytest.raises(SchemaMismatch):
+            await other.hold("me")
+
+
+async def test_an_ordinary_channel_is_not_read() -> None:
+    async with ReceiverServer() as receiver:
+        receiver.register_channel("c")
+        async with ChannelReader(receiver.address, "c") as reader:
+            with pytest.raises(NetChannelError, match="retain=RetainPolicy"):
+                await reader.heads()
+
+
+async def test_nobody_there_is_waited_for_and_given_up_by_the_policy(free_address: str) -> None:
+    async with ChannelReader(free_address, "c", fault=FaultPolicy(retry=0.3), timing=QUICK) as reader:
+        with pytest.raises(ChannelBroken, match=r"gave no answer within 0.3 s"):
+            await reader.heads()
+
+
+async def test_a_reader_that_is_closed_says_so() -> None:
+    async with kept(bodies(1)) as (reader, _):
+        pass
+    with pytest.raises(ChannelClosed):
+        await reader.heads()
+
+
+async def test_a_reading_that_is_given_up_leaves_the_others() -> None:
+    sent = [bytes(100_000)] * 300
+    async with kept(sent) as (reader, _):
+        async for _body in reader.read(0, 300):
+            break
+        assert len(await read(reader, 0, 300)) == 300
