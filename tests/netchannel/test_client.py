@@ -44,7 +44,9 @@ class Asker:
         self.errors: list[NetChannelError] = []
 
     def hold(self, kind: str = "hold") -> None:
-        fields = {"consumer": "me", "holder": "x"} if kind == "hold" else {"consumer": "me"}
+        fields: dict[str, Any] = {"consumer": "me"}
+        if kind == "hold":
+            fields |= {"holder": "x", "renew": False}
         self.channel.ask(
             kind,
             lambda message, now: self.answers.append(message),
