@@ -6,22 +6,22 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from .codec import CodecName, make_decoder, make_encoder
 from .core.frames import NOTE_LIMIT
-from .core.history import MemoryHistory
 from .core.keeping import Keeping
 from .core.producing import Producing
-from .errors import NetChannelError
+from .core.stored import StoredHistory
+from .errors import NetChannelError, SchemaMismatch
+from .histories import Histories
 from .values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Heads, RetainPolicy
 from .waiting import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import pyarrow as pa
-
     from .codec import Encoder
-    from .core.history import History
     from .core.receiver import ReceiverCore
 
 YIELD_AFTER = 1 << 19
@@ -40,27 +40,25 @@ def keep_stream(
     clock: Callable[[], float],
 ) -> RetainedChannel:
     """Register a channel that keeps what it receives. Raises ChannelInUse."""
-
-    def open_history(
-        stream: str,
-        start: int,
-        before: History | None,
-        then: Callable[[History | NetChannelError, float], None],
-        now: float,
-    ) -> None:
-        then(MemoryHistory(stream, codec, policy.max_bytes, start), now)
-
+    histories = Histories(core, channel_id, codec, policy)
+    now = clock()
     keeping = Keeping(
         core,
         channel_id,
         codec,
         policy,
         make_decoder=lambda: make_decoder(codec, schema),
-        open_history=open_history,
+        open_history=histories.replace,
         buffer=buffer,
         fault=fault,
     )
-    keeping.start(None, clock())
+    history = histories.kept()
+    try:
+        keeping.start(history, now)
+    except BaseException:
+        if isinstance(history, StoredHistory):
+            history.log.close()
+        raise
     return RetainedChannel(keeping, clock)
 
 
@@ -103,10 +101,14 @@ class RetainedChannel:
     async def close(self, reason: str = "the consumer is done") -> None:
         """No more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`."""
         self._core.close(reason, self._clock())
+        while not self._core.settled:
+            await self._changes.wait()
 
     async def detach(self) -> None:
         """Leave the stream to a successor, which goes on with what is on disk."""
         self._core.detach(self._clock())
+        while not self._core.settled:
+            await self._changes.wait()
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""
@@ -152,11 +154,32 @@ def offer_stream(
     clock: Callable[[], float],
 ) -> RetainedSenderChannel:
     """Register a channel that keeps what is sent. Raises ChannelInUse."""
-    encoder = make_encoder(codec, schema)
-    history = MemoryHistory(stream or uuid.uuid4().hex, codec, policy.max_bytes)
-    history.schema = encoder.schema or None
-    producing = Producing(core, channel_id, codec, policy, history)
-    core.offer(producing)
+    histories = Histories(core, channel_id, codec, policy)
+    now = clock()
+    core.make_way(channel_id, now)
+    history = histories.kept() or histories.begin(stream or uuid.uuid4().hex)
+    try:
+        if stream not in (None, history.stream):
+            raise NetChannelError(
+                f"what is kept of channel {channel_id!r} in {policy.directory} is stream {history.stream!r}, and "
+                f"{stream!r} was asked for: leave stream= away to go on with it, or use another directory"
+            )
+        if history.schema is not None and codec == "arrow":
+            kept = pa.ipc.read_schema(pa.py_buffer(history.schema))
+            if schema is not None and not schema.equals(kept):
+                raise SchemaMismatch(
+                    f"what is kept of channel {channel_id!r} has the schema ({kept}), and it was registered with "
+                    f"({schema}): register it with the former, or use another directory"
+                )
+            schema = kept
+        encoder = make_encoder(codec, schema)
+        history.schema = encoder.schema or None
+        producing = Producing(core, channel_id, codec, policy, history)
+        core.offer(producing)
+    except BaseException:
+        if isinstance(history, StoredHistory):
+            history.log.close()
+        raise
     return RetainedSenderChannel(producing, encoder, clock)
 
 
@@ -281,11 +304,25 @@ class RetainedSenderChannel:
                     await self._changes.wait()
         except TimeoutError:
             done = core.acknowledged
-            await self._leave()
+            await self._leave(discard=False)
             return CloseReport(done, done, core.position - done)
+        await self._discard()
         if core.aborted:
             core.check_open()
         return CloseReport(core.position)
+
+    async def _discard(self) -> None:
+        """All of it is done with: its files go. Who asks still hears that it has ended."""
+        gone = False
+
+        def discarded(now: float) -> None:
+            nonlocal gone
+            gone = True
+            self._changes.notify()
+
+        self.core.history.leave(discard=True, then=discarded, now=self._clock())
+        while not gone:
+            await self._changes.wait()
 
     async def abort(self, error: str | BaseException) -> None:
         """Fail the stream: readers get what was sent, then the failure, as long as this process is there."""
@@ -297,11 +334,12 @@ class RetainedSenderChannel:
         """Leave the stream to a successor: once all of it is acknowledged, or on disk."""
         if not self.core.history.durable:
             await self.flush()
-        await self._leave()
+        await self._leave(discard=False)
 
-    async def _leave(self) -> None:
-        self.core.leave()
-        self._changes.notify()
+    async def _leave(self, *, discard: bool) -> None:
+        self.core.leave(self._clock(), discard=discard)
+        while not self.core.settled:
+            await self._changes.wait()
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""

@@ -310,7 +310,7 @@ class SenderServer:
                 if not service.history.durable:
                     service.finish(reason, runner.clock())
                     service.push_now(runner.clock())
-                service.leave()
+                service.leave(runner.clock(), discard=False)
         gone = Changes()
         core.on_client_gone = gone.notify
         for client in list(core.clients):

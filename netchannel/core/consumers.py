@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Mapping
 
 CONSUMERS_LIMIT = 1000
 """Names at one channel: each keeps what it has not acknowledged."""
@@ -49,9 +49,9 @@ class Consumers:
         """By name, what is to be remembered: the position and the holder."""
         return {name: (consumer.position, consumer.holder) for name, consumer in self._known.items()}
 
-    def restore(self, known: Iterable[tuple[str, int, str]], now: float) -> None:
+    def restore(self, known: Mapping[str, tuple[int, str]], now: float) -> None:
         """After a restart: each name with its position; its holder has the time of a lease to come back."""
-        for name, position, holder in known:
+        for name, (position, holder) in known.items():
             self._known[name] = Consumer(position, holder, expires=now + self._lease_s)
 
     def start_over(self, position: int) -> None:

@@ -11,7 +11,7 @@ from netchannel.storage import Ending
 from .index import Index, locate, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from netchannel.values import Located
 
@@ -70,7 +70,9 @@ class History(ABC):
         self.oldest = index.oldest
         self.ending: Ending | None = None
         self.error: NetChannelError | None = None
+        self.remembered: Mapping[str, tuple[int, str]] = {}  # consumers, from before a restart
         self.on_kept: Callable[[float], None] = lambda now: None
+        self.positions: Callable[[], dict[str, tuple[int, str]]] = dict
         self._max_bytes = max_bytes
 
     @property
@@ -122,8 +124,21 @@ class History(ABC):
     def release(self, upto: int) -> None:
         """Everything below ``upto`` is not wanted any more."""
 
-    def settle(self, then: Callable[[float], None], now: float) -> None:
-        """Call ``then`` once it is durable what consumers have acknowledged, if that is kept anywhere."""
+    def settle(self, then: Callable[[NetChannelError | None, float], None], now: float) -> None:
+        """Call ``then`` once it is durable what consumers have acknowledged, if that is kept anywhere.
+
+        With the error, if it cannot be any more.
+        """
+        then(None, now)
+
+    def leave(
+        self, *, discard: bool, then: Callable[[float], None], now: float, remember: bool = False
+    ) -> None:
+        """Give back the files, if there are any; calls ``then`` when that is done.
+
+        They are removed to ``discard`` what is kept, but for the consumers' names where a successor is to
+        ``remember`` them.
+        """
         then(now)
 
     @abstractmethod

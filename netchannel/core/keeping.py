@@ -208,12 +208,12 @@ class Keeping(Retained):
 
     def close(self, reason: str, now: float) -> None:
         """No more, ever, and nothing is served any more."""
-        self.leave()
+        self.leave(now, discard=True)
         self.channel.close(reason, now)
 
     def detach(self, now: float) -> None:
         """Leave the stream to a successor."""
-        self.leave()
+        self.leave(now, discard=False)
         self.channel.detach(now)
 
 

@@ -45,7 +45,12 @@ class Producing(Retained):
     @property
     def over(self) -> bool:
         """The stream has ended, and all consumers know it: another one may take its place."""
-        return self.is_left or (self.done and not self.packer.bodies)
+        history = self.history
+        if self.is_left:
+            return True
+        if history.ending is None or history.head < history.ending.count:
+            return False
+        return max(history.oldest, self.acknowledged) >= history.ending.count
 
     def begin(self, history: History, now: float) -> None:
         self.since = now

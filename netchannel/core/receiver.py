@@ -139,12 +139,15 @@ class ReceiverCore(Core):
         self.announce(channel_id)
         return channel
 
+    def make_way(self, channel_id: str, now: float) -> None:
+        """A stream that is over, and served here, gives way to a new one."""
+        known = self.services.get(channel_id)
+        if isinstance(known, Producing) and known.over:
+            known.leave(now, discard=True)
+
     def offer(self, producing: Producing) -> None:
         """Serve a stream that is made in this process. Raises ChannelInUse."""
-        known = self.services.get(producing.id)
-        if isinstance(known, Producing) and known.over:
-            known.leave()
-        elif known is not None:
+        if producing.id in self.services:
             raise ChannelInUse(
                 f"channel {producing.id!r} is registered in this process already: close it first, or choose another id"
             )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.errors import (
+    ChannelBroken,
     ChannelInUse,
     ConsumerFenced,
     NetChannelError,
     PositionLost,
     StreamReplaced,
 )
+from netchannel.storage import LogBroken
 from netchannel.values import Heads
 
 from .consumers import Consumers
+from .disk import NO_DESCRIPTORS
 from .requests import Service
 
 if TYPE_CHECKING:
@@ -40,11 +43,14 @@ CODES: tuple[tuple[type[NetChannelError], str], ...] = (
     (StreamReplaced, "replaced"),
     (ChannelInUse, "held"),
     (ConsumerFenced, "fenced"),
+    (ChannelBroken, "failed"),
 )
 
 
 def code_of(error: NetChannelError) -> str:
-    """How a refusal says that it is ``error``."""
+    """How a refusal says that it is ``error``; of what passes, so that it is asked again."""
+    if isinstance(error, LogBroken) and error.errno in NO_DESCRIPTORS:
+        return "descriptors"
     return next((code for kind, code in CODES if isinstance(error, kind)), "policy")
 
 
@@ -74,6 +80,7 @@ class Retained(Service):
         self.broken: NetChannelError | None = None
         self.consumers = Consumers(policy.lease_s)
         self.is_left = False
+        self.settled = False  # it is left, and its files are closed
         self.on_change: Callable[[], None] = lambda: None
         self._watching: dict[RequestControl, _Watch] = {}
         self._links: dict[ServingData, None] = {}
@@ -121,15 +128,23 @@ class Retained(Service):
         """Keep another stream from now on; readers of the one before are told."""
         before, self.history = self.history, history
         history.on_kept = self.kept
+        history.positions = self.consumers.positions
+        if not len(self.consumers):
+            self.consumers.restore(history.remembered, now)
         if before is not None and before is not history:
             self.consumers.start_over(history.oldest)
+            history.settle(lambda error, now: None, now)
             for link in list(self._links):
                 link.replaced(now)
+        if (lowest := self.consumers.lowest) is not None:
+            history.release(min(lowest, history.head))
         self.core.announce(self.id)
         self.kept(now)
 
     def kept(self, now: float) -> None:
         """The history has changed."""
+        if self.history is not None and self.history.error is not None and self.broken is None:
+            self.broken = self.history.error
         self.push(now)
         self.on_change()
 
@@ -245,7 +260,7 @@ class Retained(Service):
             renew=message["renew"],
         )
         stream = "" if history is None else history.stream
-        self._settled(lambda _: client.answer(message, stream=stream, position=consumer.position), now)
+        self._settled(client, message, now, stream=stream, position=consumer.position)
 
     def _acknowledge(self, history: History, client: RequestControl, message: Message, now: float) -> None:
         upto = message["upto"]
@@ -254,21 +269,24 @@ class Retained(Service):
                 f"channel {self.id!r}: everything below {upto} was acknowledged, kept are {history.head} messages"
             )
         consumer = self.consumers.acknowledge(message["consumer"], message["holder"], upto)
-        self._settled(lambda _: client.answer(message, position=consumer.position), now)
+        self._settled(client, message, now, position=consumer.position)
 
     def _forget(self, client: RequestControl, message: Message, now: float) -> None:
         self.consumers.forget(message["consumer"])
-        self._settled(lambda _: client.answer(message), now)
+        self._settled(client, message, now)
 
-    def _settled(self, answer: Callable[[float], None], now: float) -> None:
+    def _settled(self, client: RequestControl, message: Message, now: float, **fields: object) -> None:
         """Answer once it is durable who has acknowledged what, where that is kept, and free what is not wanted."""
 
-        def settled(now: float) -> None:
-            answer(now)
+        def settled(error: NetChannelError | None, now: float) -> None:
+            if error is not None:
+                client.deny(message, "failed", str(error))
+                return
+            client.answer(message, **fields)
             self._release(now)
 
         if self.history is None:
-            settled(now)
+            settled(None, now)
         else:
             self.history.settle(settled, now)
 
@@ -296,8 +314,10 @@ class Retained(Service):
         """A connection reads no more."""
         self._links.pop(link, None)
 
-    def leave(self) -> None:
-        """The channel is over: nobody is served any more."""
+    def leave(self, now: float, *, discard: bool) -> None:
+        """The channel is over: nobody is served any more, and what is on disk is closed, or removed."""
+        if self.is_left:
+            return
         self.is_left = True
         self._watching.clear()
         if self._push is not None:
@@ -307,3 +327,11 @@ class Retained(Service):
             link.abort()
         if self.core.services.get(self.id) is self:
             del self.core.services[self.id]
+        if self.history is not None:
+            self.history.leave(discard=discard, then=self._closed, now=now)
+        else:
+            self._closed(now)
+
+    def _closed(self, now: float) -> None:
+        self.settled = True
+        self.on_change()

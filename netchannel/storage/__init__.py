@@ -6,6 +6,7 @@ Synchronous, and knows bytes only: what a record's payload means is the caller's
 
 from __future__ import annotations
 
+from .aside import file_content, replace_file
 from .faults import LogBroken, LogDamaged, StorageFull
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .log import SegmentLog
@@ -26,5 +27,7 @@ __all__ = [
     "SegmentLog",
     "StorageFull",
     "TemporaryFiles",
+    "file_content",
+    "replace_file",
     "spill_directory",
 ]

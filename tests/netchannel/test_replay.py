@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -40,12 +41,29 @@ def batch(number: int, rows: int = 3) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array([number] * rows, pa.int64())})
 
 
+class Place(NamedTuple):
+    """Where a stream is kept: at a receiver, or at its sender; in memory, or in a directory."""
+
+    at: str = "receiver"
+    directory: Path | None = None
+
+
+PLACES = ["receiver", "sender", "receiver, on disk", "sender, on disk"]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    at, _, disk = request.param.partition(", ")
+    return Place(at, tmp_path if disk else None)
+
+
 @asynccontextmanager
 async def kept(
-    bodies: list[bytes], *, at: str = "receiver", retain: RetainPolicy | None = None
+    bodies: list[bytes], place: Place | None = None, **retain: Any
 ) -> AsyncIterator[tuple[ChannelReader, Any]]:
-    """A reader of a channel of ``bodies``, and whoever keeps it: a receiver, or the sender itself."""
-    policy = retain or RetainPolicy()
+    """A reader of a channel of ``bodies``, and who sends on it."""
+    at, directory = place or Place()
+    policy = RetainPolicy(directory=directory, **retain)
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
         outbox: Any
         if at == "receiver":
@@ -95,12 +113,11 @@ def bodies(count: int, seed: int = 1) -> list[bytes]:
     return [draw.randbytes(size) for size in draw.choices(sizes, weights, k=count)]
 
 
-@pytest.mark.parametrize("at", ["receiver", "sender"])
-async def test_a_range_is_read_any_number_of_times(at: str) -> None:
+async def test_a_range_is_read_any_number_of_times(place: Place) -> None:
     """CH-REP-1: from a receiver, and from a sender that listens."""
     sent = bodies(400)
     draw = random.Random(2)
-    async with kept(sent, at=at) as (reader, _):
+    async with kept(sent, place) as (reader, _):
         for _ in range(20):
             first = draw.randrange(len(sent))
             until = draw.randrange(first, len(sent) + 1)
@@ -110,11 +127,10 @@ async def test_a_range_is_read_any_number_of_times(at: str) -> None:
             assert [message.note for message in got] == [body[:2] for body in sent[first:until]]
 
 
-@pytest.mark.parametrize("at", ["receiver", "sender"])
-async def test_ranges_at_once_share_nothing(at: str) -> None:
+async def test_ranges_at_once_share_nothing(place: Place) -> None:
     """CH-REP-1."""
     sent = bodies(300, seed=3)
-    async with kept(sent, at=at) as (reader, _):
+    async with kept(sent, place) as (reader, _):
         found = await asyncio.gather(*(read(reader, first, 300) for first in range(0, 300, 30)))
         assert found == [sent[first:] for first in range(0, 300, 30)]
 
@@ -140,12 +156,11 @@ async def test_heads_are_pushed_with_rows_and_bytes() -> None:
             assert (await closing).acknowledged == 10
 
 
-@pytest.mark.parametrize("at", ["receiver", "sender"])
-async def test_locate_cuts_by_rows_and_bytes(at: str) -> None:
+async def test_locate_cuts_by_rows_and_bytes(place: Place) -> None:
     """CH-REP-2: exactly as a loop over all messages does."""
     sent = bodies(200, seed=4)
     draw = random.Random(5)
-    async with kept(sent, at=at) as (reader, _):
+    async with kept(sent, place) as (reader, _):
         for _ in range(100):
             first = draw.randrange(len(sent) + 1)
             max_rows = draw.choice([None, 1, 2, 10, 1000])
@@ -160,9 +175,9 @@ async def test_locate_cuts_by_rows_and_bytes(at: str) -> None:
             assert await reader.locate(first, max_rows=max_rows, max_bytes=max_bytes) == (until, rows, size)
 
 
-async def test_below_what_is_acknowledged_nothing_is_read() -> None:
+async def test_below_what_is_acknowledged_nothing_is_read(place: Place) -> None:
     """CH-REP-3."""
-    async with kept(bodies(100)) as (reader, _):
+    async with kept(bodies(100), place) as (reader, _):
         await reader.ack("me", 40)
         with pytest.raises(PositionLost, match=r"number 39 .* starts at 40"):
             await read(reader, 39, 50)
@@ -172,8 +187,8 @@ async def test_below_what_is_acknowledged_nothing_is_read() -> None:
         await until_async(lambda: oldest_is(reader, 40), "the heads have been pushed")
 
 
-async def test_beyond_the_head_nothing_is_read() -> None:
-    async with kept(bodies(10)) as (reader, _):
+async def test_beyond_the_head_nothing_is_read(place: Place) -> None:
+    async with kept(bodies(10), place) as (reader, _):
         with pytest.raises(NetChannelError, match=r"messages 5 to 11 .* kept are 0 to 10"):
             await read(reader, 5, 11)
         with pytest.raises(NetChannelError, match="no range"):
@@ -181,10 +196,9 @@ async def test_beyond_the_head_nothing_is_read() -> None:
         assert await read(reader, 10, 10) == []
 
 
-@pytest.mark.parametrize("at", ["receiver", "sender"])
-async def test_another_stream_is_not_read(at: str) -> None:
+async def test_another_stream_is_not_read(place: Place) -> None:
     """CH-REP-3."""
-    async with kept(bodies(10), at=at) as (reader, _):
+    async with kept(bodies(10), place) as (reader, _):
         elsewhere = Position("another", 3)
         with pytest.raises(StreamReplaced, match="another"):
             await read(reader, elsewhere, 5)
@@ -222,9 +236,9 @@ async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
             await again.close()
 
 
-async def test_retention_is_the_minimum_over_consumers() -> None:
+async def test_retention_is_the_minimum_over_consumers(place: Place) -> None:
     """CH-REP-4."""
-    async with kept(bodies(100)) as (reader, _):
+    async with kept(bodies(100), place) as (reader, _):
         assert await reader.hold("slow") == 0
         await reader.ack("fast", 80)
         assert await read(reader, 0, 100) == bodies(100)
@@ -238,10 +252,9 @@ async def test_retention_is_the_minimum_over_consumers() -> None:
         assert await reader.hold("late") == 80
 
 
-async def test_a_lease_that_has_expired_frees_nothing_and_fences() -> None:
+async def test_a_lease_that_has_expired_frees_nothing_and_fences(place: Place) -> None:
     """CH-REP-4."""
-    policy = RetainPolicy(lease_s=0.2)
-    async with kept(bodies(100), retain=policy) as (mine, _):
+    async with kept(bodies(100), place, lease_s=0.2) as (mine, _):
         async with ChannelReader(mine.to, "c", codec="bytes", timing=QUICK) as theirs:
             assert await theirs.hold("name", holder="theirs") == 0
             await theirs.ack("name", 10)
@@ -271,11 +284,11 @@ async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
             assert await two.hold("name", holder="job 7") == 3
 
 
-@pytest.mark.parametrize("at", ["receiver", "sender"])
-async def test_full_retention_holds_the_producer_back(at: str) -> None:
+async def test_full_retention_holds_the_producer_back(place: Place) -> None:
     """CH-REP-5: and nothing is lost."""
     body = bytes(50_000)
-    policy = RetainPolicy(max_bytes=1_000_000)
+    at, directory = place
+    policy = RetainPolicy(max_bytes=1_000_000, directory=directory)
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
         to = receiver.address if at == "receiver" else sender.address
         outbox: Any
@@ -312,8 +325,8 @@ async def test_full_retention_holds_the_producer_back(at: str) -> None:
             await outbox.close()
 
 
-async def test_an_abort_ends_the_stream_with_its_reason_and_all_before_it() -> None:
-    async with kept(bodies(20)) as (reader, outbox):
+async def test_an_abort_ends_the_stream_with_its_reason_and_all_before_it(place: Place) -> None:
+    async with kept(bodies(20), place) as (reader, outbox):
         await outbox.abort("out of paper")
         heads = await reader.heads(beyond=20)
         assert (heads.ended, heads.failure, heads.head) == (True, "out of paper", 20)
