@@ -5,7 +5,6 @@ The names are those of `SenderServer`, `ReceiverServer` and their channels; each
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
@@ -143,7 +142,7 @@ class BlockingChannelReader(ChannelReaderFace):
 
     def heads(self, beyond: int | None = None, timeout: float | None = None) -> Heads:
         """As `ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
-        return self._thread.wait(asyncio.wait_for(self._reader.heads(beyond), timeout))
+        return self._thread.wait(self._reader.heads_within(beyond, timeout))
 
     def schema(self) -> pa.Schema | None:
         """As `ChannelReader.schema`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
@@ -189,6 +190,11 @@ class ChannelReader:
             ):
                 return heads
             await self._changes.wait()
+
+    async def heads_within(self, beyond: int | None, timeout_s: float | None) -> Heads:
+        """`heads`, for threads, which cannot be cancelled. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            return await self.heads(beyond)
 
     async def schema(self) -> pa.Schema | None:
         """Wait for the stream's schema; None under ``bytes``."""

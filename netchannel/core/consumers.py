@@ -92,7 +92,7 @@ class Consumers:
             if consumer.connection is not None or left > 0:
                 still = f"for {left:.1f} s more" if consumer.connection is None else "and is connected"
                 raise ChannelInUse(
-                    f"consumer {name!r} is held by {consumer.holder!r} {consumer.where}, {still}: wait until its lease "
+                    f"consumer {name!r} is held by {consumer.holder!r}{consumer.where}, {still}: wait until its lease "
                     f"has expired, or choose another name"
                 )
         consumer.holder, consumer.connection, consumer.where = holder, connection, where
@@ -134,6 +134,6 @@ class Consumers:
 
 def _fenced(name: str, consumer: Consumer) -> str:
     return (
-        f"consumer {name!r} is held by {consumer.holder!r} {consumer.where} since, at number {consumer.position}: two "
+        f"consumer {name!r} is held by {consumer.holder!r}{consumer.where} since, at number {consumer.position}: two "
         f"processes do its work"
     )

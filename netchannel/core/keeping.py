@@ -54,6 +54,7 @@ class Keeping(Retained):
         self._fault = fault
         self._context_of: memoryview | None = None
         self._context = b""
+        self.received = self.bytes = self.attachments = 0  # of the streams before
         self.channel: InboundChannel
 
     def start(self, history: History | None, now: float) -> None:
@@ -133,6 +134,9 @@ class Keeping(Retained):
             channel.maybe_finish(now)
             if channel.state is ReceiverState.ENDED:
                 log.info("channel %s: stream %s has ended and is kept", self.id, printable(history.stream))
+                self.received += channel.received
+                self.bytes += channel.bytes
+                self.attachments += channel.attachments
                 self._register(history, now)
         if self.done:
             self.core.announce(self.id)

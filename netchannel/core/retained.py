@@ -254,7 +254,7 @@ class Retained(Service):
             message["consumer"],
             message["holder"],
             client,
-            f"at {client.peer}",
+            f" at {client.peer}",
             now,
             oldest=0 if history is None else history.oldest,
             renew=message["renew"],
