@@ -45,10 +45,11 @@ class Histories:
         directory = self._policy.directory
         if directory is None:
             return None
-        path = Path(directory) / folder_name(self._channel_id)
-        if not (path / MANIFEST).exists():
-            return None
-        return self._open("", 0)
+        try:
+            names = self._files.list_directory(Path(directory) / folder_name(self._channel_id))
+        except OSError:
+            return None  # there is none; what else may be wrong shows where it is made
+        return self._open("", 0) if MANIFEST in names else None
 
     def begin(self, stream: str) -> History:
         """A history for a new stream, from number 0 on. Waits for the disk, and raises, likewise."""

@@ -217,11 +217,15 @@ class Retained(Service):
         watch = self._watching[client] = _Watch(message)
         self._tell(client, watch, self.heads)
 
+    def _no_stream(self, client: RequestControl, message: Message) -> None:
+        """The client asks again when there is one."""
+        self.core.wait(client, self.id)
+        client.deny(message, "empty", f"channel {self.id!r} has no stream yet")
+
     def _of_stream(self, client: RequestControl, message: Message, now: float) -> None:
         history = self.history
         if history is None:
-            self.core.wait(client, self.id)
-            client.deny(message, "empty", f"channel {self.id!r} has no stream yet")
+            self._no_stream(client, message)
             return
         if message["stream"] != history.stream:
             raise StreamReplaced(
@@ -250,6 +254,9 @@ class Retained(Service):
 
     def _hold(self, client: RequestControl, message: Message, now: float) -> None:
         history = self.history
+        if history is None and self.policy.directory is not None:
+            self._no_stream(client, message)  # there is nowhere to remember it yet
+            return
         consumer = self.consumers.hold(
             message["consumer"],
             message["holder"],
