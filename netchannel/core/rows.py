@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import SchemaMismatch
 
-from .frames import HEADER, HEADER_SIZE, Frame, Kind, Scattered, unpack
+from .frames import HEADER, HEADER_SIZE, Frame, Kind, unpack
 
 if TYPE_CHECKING:
-    from .frames import Body, Buffer
+    from .frames import Buffer
 
 ROWS_LIMIT = 1 << 40
 """No message has so many rows: sums of them stay far below what a field holds."""
@@ -24,15 +24,14 @@ _LENGTH = 4
 """The same of a RecordBatch's first field, the number of rows."""
 
 
-def count_rows(body: Body) -> int:
+def count_rows(body: Buffer) -> int:
     """The rows of an encapsulated Arrow message that is a record batch. Raises SchemaMismatch if it is none.
 
     The format: https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format and its Message.fbs, as
     FlatBuffers: a table begins with the distance back to its vtable, which holds its fields' distances from it.
     """
-    start = body.pieces[0] if isinstance(body, Scattered) else body
     try:
-        rows = _rows(start)
+        rows = _rows(body)
     except struct.error:
         rows = -1
     if not 0 <= rows < ROWS_LIMIT:
@@ -66,7 +65,7 @@ def _field(data: Buffer, table: int, slot: int) -> int | None:
     return table + distance if distance else None
 
 
-def rows_of(codec: str, body: Body) -> int:
+def rows_of(codec: str, body: Buffer) -> int:
     """The rows that a message counts for."""
     return count_rows(body) if codec == "arrow" else 1
 

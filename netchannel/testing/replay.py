@@ -141,7 +141,9 @@ class Replay(Suite):
             sent = [*map(body_of, range(5 * COUNT))]
             for number in range(0, len(sent), 20):
                 await outbox.send_many(sent[number : number + 20])
-                await asyncio.sleep(0)  # what is sent in one turn of the loop is one frame, and has to get through
+                await asyncio.sleep(
+                    0
+                )  # what is sent in one turn of the loop is one frame, and has to get through
             async with ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as reader:
                 while network.cuts < CUTS:
                     number = first = draw.randrange(CUTS, len(sent))
