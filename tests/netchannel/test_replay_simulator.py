@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -30,6 +31,25 @@ def test_every_run_keeps_every_promise(first: int) -> None:
             play(seed)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def test_a_full_disk_holds_everybody_back_and_loses_nothing() -> None:
+    """CH-REP-5: it goes on when consumers have made room."""
+    full = 0
+    for seed in range(40):
+        run = Play(seed, small_disk=True)
+        if run.count < 200:  # which does not fill it
+            continue
+        kept = stored._Keeper.kept
+
+        def counting(keeper: Any, job: Any, now: float, kept: Any = kept) -> None:
+            nonlocal full
+            full += job.full is not None
+            kept(keeper, job, now)
+
+        with mock.patch.object(stored._Keeper, "kept", counting):
+            run.run()
+    assert full >= 3
 
 
 def nothing(*_: Any) -> None:

@@ -144,12 +144,14 @@ class PlayWorld(World):
 class Play:
     """One run: a sender, a keeper, consumers ``a`` and ``b``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, small_disk: bool = False) -> None:
         self.draw = random.Random(seed)
         draw = self.draw
         self.world = PlayWorld(seed, chunk=draw.choice([200, 5_000, 1 << 17]))
-        self.files = SimulatedFiles(seed)
-        self.disk = draw.random() < 0.7
+        self.files = SimulatedFiles(
+            seed, capacity=max(2 * PACK_LIMIT, 2 * len(self.body(13))) if small_disk else None
+        )
+        self.disk = draw.random() < 0.7 or small_disk
         self.policy = RetainPolicy(
             max_bytes=draw.choice([20_000, 300_000, 1 << 30]),
             directory="/kept" if self.disk else None,
