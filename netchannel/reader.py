@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .codec import Decoder
-    from .core.client import ClientChannel
+    from .core.client import ClientChannel, Question
     from .core.messages import Message as Answer
     from .core.queue import Chunk
     from .core.reading import Reading
@@ -76,6 +76,7 @@ class ChannelReader:
         self._entered = False
         self._error: NetChannelError | None = None
         self._channel: ClientChannel
+        self._watch: Question
         self._reader: Reader
         self._changes: Changes
 
@@ -103,7 +104,7 @@ class ChannelReader:
         self._changes = Changes()
         self._reader = Reader(self._channel, self.decoder, MESSAGE_LIMIT)
         self._channel.on_lost = self._lost
-        self._channel.ask("watch", self._pushed, self._failed, self._now())
+        self._watch = self._channel.ask("watch", self._pushed, self._failed, self._now())
         return self
 
     async def __aexit__(
@@ -114,6 +115,10 @@ class ChannelReader:
     async def close(self) -> None:
         """Read no more; names that it holds can be taken by others once their leases have expired."""
         if self._entered and self._client.runner is not None:
+            if self._channel.error is None:
+                self._channel.tell("unwatch", request=self._watch.number)
+                for consumer, holder in self._held.items():
+                    self._channel.tell("yield", request=0, consumer=consumer, holder=holder)
             self._channel.close(self._now())
             self._reader.close(self._channel.error or NetChannelError("closed"))
         if self._own_client:

@@ -46,6 +46,9 @@ ANSWERS = {
 }
 """What is asked, and how it is answered."""
 
+TOLD = frozenset({"yield", "unwatch"})
+"""What a client says beside, and is not answered."""
+
 ERRORS: dict[str, type[NetChannelError]] = {
     "policy": NetChannelError,
     "codec": SchemaMismatch,
@@ -166,6 +169,12 @@ class ClientChannel:
         """Raise what ended the channel, if anything did."""
         if self.error is not None:
             raise type(self.error)(*self.error.args)
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Say what is not answered; where there is no connection, its loss has said it."""
+        control = self.peer.control
+        if control is not None and control.greeted:
+            control.say(kind, channel=self.id, **fields)
 
     def close(self, now: float) -> None:
         """Ask no more."""

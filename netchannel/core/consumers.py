@@ -124,6 +124,13 @@ class Consumers:
         """Nothing need be kept for the name any more; whether it was known."""
         return self._known.pop(name, None) is not None
 
+    def release(self, name: str, holder: str, now: float) -> None:
+        """The holder is gone, its connection is not: others can take the name after the time of a lease."""
+        consumer = self._known.get(name)
+        if consumer is not None and consumer.holder == holder and consumer.connection is not None:
+            consumer.connection = None
+            consumer.expires = now + self._lease_s
+
     def left(self, connection: Hashable, now: float) -> None:
         """A connection is gone: what it held can be taken by others after the time of a lease."""
         for consumer in self._known.values():

@@ -110,6 +110,8 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "upto": (int,),
     },
     "forget": {"channel": (str,), "request": (int,), "consumer": (str,)},
+    "yield": {"channel": (str,), "request": (int,), "consumer": (str,), "holder": (str,)},
+    "unwatch": {"channel": (str,), "request": (int,)},
     "commit": {
         "channel": (str,),
         "request": (int,),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
-from .client import ANSWERS
+from .client import ANSWERS, TOLD
 from .control import AcceptedControl
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class RequestControl(AcceptedControl):
         return len(self._asked)
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] not in ANSWERS:
+        if message["t"] not in ANSWERS and message["t"] not in TOLD:
             raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a client does not send")
         channel_id = message["channel"]
         try:

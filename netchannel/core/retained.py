@@ -82,7 +82,9 @@ class Retained(Service):
         self.is_left = False
         self.settled = False  # it is left, and its files are closed
         self.on_change: Callable[[], None] = lambda: None
-        self._watching: dict[RequestControl, _Watch] = {}
+        self._watching: dict[
+            tuple[RequestControl, int], _Watch
+        ] = {}  # by connection, and number of the question
         self._links: dict[ServingData, None] = {}
         self._push: Timer | None = None
         self._pushed_at = 0.0
@@ -171,7 +173,7 @@ class Retained(Service):
         self._pushed_at = now
         heads = self.heads
         late = False
-        for client, watch in self._watching.items():
+        for (client, _), watch in self._watching.items():
             if client.writable:
                 self._tell(client, watch, heads)
             else:
@@ -201,6 +203,10 @@ class Retained(Service):
             match message["t"]:
                 case "watch":
                     self._watch(client, message)
+                case "unwatch":
+                    self._watching.pop((client, message["request"]), None)
+                case "yield":
+                    self.consumers.release(message["consumer"], message["holder"], now)
                 case "hold":
                     self._hold(client, message, now)
                 case "forget":
@@ -214,7 +220,7 @@ class Retained(Service):
         return True
 
     def _watch(self, client: RequestControl, message: Message) -> None:
-        watch = self._watching[client] = _Watch(message)
+        watch = self._watching[client, message["request"]] = _Watch(message)
         self._tell(client, watch, self.heads)
 
     def _no_stream(self, client: RequestControl, message: Message) -> None:
@@ -306,7 +312,8 @@ class Retained(Service):
             self.on_change()
 
     def left(self, client: RequestControl, now: float) -> None:
-        self._watching.pop(client, None)
+        for key in [key for key in self._watching if key[0] is client]:
+            del self._watching[key]
         self.consumers.left(client, now)
         for link in [link for link in self._links if link.client is client]:
             link.abort()

@@ -251,6 +251,20 @@ batches = [pa.record_batch({"n": [number]}) for number in range(100)]
 outbox.send_many(batches)
 outbox.close()
 assert kept.heads(beyond=100).ended and kept.latest.rows == 100 and kept.stream == outbox.stream
+live = receiver.register_channel("live", codec="bytes", retain=netchannel.RetainPolicy(lease_s=0.05))
+source = sender.register_channel("live", to=receiver.address, codec="bytes")
+watchers = [netchannel.channel_reader(receiver.address, "live", codec="bytes") for _ in range(3)]
+for number in range(5):
+    source.send(b"x")
+    assert [each.heads(beyond=number, timeout=10).head for each in watchers] == [number + 1] * 3
+watchers[0].hold("me", holder="one")
+watchers[0].close()
+while True:
+    try:
+        watchers[1].hold("me", holder="two")
+        break
+    except netchannel.ChannelInUse as error:
+        assert "for 0.0 s more" in str(error), error
 readers = [netchannel.channel_reader(receiver.address, "c") for _ in range(3)]
 for reader in readers:
     assert list(reader.read(10, 20)) == batches[10:20]
