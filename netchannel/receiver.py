@@ -18,7 +18,7 @@ from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .identity import encoded, node_name, wall_us
-from .retaining import RetainedChannel, keep_stream
+from .retaining import RetainedChannel, keep_stream, retained_statistics
 from .tls import Credentials, Tls
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
@@ -307,8 +307,8 @@ class ReceiverServer:
         runner = self._running()
         now = runner.clock()
         channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
-        sessions = list(self._core.sessions)
-        peers = [session.statistics(len(session.channels), now) for session in sessions]
+        peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
+        peers += [client.statistics(client.asks, now) for client in list(self._core.clients)]
         node = self._core.node
         return replace(
             runner.statistics(peers, channels, now),
@@ -487,6 +487,8 @@ class ReceiverChannel:
 
 
 def _statistics(core: InboundChannel) -> ChannelStatistics:
+    if core.keeper is not None:
+        return retained_statistics(core.keeper)
     return ChannelStatistics(
         state=str(core.state),
         since=core.since,

@@ -397,3 +397,27 @@ async def test_a_reading_that_is_given_up_leaves_the_others() -> None:
         async for _body in reader.read(0, 300):
             break
         assert len(await read(reader, 0, 300)) == 300
+
+
+async def test_statistics_tell_what_is_kept_and_who_asks(place: Place) -> None:
+    """CH-OBS-1."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
+        policy = RetainPolicy(directory=place.directory)
+        outbox: Any
+        if place.at == "receiver":
+            receiver.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        else:
+            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        await outbox.send_many([b"x" * 10] * 100)
+        server: Any = receiver if place.at == "receiver" else sender
+        async with ChannelReader(server.address, "c", codec="bytes", timing=QUICK) as reader:
+            await reader.heads(beyond=99)
+            await reader.ack("me", 30)
+            statistics = server.statistics()
+            (channel,) = statistics.channels.values()
+            assert (channel.received, channel.acknowledged, channel.bytes) == (100, 30, 1000)
+            assert channel.buffered_messages == 70
+            assert (channel.disk_bytes > 1000) is (place.directory is not None)
+            assert [peer.channels for peer in statistics.peers if peer.name.startswith("client")] == [1]
+        await outbox.close(grace=0)
