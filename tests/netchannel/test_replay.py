@@ -421,3 +421,15 @@ async def test_statistics_tell_what_is_kept_and_who_asks(place: Place) -> None:
             assert (channel.disk_bytes > 1000) is (place.directory is not None)
             assert [peer.channels for peer in statistics.peers if peer.name.startswith("client")] == [1]
         await outbox.close(grace=0)
+
+
+async def test_a_schema_that_is_too_large_for_heads_is_read() -> None:
+    """CH-REP-2: of 2 MiB."""
+    schema = pa.schema([pa.field("n", pa.int64(), metadata={"about": "x" * (2 << 20)})])
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("c", retain=RetainPolicy(), schema=schema)
+        await outbox.send(pa.record_batch([pa.array([1, 2, 3])], schema=schema))
+        async with ChannelReader(sender.address, "c") as reader:
+            found = await reader.schema()
+            assert found.equals(schema, check_metadata=True)
+            assert [each.num_rows async for each in reader.read(0, 1)] == [3]
