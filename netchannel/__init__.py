@@ -26,6 +26,7 @@ from .errors import (
     SchemaMismatch,
     StreamReplaced,
 )
+from .groups import GroupChannel, GroupClient
 from .process import receiver_server, sender_server
 from .receiver import ReceiverChannel, ReceiverServer
 from .sender import SenderChannel, SenderServer
@@ -35,11 +36,14 @@ from .values import (
     ChannelStatistics,
     CloseReport,
     FaultPolicy,
+    Group,
     MemberStatistics,
     Message,
     PeerStatistics,
     Position,
+    Sealed,
     ServerStatistics,
+    StagingPolicy,
 )
 
 __all__ = [
@@ -58,6 +62,9 @@ __all__ = [
     "EndOfChannel",
     "EpochRegressed",
     "FaultPolicy",
+    "Group",
+    "GroupChannel",
+    "GroupClient",
     "HandshakeError",
     "MemberStatistics",
     "Message",
@@ -70,9 +77,11 @@ __all__ = [
     "ReceiverChannel",
     "ReceiverServer",
     "SchemaMismatch",
+    "Sealed",
     "SenderChannel",
     "SenderServer",
     "ServerStatistics",
+    "StagingPolicy",
     "StreamReplaced",
     "Timing",
     "Tls",

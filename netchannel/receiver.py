@@ -5,18 +5,23 @@ from __future__ import annotations
 import resource
 import secrets
 import sys
+import uuid
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .address import parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
+from .core.groups import StagedChannel
 from .core.link import log
 from .core.node import Node
 from .core.receiver import ReceiverCore
 from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .sender import encoded, node_name, wall_us
+from .storage import StagingStore
 from .tls import Credentials, Tls
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
@@ -30,6 +35,7 @@ from .values import (
     Message,
     Position,
     ServerStatistics,
+    StagingPolicy,
     check_channel_id,
     check_kind,
 )
@@ -157,7 +163,7 @@ class ReceiverServer:
         if runner is None:
             return
         for channel in list(self._core.channels.values()):
-            if len(channel.queue) and not channel.explicit:
+            if len(channel.queue) and not (channel.explicit or channel.unsettled):
                 log.warning(
                     "channel %s: left with %d messages acknowledged and not read, from number %d on",
                     channel.id, len(channel.queue), channel.position,
@@ -208,6 +214,7 @@ class ReceiverServer:
         resume_from: Position | int | None = None,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        staging: StagingPolicy | None = None,
     ) -> ReceiverChannel:
         """Make a channel; returns at once, whether a sender is there or not.
 
@@ -221,9 +228,15 @@ class ReceiverServer:
                 as it may mean another stream. None starts at the oldest message that is not acknowledged.
             buffer: what is received and not read, at most; above it the sender is held back.
             fault: how long a sender that is away is waited for.
+            staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
+                `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
+                a restart with the same directory it goes on there. Its files are opened here, which waits for the
+                disk for a few milliseconds.
 
         Raises:
-            ChannelInUse: the id is registered here.
+            ChannelInUse: the id is registered here, or its files are in use by this process or another.
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files of ``staging`` cannot be opened, or hold
+                messages of another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
         runner = self._running()
@@ -236,24 +249,35 @@ class ReceiverServer:
             raise ValueError(
                 f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
             )
+        check_kind("staging", staging, StagingPolicy)
         decoder = make_decoder(codec, schema)
-        core_channel = self._core.register(
-            check_channel_id(channel_id),
-            codec=codec,
-            decoder=decoder,
-            explicit=ack == "explicit",
-            resume_from=resume_from,
-            buffer=buffer or BufferPolicy(max_bytes=8 << 20),
-            fault=fault or FaultPolicy(),
-            now=runner.clock(),
-        )
+        self._core.check_free(check_channel_id(channel_id))
+        with ExitStack() as undo:
+            if staging is not None:
+                store = _open_store(channel_id, codec, decoder, staging)
+                undo.callback(store.close)
+            core_channel = self._core.register(
+                channel_id,
+                codec=codec,
+                decoder=decoder,
+                explicit=ack == "explicit",
+                resume_from=resume_from,
+                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+                fault=fault or FaultPolicy(),
+                now=runner.clock(),
+            )
+            undo.pop_all()
+        if staging is not None:
+            make = partial(make_decoder, codec, schema)
+            StagedChannel(self._core, core_channel, store, staging, make_decoder=make, now=runner.clock())
         return ReceiverChannel(core_channel, decoder, runner.clock)
 
     def statistics(self) -> ServerStatistics[str]:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
         runner = self._running()
         now = runner.clock()
-        channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
+        cores = [core for core in list(self._core.channels.values()) if core.into is None]
+        channels = {core.id: _statistics(core) for core in cores}
         sessions = list(self._core.sessions)
         peers = [session.statistics(len(session.channels), now) for session in sessions]
         node = self._core.node
@@ -269,6 +293,19 @@ class ReceiverServer:
                 "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
             )
         return self._runner
+
+
+def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:
+    """The files of a staged channel. Raises SchemaMismatch, too, if what they hold has another schema."""
+    directory = Path(staging.directory)
+    store = StagingStore.open(directory, channel_id, create_stream=lambda: uuid.uuid4().hex, codec=codec)
+    try:
+        if store.state.schema:
+            decoder.learn(store.state.schema)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _most_connections() -> int:
@@ -404,7 +441,15 @@ class ReceiverChannel:
 
     async def ack(self, upto: int) -> None:
         """Everything below number ``upto`` is done; for channels with ``ack="explicit"``."""
-        self._core.ack(upto, self._clock())
+        core = self._core
+        core.ack(upto, self._clock())
+        if core.ended is not None and core.acked >= core.ended:
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until the files of a channel that is over are closed, if it has any: then it can be made again."""
+        while self._core.unsettled:
+            await self._changes.wait()
 
     async def schema(self) -> pa.Schema | None:
         """Wait for the stream's schema, known before its data and on an empty stream; None under ``bytes``."""
@@ -419,10 +464,12 @@ class ReceiverChannel:
     async def close(self, reason: str = "the consumer is done") -> None:
         """No more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
         self._core.close(reason, self._clock())
+        await self._settled()
 
     async def detach(self) -> None:
         """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`."""
         self._core.detach(self._clock())
+        await self._settled()
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters."""

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from .buffering import open_buffer
 from .core.frames import NOTE_LIMIT
@@ -27,6 +27,7 @@ from .values import (
     ChannelStatistics,
     CloseReport,
     FaultPolicy,
+    Group,
     PeerStatistics,
     ServerStatistics,
     check_channel_id,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .core.frames import Body
     from .core.outbound import OutboundChannel
     from .core.sender import Peer
+    from .groups import GroupChannel
 
 YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
@@ -119,6 +121,20 @@ class SenderServer:
         cause = "" if error is None else f": {error or kind}"
         await self._leave(f"producer left without closing{cause}")
 
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        group: Group,
+    ) -> GroupChannel: ...
+
+    @overload
     def register_channel(
         self,
         channel_id: str,
@@ -130,6 +146,21 @@ class SenderServer:
         replayable: bool = False,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        group: None = None,
+    ) -> SenderChannel: ...
+
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        replayable: bool = False,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        group: Group | None = None,
     ) -> SenderChannel:
         """Make a channel to the receiver at ``to``, its ``address``; returns at once.
 
@@ -145,6 +176,7 @@ class SenderServer:
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
+            group: what is sent is an attempt at a partition of a staged group, and a `GroupChannel` is returned.
 
         Raises:
             ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is open
@@ -171,10 +203,22 @@ class SenderServer:
             )
         if stream is not None and stream != encodable(stream):
             raise ValueError(f"the stream {stream[:60]!r} cannot be written as UTF-8")
-        opened = open_buffer(policy, check_channel_id(channel_id), codec, schema, stream)
+        check_kind("group", group, Group)
+        check_channel_id(channel_id)
+        make: Callable[..., SenderChannel] = SenderChannel
+        if group is None:
+            opened = open_buffer(policy, channel_id, codec, schema, stream)
+        else:
+            from .groups import open_attempt  # which is made of what is here
+
+            if stream is not None or replayable:
+                raise ValueError(
+                    "an attempt of a group is a stream of its own: leave stream= and replayable= away"
+                )
+            opened, wire_id, make = open_attempt(policy, channel_id, codec, schema, group)
         try:
             core_channel = self._core.register(
-                channel_id,
+                channel_id if group is None else wire_id,
                 to,
                 stream=opened.stream,
                 codec=codec,
@@ -189,7 +233,7 @@ class SenderServer:
             opened.close()
             raise
         self._forget_settled()
-        channel = self._channels[core_channel] = SenderChannel(core_channel, opened.encoder, runner.clock)
+        channel = self._channels[core_channel] = make(core_channel, opened.encoder, runner.clock)
         return channel
 
     def statistics(self) -> ServerStatistics[tuple[str, str]]:

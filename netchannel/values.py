@@ -87,6 +87,52 @@ class Position(NamedTuple):
     sequence: int
 
 
+class Group(NamedTuple):
+    """Whose messages a staged attempt has: those of a partition, in an epoch of an application.
+
+    Epochs of an application are committed in their order; a partition may have any number of attempts.
+    """
+
+    application: str
+    epoch: int
+    partition: int
+
+
+class Sealed(NamedTuple):
+    """An attempt that is durable at the receiver, as `GroupClient.commit` names it.
+
+    It has ``count`` messages with ``rows`` rows (a message of the codec ``bytes`` counts as one) and ``bytes`` bytes;
+    ``checksum`` is XXH3-64 over all their bodies, in order.
+    """
+
+    partition: int
+    attempt: str
+    count: int  # type: ignore[assignment]  # not tuple's method
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPolicy:
+    """Where a receiver holds staged attempts, and how much of them.
+
+    ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
+    ``max_staged_bytes`` bounds what is not committed: the attempt that goes above it fails. A sealed attempt that
+    nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    """
+
+    directory: str | PathLike[str]
+    max_staged_bytes: int = 4 << 30
+    orphan_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.max_staged_bytes < 1:
+            raise ValueError(f"max_staged_bytes is {self.max_staged_bytes}: expected at least 1")
+        if not self.orphan_s > 0:
+            raise ValueError(f"orphan_s is {self.orphan_s}: expected seconds, more than 0")
+
+
 class Message(NamedTuple):
     """What ``recv_message`` gives.
 

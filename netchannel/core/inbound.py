@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import index, length_hint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from netchannel.errors import (
     ChannelBroken,
@@ -28,10 +28,31 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy
 
-    from .data_receiver import ReceiverData
     from .queue import Item
     from .receiver import ReceiverControl, ReceiverCore
     from .timers import Timer
+
+
+class Source(Protocol):
+    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
+
+    reading: bool
+    acknowledging: bool
+
+    def send(self, *buffers: Buffer) -> None:
+        """Say something to the sender."""
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+
+    def touched(self) -> None:
+        """``reading`` has changed."""
+
+    def supersede(self) -> None:
+        """Another one has its place."""
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over."""
 
 
 class InboundChannel:
@@ -63,6 +84,8 @@ class InboundChannel:
         self.buffer = buffer
         self.fault = fault
         self.on_change: Callable[[], None] = lambda: None
+        self.into: str | None = None  # of a staged attempt: the channel that it is for
+        self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
         self.state = ReceiverState.REGISTERED
         self.since = now
         self.error: NetChannelError | None = None
@@ -84,7 +107,7 @@ class InboundChannel:
         self.waiting = 0  # consumers that wait for a message
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: ReceiverControl | None = None
-        self.link: ReceiverData | None = None
+        self.link: Source | None = None
         self.context: memoryview | None = None
         self.queue = Queue()
         self._most_bytes = math.inf if buffer.max_bytes is None else buffer.max_bytes
@@ -141,6 +164,13 @@ class InboundChannel:
             self.core.announce(self.id)  # to a new stream that must not begin before all is read
         self.check_live()
         return False
+
+    def drain(self) -> list[Chunk]:
+        """Take everything that is queued, in the pieces in which it came."""
+        chunks = self.queue.drain()
+        if self.link is not None and not self.link.reading:
+            self._admit()
+        return chunks
 
     def put_back(self, item: Item) -> None:
         """Undo the last `take`."""
@@ -287,7 +317,13 @@ class InboundChannel:
             self.session.channels.pop(self.id, None)
             self.session = None
 
-    def attach(self, link: ReceiverData, oldest: int, now: float) -> None:
+    def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:
+        """The messages come from ``link`` in this process, and not from a sender."""
+        self.stream, self.holder = stream, holder
+        self._move(ReceiverEvent.GRANT, now)
+        self.attach(link, oldest, now)
+
+    def attach(self, link: Source, oldest: int, now: float) -> None:
         """The token came back on ``link``, from a sender that still has ``oldest``."""
         self.hold(None)
         if self._expiry is not None:
@@ -339,7 +375,7 @@ class InboundChannel:
         if known := self._due(frame.sequence) - frame.sequence:
             bodies, notes = bodies[known:], notes[known:]
         if bodies:
-            self._take_in(bodies, notes, frame)
+            self.take_in(bodies, notes, frame.timestamp)
         else:
             self._touch()
 
@@ -349,7 +385,7 @@ class InboundChannel:
         if frame.items == 0:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
-            self._take_in([frame.payload], [self._part_note], frame)
+            self.take_in([frame.payload], [self._part_note], frame.timestamp)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""
@@ -400,11 +436,11 @@ class InboundChannel:
             )
         return expected
 
-    def _take_in(self, bodies: list[memoryview], notes: list[bytes], frame: Frame) -> None:
+    def take_in(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:
         """Queue the messages that are due."""
         count = len(bodies)
         end = (self.expected or 0) + count
-        chunk = Chunk(bodies, notes, end, frame.timestamp, self.context)
+        chunk = Chunk(bodies, notes, end, timestamp, self.context)
         self.queue.add(chunk)
         self.received += count
         self.bytes += chunk.size
@@ -438,8 +474,15 @@ class InboundChannel:
             raise ProtocolError(f"channel {self.id!r} ends at {count}, but {self.expected} was due")
 
     def _maybe_finish(self, now: float) -> None:
-        if self.ended is not None and self.acknowledged >= self.ended and not self.terminal:
+        done = self.ended is not None and self.acknowledged >= self.ended
+        if done and not (self.terminal or self.unsettled):
             self._move(ReceiverEvent.FINISH, now)
+
+    def settle(self, now: float) -> None:
+        """The files are what they should be: the end may be acknowledged."""
+        self.unsettled = False
+        self._maybe_finish(now)
+        self.on_change()
 
     def _touch(self) -> None:
         if self.link is not None and not self.link.acknowledging:
@@ -464,7 +507,7 @@ class InboundChannel:
         full = queue.cost * factor >= self._most_bytes or queue.waiting * factor >= self._most_messages
         if link.reading is full:
             link.reading = not full
-            self.core.touch(link)
+            link.touched()
 
 
 def _sequence(position: Position | int) -> int:

@@ -62,6 +62,10 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "oldest": (int,),
         "head": (int, _Optional),
         "lossy": (bool,),
+        "into": (str, _Optional),
+        "application": (str, _Optional),
+        "epoch": (int, _Optional),
+        "partition": (int, _Optional),
     },
     # receiver to sender
     "ok": {

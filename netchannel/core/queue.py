@@ -117,6 +117,12 @@ class Queue:
             self.cost -= _extra(chunk, self._chunks[0] if self._chunks else None)
         return True
 
+    def drain(self) -> list[Chunk]:
+        """Take all chunks, of which none was begun."""
+        chunks = list(self._chunks)
+        self.clear()
+        return chunks
+
     def take(self) -> Item:
         """The next of the messages that are ready."""
         chunk, left = self.chunk, length_hint(self.ready)

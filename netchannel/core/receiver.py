@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
-from .admission import refusal
+from .admission import Refusal, refusal
 from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
 
+    from .groups import StagedChannel
     from .link import Link
     from .messages import Message
     from .node import Node
@@ -68,6 +69,7 @@ class ReceiverCore(Core):
         self.channels: dict[str, InboundChannel] = {}
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services: dict[str, Service] = {}  # by channel: what it does for clients
+        self.staged: dict[str, StagedChannel] = {}
         self.clients: dict[RequestControl, None] = {}
         self.links: set[Link] = set()
         self.silent: OrderedDict[Link, None] = OrderedDict()
@@ -95,13 +97,7 @@ class ReceiverCore(Core):
         now: float,
     ) -> InboundChannel:
         """Make a channel; senders that asked for it before are told. Raises ChannelInUse."""
-        if channel_id in self.channels:
-            raise ChannelInUse(
-                f"channel {channel_id!r} is registered in this process already, with "
-                f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
-            )
-        if (member := self.members.holder(channel_id)) is not None:
-            raise ChannelInUse(in_use(channel_id, member.peer))
+        self.check_free(channel_id)
         channel = self.channels[channel_id] = InboundChannel(
             self,
             channel_id,
@@ -117,6 +113,16 @@ class ReceiverCore(Core):
             self.node.claim(channel)
         self.announce(channel_id)
         return channel
+
+    def check_free(self, channel_id: str) -> None:
+        """Raise ChannelInUse if somebody has the channel at this node."""
+        if channel_id in self.channels:
+            raise ChannelInUse(
+                f"channel {channel_id!r} is registered in this process already, with "
+                f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
+            )
+        if (member := self.members.holder(channel_id)) is not None:
+            raise ChannelInUse(in_use(channel_id, member.peer))
 
     def announce(self, channel_id: str) -> None:
         """Somebody has registered the channel: the senders that were denied it are told to ask again."""
@@ -141,7 +147,7 @@ class ReceiverCore(Core):
             message = str(channel.error or "it ended cleanly")[:1000]
             tombstone = Tombstone(channel.expected or 0, reason, message)
             self._bury(channel.id, channel.stream or ANY_STREAM, tombstone, now)
-        if self.node is not None:
+        if self.node is not None and channel.into is None:
             self.node.release(channel.id)
 
     def _bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
@@ -218,25 +224,27 @@ class ReceiverCore(Core):
         channel_id, stream, number = request["channel"], request["stream"], request["request"]
         tombstone = self.tombstones.find(channel_id, stream)
         if tombstone is not None:
-            session.say(
-                "finished",
-                channel=channel_id,
-                request=number,
-                count=tombstone.messages,
-                reason=tombstone.reason,
-                message=tombstone.message,
-            )
+            self._finished(session, request, tombstone)
             return
-        channel = self.channels.get(channel_id)
-        if channel is None and (member := self.members.holder(channel_id)) is not None:
+        target = channel_id if request.get("into") is None else request["into"]
+        channel = self.channels.get(target)
+        if channel is None and (member := self.members.holder(target)) is not None:
             session.say("elsewhere", channel=channel_id, request=number, port=member.port)
             return
         if channel is None:
-            self.wait(session, channel_id)
-            text = f"channel {channel_id!r} is not registered there"
+            self.wait(session, target)
+            text = f"channel {target!r} is not registered there"
             session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
             return
-        against = refusal(channel, session, request, now)
+        against: Refusal | None
+        match self._wanted(channel, request, now):
+            case Tombstone() as tombstone:
+                self._finished(session, request, tombstone)
+                return
+            case InboundChannel() as channel:
+                against = refusal(channel, session, request, now)
+            case against:
+                pass
         if against is not None:
             self.wait(session, channel_id)
             session.say(
@@ -244,6 +252,33 @@ class ReceiverCore(Core):
             )
             return
         self._grant(channel, session, request, now)
+
+    def _finished(self, session: ReceiverControl, request: Message, tombstone: Tombstone) -> None:
+        session.say(
+            "finished",
+            channel=request["channel"],
+            request=request["request"],
+            count=tombstone.messages,
+            reason=tombstone.reason,
+            message=tombstone.message,
+        )
+
+    def _wanted(
+        self, channel: InboundChannel, request: Message, now: float
+    ) -> InboundChannel | Refusal | Tombstone:
+        """What a sender means: ``channel``, or a channel for an attempt that may be committed into it."""
+        staged = self.staged.get(channel.id)
+        if request.get("into") is None:
+            if staged is None and channel.into is None:
+                return channel
+            text = f"channel {channel.id!r} takes groups only: register it with group=Group(...)"
+            return Refusal("policy", text)
+        if staged is None:
+            text = (
+                f"channel {channel.id!r} takes no groups: register it there with staging=StagingPolicy(...)"
+            )
+            return Refusal("policy", text)
+        return staged.open(request, now)
 
     def _grant(self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float) -> None:
         port = None
@@ -314,9 +349,19 @@ class ReceiverControl(AcceptedControl):
             check_channel_id(message["channel"])
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        if message.get("into") is not None:
+            self._check_group(message)
         if not message["stream"]:
             raise ProtocolError(f"{self.peer} asks for a channel with a stream without identity")
         self._receiver.requested(self, message, now)
+
+    def _check_group(self, message: Message) -> None:
+        try:
+            check_channel_id(message["into"])
+        except NetChannelError as error:
+            raise ProtocolError(f"{self.peer} sends a group to a channel that cannot be: {error}") from error
+        if not message.get("application") or message.get("epoch") is None or message.get("partition") is None:
+            raise ProtocolError(f"{self.peer} sends to {message['into']!r}, and does not say of which group")
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)

@@ -72,7 +72,7 @@ def without_dedup(self: InboundChannel, frame: Frame) -> None:
     self._due(frame.sequence)
     bodies, notes, _ = unpack(frame)
     expected, self.expected = self.expected, frame.sequence
-    self._take_in(bodies, notes, frame)
+    self.take_in(bodies, notes, frame.timestamp)
     self._received_to(max(expected or 0, frame.sequence + frame.items))
 
 
