@@ -27,7 +27,7 @@ from .errors import (
     StreamReplaced,
 )
 from .groups import GroupChannel, GroupClient
-from .process import receiver_server, sender_server
+from .process import group_client, receiver_server, sender_server
 from .receiver import ReceiverChannel, ReceiverServer
 from .sender import SenderChannel, SenderServer
 from .tls import Tls
@@ -85,6 +85,7 @@ __all__ = [
     "StreamReplaced",
     "Timing",
     "Tls",
+    "group_client",
     "receiver_server",
     "sender_server",
 ]

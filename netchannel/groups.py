@@ -275,6 +275,19 @@ class GroupClient:
         return await self._client.ask(self._channel, kind, **fields)
 
 
+class SharedGroupClient(GroupClient):
+    """One of many on a client that others use too; it lives until `close`."""
+
+    def __init__(self, client: Client, to: str, channel_id: str, fault: FaultPolicy | None) -> None:
+        self._client = client
+        self._channel = client.register(channel_id, to, fault)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._channel is not None and self._client.runner is not None:
+            self._channel.close(self._client.runner.clock())
+
+
 def open_attempt(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, group: Group
 ) -> tuple[Opened, str, Callable[..., GroupChannel]]:

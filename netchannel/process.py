@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
 from netchannel.errors import EndOfChannel
-from netchannel.faces import ReceiverChannelFace, ReceiverServerFace, SenderChannelFace, SenderServerFace
+from netchannel.faces import (
+    GroupChannelFace,
+    GroupClientFace,
+    ReceiverChannelFace,
+    ReceiverServerFace,
+    SenderChannelFace,
+    SenderServerFace,
+)
+from netchannel.groups import SharedGroupClient
 from netchannel.sender import leave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, Message
+    from netchannel.values import CloseReport, FaultPolicy, Message, Sealed
 
 
 class BlockingSenderChannel(SenderChannelFace):
@@ -66,6 +75,42 @@ class BlockingSenderChannel(SenderChannelFace):
         self._thread.wait(self._channel.detach())
 
 
+class BlockingGroupChannel(BlockingSenderChannel, GroupChannelFace):
+    """`GroupChannel` for threads without an event loop: the same names, and each call waits for its result."""
+
+    def seal(self) -> Sealed:
+        """As `GroupChannel.seal`."""
+        return self._thread.wait(self._channel.seal())
+
+
+class BlockingGroupClient(GroupClientFace):
+    """`GroupClient` for threads without an event loop; a context manager."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def commit(self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False) -> bool:
+        """As `GroupClient.commit`."""
+        return self._thread.wait(self._client.commit(application, epoch, winners, end=end))
+
+    def drop(self, application: str, epoch: int) -> None:
+        """As `GroupClient.drop`."""
+        self._thread.wait(self._client.drop(application, epoch))
+
+    def last_epoch(self, application: str) -> int | None:
+        """As `GroupClient.last_epoch`."""
+        return self._thread.wait(self._client.last_epoch(application))
+
+    def close(self) -> None:
+        """Ask no more: calls that wait raise `ChannelClosed`."""
+        self._thread.call(self._client.close)
+
+
 class BlockingReceiverChannel(ReceiverChannelFace):
     """`ReceiverChannel` for threads without an event loop: the same names, and each call waits; an iterator."""
 
@@ -103,10 +148,11 @@ class BlockingReceiverChannel(ReceiverChannelFace):
         self._thread.wait(self._channel.detach())
 
 
-class BlockingSenderServer(SenderServerFace[BlockingSenderChannel]):
+class BlockingSenderServer(SenderServerFace[BlockingSenderChannel, BlockingGroupChannel]):
     """The process-wide `SenderServer`."""
 
     face = BlockingSenderChannel
+    group_face = BlockingGroupChannel
 
 
 class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
@@ -136,3 +182,16 @@ def receiver_server(
         OSError: the address cannot be bound.
     """
     return BlockingReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+
+
+def group_client(
+    to: str,
+    channel_id: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+    fault: FaultPolicy | None = None,
+) -> BlockingGroupClient:
+    """A `GroupClient` on the process-wide thread; all that ask the same receiver share a connection to it."""
+    thread, client = services.services.client(services.Trust(secret, tls))
+    return BlockingGroupClient(thread, thread.call(SharedGroupClient, client, to, channel_id, fault))

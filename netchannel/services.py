@@ -1,4 +1,4 @@
-"""The process-wide services: one sender and one receiver on a background thread with a uvloop of its own.
+"""The process-wide services: a sender, a receiver and clients, on a background thread with a uvloop of its own.
 
 The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
 child closes what it inherited of them and starts anew.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import uvloop
 
+from netchannel.client import Client
 from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.receiver import ReceiverServer
 from netchannel.sender import SenderServer
@@ -150,6 +151,7 @@ class Services:
         self._thread: ServiceThread | None = None
         self._sender: SenderServer | None = None
         self._receiver: ReceiverServer | None = None
+        self._clients: dict[Trust, Client] = {}
         self._listen = ""
         self._trust: dict[str, Trust] = {}
 
@@ -196,21 +198,30 @@ class Services:
             self._check_trust("receiver", trust)
             return thread, self._receiver
 
+    def client(self, trust: Trust) -> tuple[ServiceThread, Client]:
+        """The client of all that ask with the same secret and TLS, started if it is not."""
+        with self._lock:
+            thread = self._started()
+            if trust not in self._clients:
+                self._clients[trust] = thread.wait(Client(secret=trust.secret, tls=trust.tls).__aenter__())
+            return thread, self._clients[trust]
+
     def leave(self) -> None:
         """Leave both servers, each within its ``leave_s``, and stop the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
             if thread is None:
                 return
-            for server in (self._sender, self._receiver):
+            for server in (self._sender, *self._clients.values(), self._receiver):
                 if server is not None:
                     thread.wait(server.__aexit__(None, None, None))
             self._sender = self._receiver = None
+            self._clients = {}
             thread.stop()
 
     def close_inherited(self) -> None:
         """In a forked child: close the parent's sockets here, so that only the parent holds them."""
-        for server in (self._sender, self._receiver):
+        for server in (self._sender, *self._clients.values(), self._receiver):
             if server is not None:
                 for descriptor in server.descriptors():
                     os.close(descriptor)

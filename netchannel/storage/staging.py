@@ -23,7 +23,7 @@ from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damage
 from .files import RealFiles
 from .journal import COMMIT, STATE, Journal, recover_journal
 from .layout import JOURNAL, SEALED, SEGMENT_HEADER, UNSEALED, folder_name
-from .manifest import Marks
+from .manifest import SettledMarks
 from .recovery import log
 from .segment import SegmentReader
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .files import FileSystem
     from .journal import Fields
+    from .manifest import Mark, Marks
     from .segment import LogRecord
 
 _KNOWN = 16
@@ -138,7 +139,7 @@ class StagingStore:
             folder = opening.lock_folder(files, path, channel_id)
             try:
                 manifest = opening.claim(folder, channel_id, f"staged {codec}", create_stream)
-                marks = Marks(files, path, manifest.stream)
+                marks = SettledMarks(files, path, manifest.stream)
                 try:
                     return cls._recovered(folder, manifest.stream, marks)
                 except BaseException:
@@ -169,7 +170,6 @@ class StagingStore:
             known = marks.last.acknowledged if marks.last.base == journal.mark.base else 0
             acknowledged, state = _replayed(files, path, entries, known)
             store = cls(folder, identity, marks, journal, state=state, acknowledged=acknowledged)
-            store._mark()
             store._tidy({name for name in names if name.endswith(UNSEALED)}, sealed)
         except BaseException:
             journal.close()
@@ -178,6 +178,7 @@ class StagingStore:
 
     def _tidy(self, unsealed: set[str], sealed: set[str]) -> None:
         """Remove what nobody will ever name; what may still be named was `found`."""
+        settled = self._settle()
         for name in unsealed:
             with suppress(FileNotFoundError):  # a writer whose channel is over may remove it just now
                 self._files.unlink(self.path / name)
@@ -189,10 +190,10 @@ class StagingStore:
                 log.warning("an attempt that was not yet committed is given up: %s", error)
                 self._files.unlink(path)
                 continue
-            if attempt.key.epoch <= self.state.epochs.get(attempt.key.application, -1):
-                self._files.unlink(path)
-            else:
+            if attempt.key.epoch > self.state.epochs.get(attempt.key.application, -1):
                 self.found.append(attempt)
+            elif settled:
+                self._files.unlink(path)
 
     # -- what there is
 
@@ -251,10 +252,10 @@ class StagingStore:
         """
         self._check_open()
         self.acknowledged = max(upto, self.acknowledged)
-        self._mark()
         kept = [part for part in self.state.parts if part.end > upto]
-        # Durable before they go: their absence would look like damage. In place: a full disk must not keep them.
-        if len(kept) < len(self.state.parts) and self._marks.settle(self._marks.last):
+        if len(kept) == len(self.state.parts):
+            self._marks.write(self._mark)
+        elif self._settle():
             done = self.state.parts[: -len(kept) or None]
             self.state = replace(self.state, parts=tuple(kept))
             self.remove([part.sealed for part in done])
@@ -285,10 +286,18 @@ class StagingStore:
     def _rewrite(self, state: State, acknowledged: int) -> None:
         self._journal.replace(self._identity, _fields(state, acknowledged))
         self.acknowledged = acknowledged
-        self._mark()
+        self._marks.write(self._mark)
 
-    def _mark(self) -> None:
-        self._marks.write(self._journal.mark._replace(acknowledged=self.acknowledged))
+    @property
+    def _mark(self) -> Mark:
+        return self._journal.mark._replace(acknowledged=self.acknowledged)
+
+    def _settle(self) -> bool:
+        """Whether it is durable what is acknowledged: files that are gone without that would look like damage.
+
+        In place, so that a full disk does not keep them.
+        """
+        return self._marks.settle(self._mark)
 
     # -- reading
 
