@@ -80,6 +80,7 @@ class StagedChannel(Service):
         self._sealed: dict[AttemptKey, tuple[SealedAttempt, Timer]] = {}
         self._over = ""  # why nothing is taken any more
         self._ended = store.state.ended
+        self._error: NetChannelError | None = None  # what stands against the consumer's position
         self.keeper = Keeper(self, store)
         self.feeder = Feeder(channel, store, self.keeper.request, self._left)
         channel.unsettled = True
@@ -90,7 +91,7 @@ class StagedChannel(Service):
 
     def _begin(self, now: float) -> None:
         channel, store = self.channel, self.store
-        error = self._misplaced()
+        self._error = error = self._misplaced()
         channel.feed(self.feeder, store.stream, "its committed groups", store.acknowledged, now)
         if error is not None:
             channel.fail(error, now)
@@ -120,6 +121,8 @@ class StagedChannel(Service):
     def acknowledged(self) -> int:
         """Everything below is done: acknowledged explicitly, or read."""
         channel = self.channel
+        if self._error is not None:
+            return self.store.acknowledged
         return channel.acked if channel.explicit else channel.position or 0
 
     @property
