@@ -1,0 +1,340 @@
+"""Staged groups in virtual time: a receiver that stops at every point of a commit, and clients that ask again."""
+
+from __future__ import annotations
+
+import errno
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netchannel.codec import make_decoder, make_encoder
+from netchannel.core.client import ClientChannel, ClientCore
+from netchannel.core.groups import WINNER, StagedChannel
+from netchannel.core.messages import Message
+from netchannel.core.receiver import ReceiverCore
+from netchannel.core.states import ReceiverState
+from netchannel.errors import AttemptLost, ChannelBroken, NetChannelError
+from netchannel.groups import as_winners, open_attempt
+from netchannel.storage import LogDamaged, StagingStore
+from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
+from tests.support.simulated_files import Crash, SimulatedFiles
+from tests.support.world import Consumer, World
+
+ROOT = Path("/staged")
+
+
+class Staged:
+    """A receiver with a staged channel on a disk that outlives it, and whoever sends and commits."""
+
+    def __init__(self, seed: int = 0, **policy: Any) -> None:
+        self.world = World(seed)
+        self.files = SimulatedFiles(seed)
+        self.policy = StagingPolicy(ROOT, **policy)
+        self.streams = 0
+        self.sender = self.world.sender()
+        self.client = ClientCore("client", self.world.timing, self.world.wall, self.world.random.randbytes)
+        self.world.cores.append(self.client)
+        self.asked: ClientChannel = self.client.register("c", "r:1", FaultPolicy(), self.world.now)
+        self.answers: list[Message | NetChannelError] = []
+        self.receiver: ReceiverCore
+        self.inbox: Consumer
+        self.start()
+
+    def start(self, **settings: Any) -> None:
+        self.receiver = self.world.receiver()
+        self.register(**settings)
+
+    def new_stream(self) -> str:
+        self.streams += 1
+        return f"stream {self.streams}"
+
+    def register(self, **settings: Any) -> None:
+        store = StagingStore.open(ROOT, "c", create_stream=self.new_stream, codec="bytes", files=self.files)
+        self.inbox = self.world.inbox(self.receiver, **settings)
+        StagedChannel(
+            self.receiver,
+            self.inbox.channel,
+            store,
+            self.policy,
+            make_decoder=partial(make_decoder, "bytes", None),
+            now=self.world.now,
+        )
+
+    def stop(self, *, power: bool = False) -> None:
+        """The receiver's process is gone, or its machine."""
+        self.world.crash(self.receiver)
+        self.world.jobs.clear()
+        (self.files.power_on if power else self.files.kill)()
+
+    def write(self, values: list[bytes], *, epoch: int = 0, partition: int = 0) -> Sealed:
+        """An attempt, sealed."""
+        group = Group("app", epoch, partition)
+        opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+        producer = self.world.open(self.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+        producer.encoder = make_encoder("bytes", None)
+        for value in values:
+            producer.send(value)
+        channel = producer.channel
+        channel.finish()
+        self.world.run(lambda: channel.terminal)
+        assert channel.error is None
+        tally: Any = channel.packer
+        return Sealed(
+            partition, opened.stream, tally.count, tally.count, tally.size_in_all, tally.digest.intdigest()
+        )
+
+    def ask(self, kind: str, **fields: Any) -> None:
+        self.asked.ask(
+            kind,
+            lambda message, now: self.answers.append(message),
+            lambda error, now: self.answers.append(error),
+            self.world.now,
+            application="app",
+            **fields,
+        )
+
+    def commit(self, epoch: int, winners: list[Sealed], *, end: bool = False) -> None:
+        self.ask("commit", epoch=epoch, winners=as_winners(winners), end=end)
+
+    def answer(self) -> Message | NetChannelError:
+        """The next one."""
+        self.world.run(lambda: bool(self.answers))
+        return self.answers.pop(0)
+
+    def read(self) -> list[bytes]:
+        """All that comes."""
+        self.world.settle()
+        before = -1
+        while before != len(self.inbox.items):
+            before = len(self.inbox.items)
+            self.inbox.read()
+            self.inbox.channel.more()
+            self.world.settle()
+        return self.inbox.values
+
+
+def crashed(staged: Staged, until: Any) -> bool:
+    """Run until then, or until the receiver's machine stops."""
+    try:
+        staged.world.run(until)
+    except Crash:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_commit_is_done_or_not_wherever_the_receiver_stops(power: bool) -> None:
+    """CH-STG-4: it is asked again, and the answer tells which; the group is there once."""
+    fresh = []
+    for seed in range(10):
+        for crash_at in range(12):
+            staged = Staged(seed)
+            winners = [staged.write([b"%d.%d" % (p, n) for n in range(3)], partition=p) for p in range(2)]
+            staged.files.crash_at = crash_at
+            staged.commit(0, winners)
+            if not crashed(staged, lambda staged=staged: bool(staged.answers)):
+                assert staged.answers.pop()["fresh"] is True  # type: ignore[index]  # it is no error
+                if not crashed(staged, lambda staged=staged: len(staged.inbox.channel.queue) == 6):
+                    continue
+                staged.commit(0, winners)
+            known = bool(staged.answers)
+            staged.stop(power=power)
+            staged.start()
+            answer = staged.answer()
+            assert isinstance(answer, dict)
+            fresh.append(answer["fresh"])
+            assert not known
+            assert staged.read() == [b"%d.%d" % (p, n) for p in range(2) for n in range(3)]
+            staged.commit(0, winners)
+            assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+    assert set(fresh) == {False, True}
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_an_answered_commit_survives_whatever_comes(power: bool) -> None:
+    """CH-STG-4."""
+    for seed in range(30):
+        staged = Staged(seed)
+        winners = [staged.write([b"x", b"y"])]
+        staged.commit(0, winners)
+        assert isinstance(staged.answer(), dict)
+        staged.stop(power=power)
+        staged.start()
+        assert staged.read() == [b"x", b"y"]
+        staged.commit(0, winners)
+        assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+
+
+def test_an_answer_that_is_sent_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-STG-4, the negative control: without the sync, an answered commit is lost."""
+    monkeypatch.setattr("netchannel.storage.tail.Tail.sync", lambda self: None)
+    with pytest.raises((AssertionError, LogDamaged)):
+        test_an_answered_commit_survives_whatever_comes(True)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_seal_is_durable_before_it_is_said(power: bool) -> None:
+    """CH-STG-3, CH-STG-4."""
+    for seed in range(30):
+        staged = Staged(seed)
+        sealed = staged.write([b"x"] * 3)
+        staged.stop(power=power)
+        staged.start()
+        staged.commit(0, [sealed])
+        answer = staged.answer()
+        assert isinstance(answer, dict), answer
+        assert staged.read() == [b"x"] * 3
+
+
+def test_what_was_sealed_is_compared_with_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-STG-3, with its negative control: without the comparison, a truncated attempt is published."""
+    staged = Staged()
+    sealed = staged.write([b"x"] * 3)
+    for other in (sealed._replace(count=5), sealed._replace(checksum=0), sealed._replace(bytes=5)):
+        staged.commit(0, [other])
+        assert isinstance(staged.answer(), AttemptLost)
+    monkeypatch.setattr(StagedChannel, "_objections", lambda self, keys, winners: iter(()))
+    staged.commit(0, [sealed._replace(count=5)])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"x"] * 3
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_end_is_kept_until_it_has_been_read(explicit: bool) -> None:
+    """A receiver that stops at any point gives the end again, and what was not acknowledged, or has a new stream."""
+    over = set()
+    for crash_at in range(30):
+        staged = Staged(crash_at)
+        staged.stop()
+        staged.start(explicit=explicit)
+        stream = staged.inbox.channel.stream
+        staged.commit(0, [staged.write([b"x", b"y"])], end=True)
+        staged.answer()
+        staged.files.crash_at = crash_at
+        try:
+            staged.world.run(lambda staged=staged: bool(staged.inbox.channel.queue))
+            staged.inbox.read()
+            if explicit:
+                staged.inbox.ack(2)
+            else:
+                staged.inbox.channel.more()
+            staged.world.run(lambda staged=staged: staged.inbox.channel.terminal)
+            assert staged.inbox.channel.state is ReceiverState.ENDED
+        except Crash:
+            pass
+        staged.stop()
+        staged.start(explicit=explicit)
+        again = staged.inbox.channel
+        over.add(again.stream != stream)
+        if again.stream == stream:
+            staged.world.settle()
+            staged.inbox.read()
+            assert staged.inbox.values in ([b"x", b"y"], [])
+        staged.commit(0, [])
+        assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+    assert over == {False, True}
+
+
+def test_a_full_disk_makes_a_commit_wait() -> None:
+    staged = Staged()
+    sealed = staged.write([b"x"])
+    staged.files.capacity = 0
+    staged.commit(0, [sealed])
+    staged.world.pass_time(5)
+    assert not staged.answers
+    staged.files.capacity = None
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"x"]
+
+
+def test_a_disk_that_fails_breaks_the_channel_and_tells_the_client() -> None:
+    staged = Staged()
+    sealed = staged.write([b"x"])
+    staged.files.fail("fdatasync", errno.EIO)
+    staged.commit(0, [sealed])
+    answer = staged.answer()
+    assert isinstance(answer, ChannelBroken)
+    assert "journal" in str(answer)
+    staged.world.settle()
+    assert isinstance(staged.inbox.channel.error, ChannelBroken)
+    staged.commit(0, [sealed])
+    staged.world.pass_time(3)
+    staged.files.kill()
+    staged.register()
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"x"]
+
+
+def test_an_attempt_whose_disk_fails_is_refused_alone() -> None:
+    staged = Staged()
+    good = staged.write([b"x"])
+    staged.files.fail("create", errno.EIO)
+    with pytest.raises(AssertionError):
+        staged.write([b"y"], partition=1)
+    staged.commit(0, [good])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"x"]
+
+
+def test_a_sender_that_is_gone_for_long_loses_its_attempt() -> None:
+    staged = Staged(orphan_s=10.0)
+    group = Group("app", 0, 0)
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    producer = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+    producer.send(b"x")
+    staged.world.run(lambda: producer.channel.acknowledged == 1)
+    assert len([name for name in staged.files.names(ROOT / "c") if name.endswith(".unsealed")]) == 1
+    staged.world.crash(staged.sender)
+    staged.world.pass_time(20)
+    assert not [name for name in staged.files.names(ROOT / "c") if name.endswith(".unsealed")]
+    assert list(staged.receiver.channels) == ["c"]
+
+
+def test_an_end_that_was_not_heard_is_answered_again_after_a_restart() -> None:
+    """The sender asks for a sealed attempt: it is told that it is over, not that it is lost."""
+    staged = Staged()
+    group = Group("app", 0, 0)
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    producer = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+    producer.send(b"x")
+    producer.channel.finish()
+    while not any(name.endswith(".attempt") for name in staged.files.names(ROOT / "c")):
+        staged.world.step()
+    assert not producer.channel.terminal
+    staged.stop()
+    staged.start()
+    staged.world.run(lambda: producer.channel.terminal)
+    assert producer.channel.error is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"winners": b"\0" * (WINNER.size - 1), "application": "app"}, {"winners": b"", "application": ""}],
+)
+def test_requests_that_make_no_sense_end_the_connection(fields: dict[str, Any]) -> None:
+    staged = Staged()
+    staged.world.run(lambda: bool(staged.receiver.clients))
+    control = staged.asked.peer.control
+    assert control is not None
+    staged.world.run(lambda: control.greeted)
+    control.say("commit", channel="c", request=1, epoch=0, end=False, **fields)
+    staged.world.run(lambda: staged.asked.peer.control is not control)
+
+
+def test_another_stream_does_not_slip_into_an_attempt() -> None:
+    """CH-STG-3: the same channel id on the wire, and another identity."""
+    staged = Staged()
+    group = Group("app", 0, 0)
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    first = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+    staged.world.run(lambda: bool(staged.receiver.channels.get(wire_id)))
+    other = staged.world.sender("another")
+    opened, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    second = staged.world.open(other, wire_id, stream=opened.stream, prepare=opened.prepare)
+    staged.world.run(lambda: second.channel.terminal)
+    assert "another one than this attempt" in str(second.channel.error)
+    first.channel.finish()
+    staged.world.run(lambda: first.channel.terminal)
+    assert first.channel.error is None
