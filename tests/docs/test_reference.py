@@ -97,7 +97,7 @@ def _signature(node: ast.AST) -> str:
     return f"{decorators} {kind}{node.name}({ast.unparse(node.args)}) -> {returns}"
 
 
-_MADE_BY_REGISTERING = {"SenderChannel", "ReceiverChannel"}
+_MADE_BY_REGISTERING = {"SenderChannel", "GroupChannel", "ReceiverChannel"}
 _PUBLIC = {
     name: getattr(module, name)
     for module in (netchannel, netchannel.transports, netchannel.testing)
@@ -149,7 +149,7 @@ def test_every_parameter_has_its_line(name: str) -> None:
     assert set(described) <= set(wanted)
 
 
-@pytest.mark.parametrize("name", ["SenderChannel", "ReceiverChannel"])
+@pytest.mark.parametrize("name", ["SenderChannel", "GroupChannel", "GroupClient", "ReceiverChannel"])
 def test_every_member_of_a_channel_has_its_line(name: str) -> None:
     rows = {text for row in table(API, name) for text in re.findall(r"`(\w+)`", row[0])}
     members = {member for member in _members(_stubs()[name]) if not member.startswith("_")}
