@@ -486,7 +486,7 @@ def _statistics(core: InboundChannel) -> ChannelStatistics:
         bytes=core.bytes,
         buffered_messages=len(core.queue),
         buffered_bytes=core.queue.bytes,
-        disk_bytes=0,
+        disk_bytes=core.disk_bytes(),
         in_flight=0,
         reconnects=max(0, core.attachments - 1),
         dropped=core.dropped,

@@ -165,7 +165,8 @@ class ChannelStatistics:
     ``acknowledged`` is a number of the stream, on both sides: everything below is acknowledged. On a sender ``sent``
     and ``received`` are such numbers too, of what the application has sent and of what the receiver has;
     ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
-    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer.
+    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer,
+    or of groups that a receiver holds and keeps.
     On a receiver ``received`` counts messages off the wire since the channel was registered, and ``buffered_*`` those
     not yet read. ``bytes`` counts message bytes and notes since then, ``reconnects`` attachments after the first,
     ``dropped`` messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the

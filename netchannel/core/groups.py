@@ -84,6 +84,7 @@ class StagedChannel(Service):
         self.keeper = Keeper(self, store)
         self.feeder = Feeder(channel, store, self.keeper.request, self._left)
         channel.unsettled = True
+        channel.disk_bytes = lambda: self.disk_bytes
         core.staged[channel.id] = core.services[channel.id] = self
         for sealed in store.found:
             self._keep(sealed, now)
@@ -159,8 +160,9 @@ class StagedChannel(Service):
         self._over = f"channel {channel.id!r} takes no more groups: {channel.error or 'its stream has ended'}"
         for _, timer in self._sealed.values():
             timer.cancel()
-        if self._awaits_successor:
-            del core.services[channel.id]
+        del core.services[channel.id]
+        if not self._awaits_successor:
+            core.over[channel.id] = self
         for attempt in list(self._attempts.values()):
             if channel.state is ReceiverState.DETACHED:
                 attempt.channel.detach(now)
@@ -223,6 +225,11 @@ class StagedChannel(Service):
         self.core.channels[channel.id] = channel
         self._attempts[channel.id] = Attempt(self, channel, decoder, self.store.attempt(key))
         return channel
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of all that is held and kept."""
+        return 0 if self.keeper.settled else self.staged_bytes + self.store.disk_bytes
 
     @property
     def staged_bytes(self) -> int:

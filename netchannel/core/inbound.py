@@ -85,6 +85,7 @@ class InboundChannel:
         self.fault = fault
         self.on_change: Callable[[], None] = lambda: None
         self.into: str | None = None  # of a staged attempt: the channel that it is for
+        self.disk_bytes: Callable[[], int] = lambda: 0
         self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
         self.state = ReceiverState.REGISTERED
         self.since = now

@@ -70,6 +70,7 @@ class ReceiverCore(Core):
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services: dict[str, Service] = {}  # by channel: what it does for clients
         self.staged: dict[str, StagedChannel] = {}
+        self.over: dict[str, Service] = {}  # of channels that are over: what was done is still answered
         self.clients: dict[RequestControl, None] = {}
         self.links: set[Link] = set()
         self.silent: OrderedDict[Link, None] = OrderedDict()
@@ -109,6 +110,7 @@ class ReceiverCore(Core):
             fault=fault,
             now=now,
         )
+        self.over.pop(channel_id, None)
         if self.node is not None:
             self.node.claim(channel)
         self.announce(channel_id)

@@ -47,7 +47,7 @@ class RequestControl(AcceptedControl):
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
         core = self._receiver
-        service = core.services.get(channel_id)
+        service = core.services.get(channel_id) or core.over.get(channel_id)
         if service is not None:
             self._asked[service] = None
             if not service.asked(self, message, now):

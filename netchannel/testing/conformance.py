@@ -8,10 +8,11 @@ from .delivery import Delivery
 from .ends import Ends
 from .establishing import Establishing
 from .outages import Outages
+from .staged import StagedGroups
 
 
 # pytest runs what comes last here first: the simplest test that fails says most.
-class ChannelConformance(Outages, Ends, Backpressure, Delivery, Establishing, Connections):
+class ChannelConformance(StagedGroups, Outages, Ends, Backpressure, Delivery, Establishing, Connections):
     """All that a transport has to do: its connections one by one, then channels over them.
 
     Derive a class whose name begins with ``Test``, and override the fixture ``address``. A test that takes longer

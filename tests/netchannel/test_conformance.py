@@ -24,6 +24,7 @@ from netchannel.testing import (
     ends,
     establishing,
     outages,
+    staged,
     suite,
 )
 from netchannel.testing.channels import pair
@@ -91,7 +92,7 @@ class TestMember(ChannelConformance):
         monkeypatch.setattr(
             Member, "sockets", (f"unix:{tmp_path}/{n}" for n in itertools.count()), raising=False
         )
-        for module in [backpressure, delivery, ends, establishing, outages, suite]:
+        for module in [backpressure, delivery, ends, establishing, outages, staged, suite]:
             monkeypatch.setattr(module, "ReceiverServer", Member)
 
     async def test_many_channels_share_one_control_connection(self, address: str) -> None:
@@ -234,7 +235,7 @@ KIT = """
     CH-ACK-1 CH-ACK-2 CH-ACK-3 CH-ARW-2 CH-ARW-3 CH-ARW-4 CH-BAD-1 CH-BP-1 CH-BP-3 CH-BUF-2 CH-CAN-1
     CH-CTL-1 CH-CTL-2 CH-CTL-3 CH-CTL-4 CH-CTL-5 CH-DATA-1 CH-DUR-1 CH-END-1 CH-END-2 CH-END-3 CH-END-4
     CH-END-5 CH-END-6 CH-END-7 CH-END-8 CH-END-9 CH-NOTE-1 CH-OBS-1 CH-REG-1 CH-REG-2 CH-REG-3
-    CH-REG-4 CH-REG-5 CH-SEC-1 CH-SEQ-1 CH-SEQ-2 CH-SEQ-3
+    CH-REG-4 CH-REG-5 CH-SEC-1 CH-SEQ-1 CH-SEQ-2 CH-SEQ-3 CH-STG-1 CH-STG-2 CH-STG-3
 """
 
 
