@@ -3,116 +3,18 @@
 from __future__ import annotations
 
 import errno
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from netchannel.codec import make_decoder, make_encoder
-from netchannel.core.client import ClientChannel, ClientCore
 from netchannel.core.groups import WINNER, StagedChannel
-from netchannel.core.messages import Message
-from netchannel.core.receiver import ReceiverCore
 from netchannel.core.states import ReceiverState
-from netchannel.errors import AttemptLost, ChannelBroken, NetChannelError
-from netchannel.groups import as_winners, open_attempt
-from netchannel.storage import LogDamaged, StagingStore
-from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
-from tests.support.simulated_files import Crash, SimulatedFiles
-from tests.support.world import Consumer, World
-
-ROOT = Path("/staged")
-
-
-class Staged:
-    """A receiver with a staged channel on a disk that outlives it, and whoever sends and commits."""
-
-    def __init__(self, seed: int = 0, **policy: Any) -> None:
-        self.world = World(seed)
-        self.files = SimulatedFiles(seed)
-        self.policy = StagingPolicy(ROOT, **policy)
-        self.streams = 0
-        self.sender = self.world.sender()
-        self.client = ClientCore("client", self.world.timing, self.world.wall, self.world.random.randbytes)
-        self.world.cores.append(self.client)
-        self.asked: ClientChannel = self.client.register("c", "r:1", FaultPolicy(), self.world.now)
-        self.answers: list[Message | NetChannelError] = []
-        self.receiver: ReceiverCore
-        self.inbox: Consumer
-        self.start()
-
-    def start(self, **settings: Any) -> None:
-        self.receiver = self.world.receiver()
-        self.register(**settings)
-
-    def new_stream(self) -> str:
-        self.streams += 1
-        return f"stream {self.streams}"
-
-    def register(self, **settings: Any) -> None:
-        store = StagingStore.open(ROOT, "c", create_stream=self.new_stream, codec="bytes", files=self.files)
-        self.inbox = self.world.inbox(self.receiver, **settings)
-        StagedChannel(
-            self.receiver,
-            self.inbox.channel,
-            store,
-            self.policy,
-            make_decoder=partial(make_decoder, "bytes", None),
-            now=self.world.now,
-        )
-
-    def stop(self, *, power: bool = False) -> None:
-        """The receiver's process is gone, or its machine."""
-        self.world.crash(self.receiver)
-        self.world.jobs.clear()
-        (self.files.power_on if power else self.files.kill)()
-
-    def write(self, values: list[bytes], *, epoch: int = 0, partition: int = 0) -> Sealed:
-        """An attempt, sealed."""
-        group = Group("app", epoch, partition)
-        opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
-        producer = self.world.open(self.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
-        producer.encoder = make_encoder("bytes", None)
-        for value in values:
-            producer.send(value)
-        channel = producer.channel
-        channel.finish()
-        self.world.run(lambda: channel.terminal)
-        assert channel.error is None
-        tally: Any = channel.packer
-        return Sealed(
-            partition, opened.stream, tally.count, tally.count, tally.size_in_all, tally.digest.intdigest()
-        )
-
-    def ask(self, kind: str, **fields: Any) -> None:
-        self.asked.ask(
-            kind,
-            lambda message, now: self.answers.append(message),
-            lambda error, now: self.answers.append(error),
-            self.world.now,
-            application="app",
-            **fields,
-        )
-
-    def commit(self, epoch: int, winners: list[Sealed], *, end: bool = False) -> None:
-        self.ask("commit", epoch=epoch, winners=as_winners(winners), end=end)
-
-    def answer(self) -> Message | NetChannelError:
-        """The next one."""
-        self.world.run(lambda: bool(self.answers))
-        return self.answers.pop(0)
-
-    def read(self) -> list[bytes]:
-        """All that comes."""
-        self.world.settle()
-        before = -1
-        while before != len(self.inbox.items):
-            before = len(self.inbox.items)
-            self.inbox.read()
-            self.inbox.channel.more()
-            self.world.settle()
-        return self.inbox.values
+from netchannel.errors import AttemptLost, ChannelBroken
+from netchannel.groups import open_attempt
+from netchannel.storage import LogDamaged
+from netchannel.values import BufferPolicy, Group
+from tests.support.simulated_files import Crash
+from tests.support.staged import Staged
 
 
 def crashed(staged: Staged, until: Any) -> bool:
@@ -280,27 +182,21 @@ def test_an_attempt_whose_disk_fails_is_refused_alone() -> None:
 
 def test_a_sender_that_is_gone_for_long_loses_its_attempt() -> None:
     staged = Staged(orphan_s=10.0)
-    group = Group("app", 0, 0)
-    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
-    producer = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+    producer = staged.open().producer
     producer.send(b"x")
     staged.world.run(lambda: producer.channel.acknowledged == 1)
-    assert len([name for name in staged.files.names(ROOT / "c") if name.endswith(".unsealed")]) == 1
+    assert len(staged.names(".unsealed")) == 1
     staged.world.crash(staged.sender)
     staged.world.pass_time(20)
-    assert not [name for name in staged.files.names(ROOT / "c") if name.endswith(".unsealed")]
+    assert not staged.names(".unsealed")
     assert list(staged.receiver.channels) == ["c"]
 
 
 def test_an_end_that_was_not_heard_is_answered_again_after_a_restart() -> None:
     """The sender asks for a sealed attempt: it is told that it is over, not that it is lost."""
     staged = Staged()
-    group = Group("app", 0, 0)
-    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
-    producer = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
-    producer.send(b"x")
-    producer.channel.finish()
-    while not any(name.endswith(".attempt") for name in staged.files.names(ROOT / "c")):
+    producer = staged.begin([b"x"]).producer
+    while not staged.names(".attempt"):
         staged.world.step()
     assert not producer.channel.terminal
     staged.stop()
