@@ -239,6 +239,8 @@ class SenderServer:
     def statistics(self) -> ServerStatistics[tuple[str, str]]:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
 
+        Attempts at groups are not among them: they are many, and each has a `GroupChannel.statistics` of its own.
+
         It only reads, so that it neither waits for the event loop nor holds it up. From another thread, numbers that
         belong together may be a message apart.
         """
@@ -246,7 +248,7 @@ class SenderServer:
         now = runner.clock()
         # `list` copies a dict in one step, which no other thread can come between.
         peers = list(self._core.peers.values())
-        cores = list(self._core.channels.values())
+        cores = [core for core in list(self._core.channels.values()) if core.group is None]
         known = self._channels
         # One that has just come is not known yet, one that is just over may be known no more.
         channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}

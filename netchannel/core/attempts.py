@@ -115,7 +115,7 @@ class _Write(Job):
         self._digest = digest
         self._chunks = chunks
         self._schema = schema
-        self._error: NetChannelError | None = None
+        self._error = "writing it was interrupted"
 
     def run(self) -> None:
         try:
@@ -132,8 +132,9 @@ class _Write(Job):
                     schema=self._schema,
                     context=self._context(chunk.context),
                 )
+            self._error = ""
         except NetChannelError as error:
-            self._error = error
+            self._error = str(error)
 
     @staticmethod
     def _context(view: memoryview | None) -> bytes:
@@ -143,8 +144,8 @@ class _Write(Job):
         return view.obj if isinstance(view.obj, bytes) else bytes(view)
 
     def done(self, now: float) -> None:
-        if self._error is not None:
-            self._attempt.give_up(str(self._error), now)
+        if self._error:
+            self._attempt.give_up(self._error, now)
         else:
             self._attempt.ended()
 
@@ -170,7 +171,7 @@ class _Seal(Job):
         self._checksum = digest.intdigest()
         self._schema = schema
         self._sealed: SealedAttempt | None = None
-        self._error = ""
+        self._error = "sealing it was interrupted"
 
     def run(self) -> None:
         try:

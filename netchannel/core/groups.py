@@ -6,7 +6,14 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import NetChannelError, PositionLost, ProtocolError, SchemaMismatch, StreamReplaced
+from netchannel.errors import (
+    ChannelBroken,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+    SchemaMismatch,
+    StreamReplaced,
+)
 from netchannel.storage import AttemptKey, StorageFull
 from netchannel.values import FaultPolicy
 
@@ -411,7 +418,8 @@ class _Commit(Job):
         self._client = client
         self._message = message
         self._winners = winners
-        self._error: NetChannelError | None = None
+        # Until it is known that it was done.
+        self._error: NetChannelError | None = ChannelBroken("the commit was interrupted: commit again")
 
     def run(self) -> None:
         message = self._message
@@ -419,6 +427,7 @@ class _Commit(Job):
             self._owner.store.commit(
                 message["application"], message["epoch"], self._winners, end=message["end"]
             )
+            self._error = None
         except NetChannelError as error:
             self._error = error
 

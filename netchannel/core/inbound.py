@@ -85,7 +85,7 @@ class InboundChannel:
         self.fault = fault
         self.on_change: Callable[[], None] = lambda: None
         self.into: str | None = None  # of a staged attempt: the channel that it is for
-        self.disk_bytes: Callable[[], int] = lambda: 0
+        self.disk_bytes: Callable[[], int] = _none
         self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
         self.state = ReceiverState.REGISTERED
         self.since = now
@@ -509,6 +509,11 @@ class InboundChannel:
         if link.reading is full:
             link.reading = not full
             link.touched()
+
+
+def _none() -> int:
+    """The size of files that there are not."""
+    return 0
 
 
 def _sequence(position: Position | int) -> int:

@@ -484,3 +484,20 @@ async def test_many_groups_through_a_line_that_is_cut(
             await client.commit("app", epoch, await asyncio.gather(*attempts), end=epoch == 11)
         assert [bytes(value) async for value in inbox] == list(chain(*values.values()))
         assert proxy.resets
+
+
+async def test_servers_count_channels_and_not_attempts(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-OBS-1: names of attempts would fill whatever keeps metrics by name."""
+    inbox = staged(receiver, tmp_path)
+    outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    await outbox.send(bytes(1000))
+    await outbox.flush()
+    assert sender.statistics().channels == {}
+    assert list(receiver.statistics().channels) == ["c"]
+    assert (outbox.statistics().sent, outbox.statistics().acknowledged) == (1, 1)
+    async with GroupClient(receiver.address, "c") as client:
+        await client.commit("app", 0, [await outbox.seal()])
+    assert inbox.statistics().disk_bytes > 1000
+    assert (outbox.id, outbox.group) == ("c", Group("app", 0, 0))
