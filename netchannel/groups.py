@@ -94,8 +94,10 @@ class Tally(Packer):
         self._note(body, note, self.waiting.get(id(body), self.encoder.rows))
 
     def _note(self, body: Body, note: bytes, rows: int) -> None:
+        digest = xxh3_64()
         for piece in body.pieces if isinstance(body, Scattered) else (body,):
-            self.digest.update(piece)
+            digest.update(piece)
+        self.digest.update(digest.intdigest().to_bytes(8, "little"))
         self.count += 1
         self.row_count += rows
         self.size_in_all += len(body) + len(note)

@@ -102,7 +102,7 @@ class Sealed(NamedTuple):
     """An attempt that is durable at the receiver, as `GroupClient.commit` names it.
 
     It has ``count`` messages with ``rows`` rows (a message of the codec ``bytes`` counts as one) and ``bytes`` bytes;
-    ``checksum`` is XXH3-64 over all their bodies, in order.
+    ``checksum`` is XXH3-64 over those of all their bodies, in order, 8 bytes each (little-endian).
     """
 
     partition: int

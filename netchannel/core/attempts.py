@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from netchannel.errors import NetChannelError
 
@@ -120,8 +120,8 @@ class _Write(Job):
     def run(self) -> None:
         try:
             for chunk in self._chunks:
-                for body in chunk.bodies:
-                    self._digest.update(body)
+                digests = list(map(xxh3_64_intdigest, chunk.bodies))
+                self._digest.update(b"".join([digest.to_bytes(8, "little") for digest in digests]))
                 flags, buffers = packed(chunk)
                 self._file.append(
                     len(chunk.bodies),
@@ -129,6 +129,7 @@ class _Write(Job):
                     timestamp=chunk.timestamp,
                     flags=flags,
                     size=chunk.size,
+                    digest=0 if flags else digests[0],
                     schema=self._schema,
                     context=self._context(chunk.context),
                 )

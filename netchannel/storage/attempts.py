@@ -20,6 +20,7 @@ from .layout import (
     content_name,
     entry_bytes,
     pack_segment_header,
+    padding,
     salt_of,
 )
 from .recovery import log
@@ -91,13 +92,18 @@ class AttemptFile:
         timestamp: int = 0,
         flags: int = 0,
         size: int = 0,
+        digest: int = 0,
         schema: bytes = b"",
         context: bytes = b"",
     ) -> None:
-        """Write ``count`` messages of ``size`` bytes. Raises StorageFull, LogBroken."""
+        """Write ``count`` messages of ``size`` bytes. Raises StorageFull, LogBroken.
+
+        ``digest`` is XXH3-64 of all ``buffers``, if it is known: it need not be computed again.
+        """
         first = 0 if self._tail is None else self._tail.segment.end
         length = sum(map(nbytes, buffers))
-        entry = Entry(RECORD, flags, length, first, first + count, timestamp, size, 0, 0, 0, 0, 0)
+        payload_sum = 0 if padding(length) else digest & 0xFFFFFFFF
+        entry = Entry(RECORD, flags, length, first, first + count, timestamp, size, 0, 0, 0, 0, payload_sum)
         self._bytes += size
         self._write(entry, buffers, schema, context)
 

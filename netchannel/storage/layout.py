@@ -182,12 +182,14 @@ def _seed(offset: int, salt: int) -> int:
 
 
 def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) -> list[Buffer]:
-    """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here."""
+    """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here, if it is 0."""
     pad = _PAD[: padding(entry.length)]
-    digest = xxh3_64()
-    for buffer in (*payload, pad):
-        digest.update(buffer)
-    payload_sum = digest.intdigest() & 0xFFFFFFFF
+    payload_sum = entry.payload_sum
+    if not payload_sum:
+        digest = xxh3_64()
+        for buffer in (*payload, pad):
+            digest.update(buffer)
+        payload_sum = digest.intdigest() & 0xFFFFFFFF
     head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], payload_sum, 0)[:-4]
     return [head + _CRC.pack(zlib.crc32(head, _seed(offset, salt))), *payload, pad]
 
