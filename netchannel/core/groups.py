@@ -43,6 +43,8 @@ WINNER = struct.Struct("<QQQQ16s")
 """An attempt that a commit names: partition, messages, bytes, checksum, and which of the partition's it is."""
 ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
+OVER_LIMIT = 1000
+"""Channels that are over, and still answer whether something was committed."""
 
 
 class Winner(NamedTuple):
@@ -170,6 +172,8 @@ class StagedChannel(Service):
         del core.services[channel.id]
         if not self._awaits_successor:
             core.over[channel.id] = self
+            if len(core.over) > OVER_LIMIT:
+                del core.over[next(iter(core.over))]
         for attempt in list(self._attempts.values()):
             if channel.state is ReceiverState.DETACHED:
                 attempt.channel.detach(now)
@@ -240,9 +244,9 @@ class StagedChannel(Service):
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of all attempts that are not committed."""
-        written = sum(attempt.bytes for attempt in self._attempts.values())
-        return written + sum(sealed.size for sealed, _ in self._sealed.values())
+        """Bytes of all attempts that are not committed; also read by other threads, for statistics."""
+        written = sum(attempt.bytes for attempt in list(self._attempts.values()))
+        return written + sum(sealed.size for sealed, _ in list(self._sealed.values()))
 
     def over_limit(self, attempt: Attempt) -> str:
         """Why ``attempt`` cannot go on, if it cannot."""

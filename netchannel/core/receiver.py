@@ -248,7 +248,8 @@ class ReceiverCore(Core):
             case against:
                 pass
         if against is not None:
-            self.wait(session, channel_id)
+            if request.get("into") is None:
+                self.wait(session, channel_id)
             session.say(
                 "deny", channel=channel_id, request=number, code=against.code, message=against.message[:1000]
             )
