@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .queue import Chunk
 
 
+WRITE_BYTES = 1 << 22
+"""Bytes written by a job: what is written soon after it came may still be in the processor's cache."""
+
+
 class AttemptDecoder:
     """Checks a sender's schema as a channel's own decoder does, and keeps it: nobody reads the messages yet."""
 
@@ -75,7 +79,7 @@ class Attempt(Worker):
         channel = self.channel
         if channel.terminal:
             return _Discard(self, self._file)
-        if chunks := channel.drain():
+        if chunks := channel.drain(WRITE_BYTES):
             self.bytes += sum(chunk.size for chunk in chunks)
             if against := self._owner.over_limit(self):
                 return _GiveUp(self, against)
@@ -119,7 +123,9 @@ class _Write(Job):
 
     def run(self) -> None:
         try:
-            for chunk in self._chunks:
+            self._chunks.reverse()
+            while self._chunks:
+                chunk = self._chunks.pop()  # its memory is free again once it is written
                 digests = list(map(xxh3_64_intdigest, chunk.bodies))
                 self._digest.update(b"".join([digest.to_bytes(8, "little") for digest in digests]))
                 flags, buffers = packed(chunk)

@@ -166,9 +166,9 @@ class InboundChannel:
         self.check_live()
         return False
 
-    def drain(self) -> list[Chunk]:
-        """Take everything that is queued, in the pieces in which it came."""
-        chunks = self.queue.drain()
+    def drain(self, size: int) -> list[Chunk]:
+        """Take what is queued, in the pieces in which it came, until they have ``size`` bytes."""
+        chunks = self.queue.drain(size)
         if self.link is not None and not self.link.reading:
             self._admit()
         return chunks

@@ -117,10 +117,13 @@ class Queue:
             self.cost -= _extra(chunk, self._chunks[0] if self._chunks else None)
         return True
 
-    def drain(self) -> list[Chunk]:
-        """Take all chunks, of which none was begun."""
-        chunks = list(self._chunks)
-        self.clear()
+    def drain(self, size: int) -> list[Chunk]:
+        """Take chunks, of which none was begun, until they have ``size`` bytes."""
+        chunks = []
+        while size > 0 and self.next_chunk():
+            chunks.append(self.chunk)
+            size -= self.chunk.size
+        self.release()
         return chunks
 
     def take(self) -> Item:
