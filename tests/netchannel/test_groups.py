@@ -279,18 +279,6 @@ async def test_dropped_attempts_are_gone(
         assert await client.commit("app", 2, [sealed[2]])
 
 
-async def test_an_attempt_that_nobody_names_is_dropped_in_time(
-    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
-) -> None:
-    staged(receiver, tmp_path, policy={"orphan_s": 0.3})
-    sealed = await write(sender, receiver.address, [b"x"])
-    assert not await no_files(tmp_path)
-    await until_async(lambda: no_files(tmp_path), "the orphan is gone")
-    async with GroupClient(receiver.address, "c") as client:
-        with pytest.raises(AttemptLost):
-            await client.commit("app", 0, [sealed])
-
-
 async def test_too_much_that_is_staged_fails_the_attempt_that_goes_above(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:

@@ -192,6 +192,24 @@ def test_a_sender_that_is_gone_for_long_loses_its_attempt() -> None:
     assert list(staged.receiver.channels) == ["c"]
 
 
+def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
+    staged = Staged(orphan_s=60.0)
+    first = staged.write([b"x"])
+    staged.world.pass_time(40)
+    second = staged.write([b"y"], partition=1)
+    staged.world.pass_time(30)
+    assert len(staged.names(".attempt")) == 1
+    staged.commit(0, [first])
+    assert isinstance(staged.answer(), AttemptLost)
+    # Its time begins anew with the process: nobody knows how long it was away.
+    staged.stop()
+    staged.start()
+    staged.world.pass_time(50)
+    staged.commit(0, [second])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"y"]
+
+
 def test_an_end_that_was_not_heard_is_answered_again_after_a_restart() -> None:
     """The sender asks for a sealed attempt: it is told that it is over, not that it is lost."""
     staged = Staged()
