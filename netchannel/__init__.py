@@ -26,7 +26,8 @@ from .errors import (
     SchemaMismatch,
     StreamReplaced,
 )
-from .process import channel_reader, receiver_server, sender_server
+from .groups import GroupChannel, GroupClient
+from .process import channel_reader, group_client, receiver_server, sender_server
 from .reader import ChannelReader
 from .receiver import ReceiverChannel, ReceiverServer
 from .retaining import RetainedChannel, RetainedSenderChannel
@@ -37,6 +38,7 @@ from .values import (
     ChannelStatistics,
     CloseReport,
     FaultPolicy,
+    Group,
     Heads,
     Located,
     MemberStatistics,
@@ -44,7 +46,9 @@ from .values import (
     PeerStatistics,
     Position,
     RetainPolicy,
+    Sealed,
     ServerStatistics,
+    StagingPolicy,
 )
 
 __all__ = [
@@ -64,6 +68,9 @@ __all__ = [
     "EndOfChannel",
     "EpochRegressed",
     "FaultPolicy",
+    "Group",
+    "GroupChannel",
+    "GroupClient",
     "HandshakeError",
     "Heads",
     "Located",
@@ -81,13 +88,16 @@ __all__ = [
     "RetainedChannel",
     "RetainedSenderChannel",
     "SchemaMismatch",
+    "Sealed",
     "SenderChannel",
     "SenderServer",
     "ServerStatistics",
+    "StagingPolicy",
     "StreamReplaced",
     "Timing",
     "Tls",
     "channel_reader",
+    "group_client",
     "receiver_server",
     "sender_server",
 ]

@@ -13,32 +13,38 @@ from netchannel import reader, services
 from netchannel.errors import EndOfChannel
 from netchannel.faces import (
     ChannelReaderFace,
+    GroupChannelFace,
+    GroupClientFace,
     ReceiverChannelFace,
     ReceiverServerFace,
     RetainedChannelFace,
     SenderChannelFace,
     SenderServerFace,
 )
+from netchannel.groups import SharedGroupClient
 from netchannel.sender import leave
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position, Sealed
 
 __all__ = [
     "ChannelReader",
+    "GroupChannel",
+    "GroupClient",
     "ReceiverChannel",
     "ReceiverServer",
     "RetainedChannel",
     "SenderChannel",
     "SenderServer",
     "channel_reader",
+    "group_client",
     "receiver_server",
     "sender_server",
 ]
@@ -87,6 +93,44 @@ class SenderChannel(SenderChannelFace):
     async def detach(self) -> None:
         """As `netchannel.SenderChannel.detach`."""
         await self._thread.run(self._channel.detach())
+
+
+class GroupChannel(SenderChannel, GroupChannelFace):
+    """`netchannel.GroupChannel`, from any loop."""
+
+    async def seal(self) -> Sealed:
+        """As `netchannel.GroupChannel.seal`."""
+        return await self._thread.run(self._channel.seal())
+
+
+class GroupClient(GroupClientFace):
+    """`netchannel.GroupClient`, from any loop; an async context manager."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def commit(
+        self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False
+    ) -> bool:
+        """As `netchannel.GroupClient.commit`."""
+        return await self._thread.run(self._client.commit(application, epoch, winners, end=end))
+
+    async def drop(self, application: str, epoch: int) -> None:
+        """As `netchannel.GroupClient.drop`."""
+        await self._thread.run(self._client.drop(application, epoch))
+
+    async def last_epoch(self, application: str) -> int | None:
+        """As `netchannel.GroupClient.last_epoch`."""
+        return await self._thread.run(self._client.last_epoch(application))
+
+    def close(self) -> None:
+        """Ask no more: calls that wait raise `ChannelClosed`."""
+        self._thread.call(self._client.close)
 
 
 class ReceiverChannel(ReceiverChannelFace):
@@ -201,10 +245,11 @@ class ChannelReader(ChannelReaderFace):
         await self._thread.run(self._reader.close())
 
 
-class SenderServer(SenderServerFace[SenderChannel]):
+class SenderServer(SenderServerFace[SenderChannel, GroupChannel]):
     """The process-wide `netchannel.SenderServer`."""
 
     face = SenderChannel
+    group_face = GroupChannel
 
 
 class ReceiverServer(ReceiverServerFace[ReceiverChannel]):
@@ -235,6 +280,19 @@ def receiver_server(
         OSError: the address cannot be bound.
     """
     return ReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+
+
+def group_client(
+    to: str,
+    channel_id: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+    fault: FaultPolicy | None = None,
+) -> GroupClient:
+    """A `netchannel.GroupClient` on the process-wide thread, which shares its connection with all others."""
+    thread, client = services.services.client(services.Trust(secret, tls))
+    return GroupClient(thread, thread.call(SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(

@@ -49,9 +49,11 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        runner, self.runner = self.runner, None
+        runner = self.runner
         if runner is None:
             return
+        check_loop(runner.loop)
+        self.runner = None
         for peer in list(self.core.peers.values()):
             for channel in list(peer.channels):
                 channel.close(runner.clock())

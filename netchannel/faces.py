@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from netchannel.retaining import RetainedChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel import receiver, sender
+    from netchannel import groups, receiver, sender
     from netchannel.reader import ChannelReader
     from netchannel.services import ServiceThread
-    from netchannel.values import ChannelStatistics, Heads, Position, ServerStatistics
+    from netchannel.values import ChannelStatistics, Group, Heads, Position, ServerStatistics
 
 Face = TypeVar("Face")
+GroupFace = TypeVar("GroupFace")
 
 
 class SenderChannelFace:
@@ -42,6 +43,25 @@ class SenderChannelFace:
     def statistics(self) -> ChannelStatistics:
         """As `SenderChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
+
+
+class GroupChannelFace(SenderChannelFace):
+    """A `GroupChannel` that lives on ``thread``."""
+
+    _channel: groups.GroupChannel
+
+    @property
+    def group(self) -> Group:
+        """As `GroupChannel.group`."""
+        return self._channel.group
+
+
+class GroupClientFace:
+    """A `GroupClient` on the process-wide client."""
+
+    def __init__(self, thread: ServiceThread, client: groups.SharedGroupClient) -> None:
+        self._thread = thread
+        self._client = client
 
 
 class ReceiverChannelFace:
@@ -116,18 +136,27 @@ class ChannelReaderFace:
         return self._reader.latest
 
 
-class SenderServerFace(Generic[Face]):
-    """The process-wide `SenderServer`; its channels are made by ``face``."""
+class SenderServerFace(Generic[Face, GroupFace]):
+    """The process-wide `SenderServer`; its channels are made by ``face``, those of groups by ``group_face``."""
 
     face: Callable[[ServiceThread, sender.SenderChannel], Face]
+    group_face: Callable[[ServiceThread, groups.GroupChannel], GroupFace]
 
     def __init__(self, thread: ServiceThread, server: sender.SenderServer) -> None:
         self._thread = thread
         self._server = server
 
-    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face:
+    @overload
+    def register_channel(self, channel_id: str, to: str, *, group: Group, **settings: Any) -> GroupFace: ...
+
+    @overload
+    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face: ...
+
+    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face | GroupFace:
         """As `SenderServer.register_channel`."""
-        channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
+        channel: Any = self._thread.call(self._server.register_channel, channel_id, to, **settings)
+        if settings.get("group") is not None:
+            return type(self).group_face(self._thread, channel)
         return type(self).face(self._thread, channel)
 
     def statistics(self) -> ServerStatistics[tuple[str, str]]:

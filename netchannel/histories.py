@@ -10,8 +10,10 @@ from .core.link import Job, Worker
 from .core.stored import StoredHistory, read_state
 from .errors import NetChannelError
 from .storage import RealFiles, SegmentLog
-from .storage.layout import folder_name
+from .storage.faults import NO_SPACE, broken, no_space
+from .storage.layout import SEGMENT_HEADER, folder_name
 from .storage.manifest import MANIFEST
+from .storage.opening import lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +43,20 @@ class Histories:
         self._files = files or RealFiles()
 
     def kept(self) -> History | None:
-        """What another process has left on disk, if it has. Waits for the disk; raises what `SegmentLog.open` does."""
-        directory = self._policy.directory
-        if directory is None:
+        """What another process has left on disk, if it has. Waits for the disk; raises what `SegmentLog.open` does.
+
+        Where nothing is left it is tried whether something can be kept: later nobody would be there to hear of it.
+        """
+        if self._policy.directory is None:
             return None
+        path = Path(self._policy.directory) / folder_name(self._channel_id)
         try:
-            names = self._files.list_directory(Path(directory) / folder_name(self._channel_id))
-        except OSError:
-            return None  # there is none; what else may be wrong shows where it is made
+            lock_folder(self._files, path, self._channel_id).lock.release()
+            names = self._files.list_directory(path)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise no_space(path, SEGMENT_HEADER, error) from error
+            raise broken(path, 0, "opening", error) from error
         return self._open("", 0) if MANIFEST in names else None
 
     def begin(self, stream: str) -> History:

@@ -11,24 +11,27 @@ from netchannel import services
 from netchannel.errors import EndOfChannel
 from netchannel.faces import (
     ChannelReaderFace,
+    GroupChannelFace,
+    GroupClientFace,
     ReceiverChannelFace,
     ReceiverServerFace,
     RetainedChannelFace,
     SenderChannelFace,
     SenderServerFace,
 )
+from netchannel.groups import SharedGroupClient
 from netchannel.reader import ChannelReader
 from netchannel.sender import leave
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position, Sealed
 
 
 class BlockingSenderChannel(SenderChannelFace):
@@ -74,6 +77,42 @@ class BlockingSenderChannel(SenderChannelFace):
     def detach(self) -> None:
         """As `SenderChannel.detach`."""
         self._thread.wait(self._channel.detach())
+
+
+class BlockingGroupChannel(BlockingSenderChannel, GroupChannelFace):
+    """`GroupChannel` for threads without an event loop: the same names, and each call waits for its result."""
+
+    def seal(self) -> Sealed:
+        """As `GroupChannel.seal`."""
+        return self._thread.wait(self._channel.seal())
+
+
+class BlockingGroupClient(GroupClientFace):
+    """`GroupClient` for threads without an event loop; a context manager."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def commit(self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False) -> bool:
+        """As `GroupClient.commit`."""
+        return self._thread.wait(self._client.commit(application, epoch, winners, end=end))
+
+    def drop(self, application: str, epoch: int) -> None:
+        """As `GroupClient.drop`."""
+        self._thread.wait(self._client.drop(application, epoch))
+
+    def last_epoch(self, application: str) -> int | None:
+        """As `GroupClient.last_epoch`."""
+        return self._thread.wait(self._client.last_epoch(application))
+
+    def close(self) -> None:
+        """Ask no more: calls that wait raise `ChannelClosed`."""
+        self._thread.call(self._client.close)
 
 
 class BlockingReceiverChannel(ReceiverChannelFace):
@@ -144,9 +183,9 @@ class BlockingChannelReader(ChannelReaderFace):
         """As `ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
         return self._thread.wait(self._reader.heads_within(beyond, timeout))
 
-    def schema(self) -> pa.Schema | None:
-        """As `ChannelReader.schema`."""
-        return self._thread.wait(self._reader.schema())
+    def schema(self, timeout: float | None = None) -> pa.Schema | None:
+        """As `ChannelReader.schema`; raises TimeoutError after ``timeout`` seconds."""
+        return self._thread.wait(self._reader.schema_within(timeout))
 
     def locate(
         self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
@@ -186,10 +225,11 @@ class BlockingChannelReader(ChannelReaderFace):
         self._thread.wait(self._reader.close())
 
 
-class BlockingSenderServer(SenderServerFace[BlockingSenderChannel]):
+class BlockingSenderServer(SenderServerFace[BlockingSenderChannel, BlockingGroupChannel]):
     """The process-wide `SenderServer`."""
 
     face = BlockingSenderChannel
+    group_face = BlockingGroupChannel
 
 
 class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
@@ -220,6 +260,19 @@ def receiver_server(
         OSError: the address cannot be bound.
     """
     return BlockingReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+
+
+def group_client(
+    to: str,
+    channel_id: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+    fault: FaultPolicy | None = None,
+) -> BlockingGroupClient:
+    """A `GroupClient` on the process-wide thread; all that ask the same receiver share a connection to it."""
+    thread, client = services.services.client(services.Trust(secret, tls))
+    return BlockingGroupClient(thread, thread.call(SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(

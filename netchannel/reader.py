@@ -18,7 +18,7 @@ from .errors import (
 )
 from .identity import node_name
 from .values import Heads, Located, Message, Position, check_kind
-from .waiting import Changes
+from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .values import FaultPolicy
 
 MESSAGE_LIMIT = 1 << 30
+NUMBERS = 1 << 63
+"""Those of messages are below."""
 _DECODERS = 8
 """Streams whose schemas are remembered: readings of the last ones may still be decoded."""
 
@@ -114,7 +116,8 @@ class ChannelReader:
 
     async def close(self) -> None:
         """Read no more; names that it holds can be taken by others once their leases have expired."""
-        if self._entered and self._client.runner is not None:
+        if self._entered and (runner := self._client.runner) is not None:
+            check_loop(runner.loop)
             if self._channel.error is None:
                 self._channel.tell("unwatch", request=self._watch.number)
                 for consumer, holder in self._held.items():
@@ -201,6 +204,11 @@ class ChannelReader:
         async with asyncio.timeout(timeout_s):
             return await self.heads(beyond)
 
+    async def schema_within(self, timeout_s: float | None) -> pa.Schema | None:
+        """`schema`, for threads, which cannot be cancelled. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            return await self.schema()
+
     async def schema(self) -> pa.Schema | None:
         """Wait for the stream's schema; None under ``bytes``."""
         if self._codec == "bytes":
@@ -230,15 +238,18 @@ class ChannelReader:
             found = self._schemas[stream] = make_decoder(self._codec, None)
         return found
 
+    def _check_number(self, number: object) -> None:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBERS:
+            raise NetChannelError(
+                f"channel {self.id!r}: {number!r} is no place: expected a Position, or a number from 0 to {NUMBERS - 1}"
+            )
+
     async def _place(self, place: Position | int) -> tuple[str, int]:
         """The stream that is meant, and the number. Raises StreamReplaced if it is not there any more."""
+        self._check_number(place.sequence if isinstance(place, Position) else place)
         if isinstance(place, Position):
             self._check()
             return place.stream, place.sequence
-        if not isinstance(place, int) or isinstance(place, bool) or place < 0:
-            raise NetChannelError(
-                f"channel {self.id!r}: {place!r} is no place: expected a Position, or a number"
-            )
         heads = await self.heads()
         if not heads.stream:
             raise NetChannelError(f"channel {self.id!r} has no stream: {heads.failure}")
@@ -281,6 +292,7 @@ class ChannelReader:
 
     async def begin(self, first: Position | int, until: int) -> Reading:
         """Ask for a range; `more` waits for it, `decoded` reads it, also on another thread, `cancel` gives it up."""
+        self._check_number(until)
         stream, number = await self._place(first)
         if until < number:
             raise NetChannelError(f"channel {self.id!r}: messages {number} to {until} are no range")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import resource
 import secrets
 import sys
+import uuid
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from .address import parse_address
 from .codec import ArrowDecoder, CodecName, make_decoder
+from .core.groups import StagedChannel
 from .core.keeping import Keeping
 from .core.link import log
 from .core.node import Node
@@ -19,6 +23,7 @@ from .core.timing import Timing
 from .errors import EndOfChannel, NetChannelError
 from .identity import encoded, node_name, wall_us
 from .retaining import RetainedChannel, keep_stream, retained_statistics
+from .storage import StagingStore
 from .tls import Credentials, Tls
 from .transports.ports import DataPorts, parse_data_ports
 from .transports.runner import LinkProtocol, Runner
@@ -33,6 +38,7 @@ from .values import (
     Position,
     RetainPolicy,
     ServerStatistics,
+    StagingPolicy,
     check_channel_id,
     check_kind,
 )
@@ -165,7 +171,7 @@ class ReceiverServer:
             if isinstance(service, Keeping):
                 service.detach(runner.clock())
         for channel in list(self._core.channels.values()):
-            if len(channel.queue) and not channel.explicit:
+            if len(channel.queue) and not (channel.explicit or channel.unsettled):
                 log.warning(
                     "channel %s: left with %d messages acknowledged and not read, from number %d on",
                     channel.id, len(channel.queue), channel.position,
@@ -217,6 +223,7 @@ class ReceiverServer:
         resume_from: Position | int | None = None,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        staging: StagingPolicy | None = None,
         retain: None = None,
     ) -> ReceiverChannel: ...
 
@@ -242,6 +249,7 @@ class ReceiverServer:
         resume_from: Position | int | None = None,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        staging: StagingPolicy | None = None,
         retain: RetainPolicy | None = None,
     ) -> ReceiverChannel | RetainedChannel:
         """Make a channel; returns at once, whether a sender is there or not.
@@ -256,11 +264,17 @@ class ReceiverServer:
                 as it may mean another stream. None starts at the oldest message that is not acknowledged.
             buffer: what is received and not read, at most; above it the sender is held back.
             fault: how long a sender that is away is waited for.
+            staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
+                `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
+                a restart with the same directory it goes on there. Its files are opened here, which waits for the
+                disk for a few milliseconds.
             retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
                 once it is kept.
 
         Raises:
-            ChannelInUse: the id is registered here.
+            ChannelInUse: the id is registered here, or its files are in use by this process or another.
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files of ``staging`` cannot be opened, or hold
+                messages of another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
         runner = self._running()
@@ -274,7 +288,13 @@ class ReceiverServer:
             raise ValueError(
                 f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
             )
+        check_kind("staging", staging, StagingPolicy)
         if retain is not None:
+            if staging is not None:
+                raise ValueError(
+                    f"staging={staging} does not go with retain=: groups are given out here, and not kept for readers; "
+                    f"give one or the other"
+                )
             if resume_from is not None:
                 raise ValueError(
                     f"resume_from={resume_from!r} does not go with retain=: what is kept says where the stream goes on"
@@ -290,23 +310,33 @@ class ReceiverServer:
                 clock=runner.clock,
             )
         decoder = make_decoder(codec, schema)
-        core_channel = self._core.register(
-            check_channel_id(channel_id),
-            codec=codec,
-            decoder=decoder,
-            explicit=ack == "explicit",
-            resume_from=resume_from,
-            buffer=buffer or BufferPolicy(max_bytes=8 << 20),
-            fault=fault or FaultPolicy(),
-            now=runner.clock(),
-        )
+        self._core.check_free(check_channel_id(channel_id))
+        with ExitStack() as undo:
+            if staging is not None:
+                store = _open_store(channel_id, codec, decoder, staging)
+                undo.callback(store.close)
+            core_channel = self._core.register(
+                channel_id,
+                codec=codec,
+                decoder=decoder,
+                explicit=ack == "explicit",
+                resume_from=resume_from,
+                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+                fault=fault or FaultPolicy(),
+                now=runner.clock(),
+            )
+            undo.pop_all()
+        if staging is not None:
+            make = partial(make_decoder, codec, schema)
+            StagedChannel(self._core, core_channel, store, staging, make_decoder=make, now=runner.clock())
         return ReceiverChannel(core_channel, decoder, runner.clock)
 
     def statistics(self) -> ServerStatistics[str]:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
         runner = self._running()
         now = runner.clock()
-        channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
+        cores = [core for core in list(self._core.channels.values()) if core.into is None]
+        channels = {core.id: _statistics(core) for core in cores}
         peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
         peers += [client.statistics(client.asks, now) for client in list(self._core.clients)]
         node = self._core.node
@@ -326,6 +356,19 @@ class ReceiverServer:
                 "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
             )
         return self._runner
+
+
+def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:
+    """The files of a staged channel. Raises SchemaMismatch, too, if what they hold has another schema."""
+    directory = Path(staging.directory)
+    store = StagingStore.open(directory, channel_id, create_stream=lambda: uuid.uuid4().hex, codec=codec)
+    try:
+        if store.state.schema:
+            decoder.learn(store.state.schema)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _most_connections() -> int:
@@ -461,7 +504,15 @@ class ReceiverChannel:
 
     async def ack(self, upto: int) -> None:
         """Everything below number ``upto`` is done; for channels with ``ack="explicit"``."""
-        self._core.ack(upto, self._clock())
+        core = self._core
+        core.ack(upto, self._clock())
+        if core.ended is not None and core.acked >= core.ended:
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until the files of a channel that is over are closed, if it has any: then it can be made again."""
+        while self._core.unsettled:
+            await self._changes.wait()
 
     async def schema(self) -> pa.Schema | None:
         """Wait for the stream's schema, known before its data and on an empty stream; None under ``bytes``."""
@@ -476,10 +527,12 @@ class ReceiverChannel:
     async def close(self, reason: str = "the consumer is done") -> None:
         """No more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
         self._core.close(reason, self._clock())
+        await self._settled()
 
     async def detach(self) -> None:
         """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`."""
         self._core.detach(self._clock())
+        await self._settled()
 
     def statistics(self) -> ChannelStatistics:
         """The channel's counters."""
@@ -498,7 +551,7 @@ def _statistics(core: InboundChannel) -> ChannelStatistics:
         bytes=core.bytes,
         buffered_messages=len(core.queue),
         buffered_bytes=core.queue.bytes,
-        disk_bytes=0,
+        disk_bytes=core.disk_bytes(),
         in_flight=0,
         reconnects=max(0, core.attachments - 1),
         dropped=core.dropped,

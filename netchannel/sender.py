@@ -28,6 +28,7 @@ from .values import (
     ChannelStatistics,
     CloseReport,
     FaultPolicy,
+    Group,
     PeerStatistics,
     RetainPolicy,
     ServerStatistics,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .core.frames import Body
     from .core.outbound import OutboundChannel
     from .core.sender import Peer
+    from .groups import GroupChannel
 
 YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
@@ -130,10 +132,24 @@ class SenderServer:
         *,
         codec: CodecName = "arrow",
         schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        group: Group,
+    ) -> GroupChannel: ...
+
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
         stream: str | None = None,
         replayable: bool = False,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        group: None = None,
     ) -> SenderChannel: ...
 
     @overload
@@ -159,6 +175,7 @@ class SenderServer:
         replayable: bool = False,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
+        group: Group | None = None,
         retain: RetainPolicy | None = None,
     ) -> SenderChannel | RetainedSenderChannel:
         """Make a channel to the receiver at ``to``, its ``address``; returns at once.
@@ -175,6 +192,7 @@ class SenderServer:
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
+            group: what is sent is an attempt at a partition of a staged group, and a `GroupChannel` is returned.
             retain: keep the stream here, for `ChannelReader`s, instead of sending it: on a server that listens.
 
         Raises:
@@ -194,10 +212,10 @@ class SenderServer:
         check_channel_id(channel_id)
         _check_stream(stream)
         if retain is not None:
-            if to is not None or replayable or buffer is not None or fault is not None:
+            if to is not None or replayable or any(each is not None for each in (buffer, fault, group)):
                 raise ValueError(
-                    "retain= keeps the stream here, and to=, buffer=, fault= and replayable= are for streams that are "
-                    "sent: give one or the other"
+                    "retain= keeps the stream here, and to=, buffer=, fault=, group= and replayable= are for streams "
+                    "that are sent: give one or the other"
                 )
             return self._offer(channel_id, codec, schema, retain, stream)
         if to is None:
@@ -210,10 +228,22 @@ class SenderServer:
             raise ValueError(
                 f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
             )
-        opened = open_buffer(policy, channel_id, codec, schema, stream)
+        check_kind("group", group, Group)
+        check_channel_id(channel_id)
+        make: Callable[..., SenderChannel] = SenderChannel
+        if group is None:
+            opened = open_buffer(policy, channel_id, codec, schema, stream)
+        else:
+            from .groups import open_attempt  # which is made of what is here
+
+            if stream is not None or replayable:
+                raise ValueError(
+                    "an attempt of a group is a stream of its own: leave stream= and replayable= away"
+                )
+            opened, wire_id, make = open_attempt(policy, channel_id, codec, schema, group)
         try:
             core_channel = self._core.register(
-                channel_id,
+                channel_id if group is None else wire_id,
                 to,
                 stream=opened.stream,
                 codec=codec,
@@ -228,7 +258,7 @@ class SenderServer:
             opened.close()
             raise
         self._forget_settled()
-        channel = self._channels[core_channel] = SenderChannel(core_channel, opened.encoder, runner.clock)
+        channel = self._channels[core_channel] = make(core_channel, opened.encoder, runner.clock)
         return channel
 
     def _offer(
@@ -250,6 +280,8 @@ class SenderServer:
     def statistics(self) -> ServerStatistics[tuple[str, str]]:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
 
+        Attempts at groups are not among them: they are many, and each has a `GroupChannel.statistics` of its own.
+
         It only reads, so that it neither waits for the event loop nor holds it up. From another thread, numbers that
         belong together may be a message apart.
         """
@@ -257,7 +289,7 @@ class SenderServer:
         now = runner.clock()
         # `list` copies a dict in one step, which no other thread can come between.
         peers = list(self._core.peers.values())
-        cores = list(self._core.channels.values())
+        cores = [core for core in list(self._core.channels.values()) if core.group is None]
         known = self._channels
         # One that has just come is not known yet, one that is just over may be known no more.
         channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}

@@ -1,4 +1,4 @@
-"""The process-wide services, on a background thread with a uvloop of its own: one sender, one receiver, one client.
+"""The process-wide services: a sender, a receiver and clients, on a background thread with a uvloop of its own.
 
 The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
 child closes what it inherited of them and starts anew.

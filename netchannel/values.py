@@ -96,8 +96,8 @@ class RetainPolicy:
     lease_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise ValueError(f"max_bytes is {self.max_bytes}: expected at least 1")
+        if not isinstance(self.max_bytes, int) or self.max_bytes < 1:
+            raise ValueError(f"max_bytes is {self.max_bytes!r}: expected a number of bytes, at least 1")
         if not 0 <= self.lease_s < inf:
             raise ValueError(f"lease_s is {self.lease_s}: expected seconds, 0 or more")
 
@@ -134,6 +134,52 @@ class Located(NamedTuple):
     bytes: int
 
 
+class Group(NamedTuple):
+    """Whose messages a staged attempt has: those of a partition, in an epoch of an application.
+
+    Epochs of an application are committed in their order; a partition may have any number of attempts.
+    """
+
+    application: str
+    epoch: int
+    partition: int
+
+
+class Sealed(NamedTuple):
+    """An attempt that is durable at the receiver, as `GroupClient.commit` names it.
+
+    It has ``count`` messages with ``rows`` rows (a message of the codec ``bytes`` counts as one) and ``bytes`` bytes;
+    ``checksum`` is XXH3-64 over those of all their bodies, in order, 8 bytes each (little-endian).
+    """
+
+    partition: int
+    attempt: str
+    count: int  # type: ignore[assignment]  # not tuple's method
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPolicy:
+    """Where a receiver holds staged attempts, and how much of them.
+
+    ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
+    ``max_staged_bytes`` bounds what is not committed: the attempt that goes above it fails. A sealed attempt that
+    nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    """
+
+    directory: str | PathLike[str]
+    max_staged_bytes: int = 4 << 30
+    orphan_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.max_staged_bytes < 1:
+            raise ValueError(f"max_staged_bytes is {self.max_staged_bytes}: expected at least 1")
+        if not self.orphan_s > 0:
+            raise ValueError(f"orphan_s is {self.orphan_s}: expected seconds, more than 0")
+
+
 class Message(NamedTuple):
     """What ``recv_message`` gives.
 
@@ -166,7 +212,8 @@ class ChannelStatistics:
     ``acknowledged`` is a number of the stream, on both sides: everything below is acknowledged. On a sender ``sent``
     and ``received`` are such numbers too, of what the application has sent and of what the receiver has;
     ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
-    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer.
+    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer,
+    or of groups that a receiver holds and keeps.
     On a receiver ``received`` counts messages off the wire since the channel was registered, and ``buffered_*`` those
     not yet read. ``bytes`` counts message bytes and notes since then, ``reconnects`` attachments after the first,
     ``dropped`` messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the

@@ -24,6 +24,7 @@ from netchannel.errors import (
 
 from .control import FOR_REQUESTS, ControlLink, greeting
 from .link import Core, log, printable
+from .messages import check_sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,8 @@ ERRORS: dict[str, type[NetChannelError]] = {
 """Codes of refusals that are for good, and what they raise; with any other code the question is asked again."""
 
 COMPLAIN_AFTER_S = 5.0
+_ANY_NUMBER = (1 << 63) - 1
+"""Of a question: no other takes more bytes."""
 
 
 class Question:
@@ -152,8 +155,15 @@ class ClientChannel:
         now: float,
         **fields: Any,
     ) -> Question:
-        """Ask until there is an answer. Raises what ended the channel."""
+        """Ask until there is an answer. Raises what ended the channel, and NetChannelError for what cannot be asked.
+
+        Such a question would close the connection, which others use, whenever it is asked again.
+        """
         self.check_live()
+        try:
+            check_sendable({"t": kind, "channel": self.id, "request": _ANY_NUMBER, **fields})
+        except ProtocolError as error:
+            raise NetChannelError(f"channel {self.id!r}: this cannot be asked: {error}") from error
         question = Question(self, kind, fields, answered, failed)
         self.core.enter(question)
         self.questions[question.number] = question

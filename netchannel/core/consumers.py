@@ -79,11 +79,15 @@ class Consumers:
             ConsumerFenced: it was to be renewed, and another holder has had the name since.
             NetChannelError: the name cannot be one, or there are too many.
         """
+        self._check(name, holder)
         consumer = self._known.get(name)
         if consumer is None:
             if renew:
                 raise ConsumerFenced(f"consumer {name!r} is not known any more: somebody has forgotten it")
-            self._check(name, holder)
+            if len(self._known) >= CONSUMERS_LIMIT:
+                raise NetChannelError(
+                    f"the channel has {len(self._known)} consumers already: forget those that are gone"
+                )
             consumer = self._known[name] = Consumer(oldest)
         elif consumer.holder not in ("", holder):
             if renew:
@@ -105,10 +109,6 @@ class Consumers:
                     f"the name {text[:60]!r} of a consumer or its holder has {len(text)} characters: expected 1 to "
                     f"{NAME_LIMIT} that can be printed"
                 )
-        if len(self._known) >= CONSUMERS_LIMIT:
-            raise NetChannelError(
-                f"the channel has {len(self._known)} consumers already: forget those that are gone"
-            )
 
     def acknowledge(self, name: str, holder: str, upto: int) -> Consumer:
         """Everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""

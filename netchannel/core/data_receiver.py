@@ -180,6 +180,9 @@ class ReceiverData(Link):
         self.acknowledging = True
         self.core.touch(self)
 
+    def touched(self) -> None:
+        self.core.touch(self)
+
     def output(self) -> list[Buffer]:
         """What is queued, and the acknowledgements that are due."""
         buffers = super().output()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import index, length_hint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from netchannel.errors import (
     ChannelBroken,
@@ -28,11 +28,32 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy
 
-    from .data_receiver import ReceiverData
     from .keeping import Keeping
     from .queue import Item
     from .receiver import ReceiverControl, ReceiverCore
     from .timers import Timer
+
+
+class Source(Protocol):
+    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
+
+    reading: bool
+    acknowledging: bool
+
+    def send(self, *buffers: Buffer) -> None:
+        """Say something to the sender."""
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+
+    def touched(self) -> None:
+        """``reading`` has changed."""
+
+    def supersede(self) -> None:
+        """Another one has its place."""
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over."""
 
 
 class InboundChannel:
@@ -64,6 +85,9 @@ class InboundChannel:
         self.buffer = buffer
         self.fault = fault
         self.on_change: Callable[[], None] = lambda: None
+        self.into: str | None = None  # of a staged attempt: the channel that it is for
+        self.disk_bytes: Callable[[], int] = _none
+        self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
         self.state = ReceiverState.REGISTERED
         self.since = now
         self.error: NetChannelError | None = None
@@ -85,7 +109,7 @@ class InboundChannel:
         self.waiting = 0  # consumers that wait for a message
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: ReceiverControl | None = None
-        self.link: ReceiverData | None = None
+        self.link: Source | None = None
         self.keeper: Keeping | None = None  # the consumer, where the stream is kept
         self.failure: str | None = (
             None  # what the producer said, where that is kept before it is acknowledged
@@ -146,6 +170,13 @@ class InboundChannel:
             self.core.announce(self.id)  # to a new stream that must not begin before all is read
         self.check_live()
         return False
+
+    def drain(self, size: int) -> list[Chunk]:
+        """Take what is queued, in the pieces in which it came, until they have ``size`` bytes."""
+        chunks = self.queue.drain(size)
+        if self.link is not None and not self.link.reading:
+            self._admit()
+        return chunks
 
     def put_back(self, item: Item) -> None:
         """Undo the last `take`."""
@@ -302,7 +333,13 @@ class InboundChannel:
             self.session.channels.pop(self.id, None)
             self.session = None
 
-    def attach(self, link: ReceiverData, oldest: int, now: float) -> None:
+    def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:
+        """The messages come from ``link`` in this process, and not from a sender."""
+        self.stream, self.holder = stream, holder
+        self._move(ReceiverEvent.GRANT, now)
+        self.attach(link, oldest, now)
+
+    def attach(self, link: Source, oldest: int, now: float) -> None:
         """The token came back on ``link``, from a sender that still has ``oldest``."""
         self.hold(None)
         if self._expiry is not None:
@@ -354,7 +391,7 @@ class InboundChannel:
         if known := self._due(frame.sequence) - frame.sequence:
             bodies, notes = bodies[known:], notes[known:]
         if bodies:
-            self._take_in(bodies, notes, frame)
+            self.take_in(bodies, notes, frame.timestamp)
         else:
             self._touch()
 
@@ -364,7 +401,7 @@ class InboundChannel:
         if frame.items == 0:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
-            self._take_in([frame.payload], [self._part_note], frame)
+            self.take_in([frame.payload], [self._part_note], frame.timestamp)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""
@@ -415,11 +452,11 @@ class InboundChannel:
             )
         return expected
 
-    def _take_in(self, bodies: list[memoryview], notes: list[bytes], frame: Frame) -> None:
+    def take_in(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:
         """Queue the messages that are due."""
         count = len(bodies)
         end = (self.expected or 0) + count
-        chunk = Chunk(bodies, notes, end, frame.timestamp, self.context)
+        chunk = Chunk(bodies, notes, end, timestamp, self.context)
         self.queue.add(chunk)
         self.received += count
         self.bytes += chunk.size
@@ -458,10 +495,16 @@ class InboundChannel:
 
     def maybe_finish(self, now: float) -> None:
         """The end is acknowledged once everything before it is, and it is kept itself, where the stream is."""
-        if self.ended is None or self.acknowledged < self.ended or self.terminal:
+        if self.ended is None or self.acknowledged < self.ended or self.terminal or self.unsettled:
             return
         if self.keeper is None or self.keeper.end_kept:
             self._move(ReceiverEvent.FINISH, now)
+
+    def settle(self, now: float) -> None:
+        """The files are what they should be: the end may be acknowledged."""
+        self.unsettled = False
+        self.maybe_finish(now)
+        self.on_change()
 
     def _touch(self) -> None:
         if self.link is not None and not self.link.acknowledging:
@@ -486,7 +529,12 @@ class InboundChannel:
         full = queue.cost * factor >= self._most_bytes or queue.waiting * factor >= self._most_messages
         if link.reading is full:
             link.reading = not full
-            self.core.touch(link)
+            link.touched()
+
+
+def _none() -> int:
+    """The size of files that there are not."""
+    return 0
 
 
 def _sequence(position: Position | int) -> int:

@@ -62,6 +62,10 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
         "oldest": (int,),
         "head": (int, _Optional),
         "lossy": (bool,),
+        "into": (str, _Optional),
+        "application": (str, _Optional),
+        "epoch": (int, _Optional),
+        "partition": (int, _Optional),
     },
     # receiver to sender
     "ok": {
@@ -151,6 +155,21 @@ def encode(message: Message) -> bytes:
     """The bytes of one message on the wire."""
     payload: bytes = msgpack.packb(message)
     return _PREFIX.pack(len(payload), _check(len(payload)), _checksum(payload)) + payload
+
+
+def check_sendable(message: Message) -> None:
+    """Raise ProtocolError for a message that no peer would take: each that is sent it would close the connection."""
+    try:
+        payload: bytes = msgpack.packb(message)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise ProtocolError(
+            f"a control message {message['t']!r} cannot hold {str(message)[:200]}: {error}"
+        ) from error
+    if len(payload) > MESSAGE_LIMIT:
+        raise ProtocolError(
+            f"a control message {message['t']!r} has {len(payload)} bytes: the limit is {MESSAGE_LIMIT}"
+        )
+    decode(payload)
 
 
 def _check(length: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import (
     ChannelBroken,
@@ -40,6 +40,15 @@ COMPLAIN_AFTER_S = 5.0
 DEFAULT_MEMORY_BYTES = 1 << 26
 
 
+class GroupOf(NamedTuple):
+    """What a staged attempt is for, as its open request says it."""
+
+    into: str
+    application: str
+    epoch: int
+    partition: int
+
+
 class OutboundChannel:
     """One stream to one receiver.
 
@@ -70,6 +79,7 @@ class OutboundChannel:
         self.buffer = buffer
         self.fault = fault
         self.replayable = replayable
+        self.group: GroupOf | None = None  # of a staged attempt
         self.on_change: Callable[[], None] = lambda: None
         self.state = SenderState.REGISTERED
         self.since = now

@@ -122,6 +122,15 @@ class Queue:
             self.cost -= _extra(chunk, self._chunks[0] if self._chunks else None)
         return True
 
+    def drain(self, size: int) -> list[Chunk]:
+        """Take chunks, of which none was begun, until they have ``size`` bytes."""
+        chunks = []
+        while size > 0 and self.next_chunk():
+            chunks.append(self.chunk)
+            size -= self.chunk.size
+        self.release()
+        return chunks
+
     def take(self) -> Item:
         """The next of the messages that are ready."""
         chunk, left = self.chunk, length_hint(self.ready)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import check_channel_id
 
-from .admission import refusal
+from .admission import Refusal, refusal
 from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_READING, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
@@ -16,6 +16,7 @@ from .link import Core
 from .members import MemberControl, Members, in_use
 from .producing import Producing
 from .requests import RequestControl
+from .retained import Retained
 from .serving import ServingData
 from .states import ReceiverState
 from .tombstones import ANY_STREAM, Tombstone, Tombstones
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
 
+    from .groups import StagedChannel
     from .link import Link
     from .messages import Message
     from .node import Node
     from .requests import Service
-    from .retained import Retained
     from .timing import Timing
 
 TOKEN_SIZE = 16
@@ -78,6 +79,8 @@ class ReceiverCore(Core):
         self.channels: dict[str, InboundChannel] = {}
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services: dict[str, Service] = {}  # by channel: what it does for clients
+        self.staged: dict[str, StagedChannel] = {}
+        self.over: dict[str, Service] = {}  # of channels that are over: what was done is still answered
         self.clients: dict[RequestControl, None] = {}
         self.on_client_gone: Callable[[], None] = lambda: None
         self.links: set[Link] = set()
@@ -111,18 +114,13 @@ class ReceiverCore(Core):
 
         Only the ``service`` of the channel, if it has one, registers it.
         """
-        if channel_id in self.channels:
-            raise ChannelInUse(
-                f"channel {channel_id!r} is registered in this process already, with "
-                f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
-            )
-        if self.services.get(channel_id, service) is not service:
+        self.check_free(channel_id)
+        known = self.services.get(channel_id)
+        if isinstance(known, Retained) and known is not service:
             raise ChannelInUse(
                 f"channel {channel_id!r} is kept in this process already: close or detach it first, or choose "
                 f"another id"
             )
-        if (member := self.members.holder(channel_id)) is not None:
-            raise ChannelInUse(in_use(channel_id, member.peer))
         channel = self.channels[channel_id] = InboundChannel(
             self,
             channel_id,
@@ -134,10 +132,21 @@ class ReceiverCore(Core):
             fault=fault,
             now=now,
         )
+        self.over.pop(channel_id, None)
         if self.node is not None:
             self.node.claim(channel)
         self.announce(channel_id)
         return channel
+
+    def check_free(self, channel_id: str) -> None:
+        """Raise ChannelInUse if somebody has the channel at this node."""
+        if channel_id in self.channels:
+            raise ChannelInUse(
+                f"channel {channel_id!r} is registered in this process already, with "
+                f"{self.channels[channel_id].holder or 'no sender yet'}: close it first, or choose another id"
+            )
+        if (member := self.members.holder(channel_id)) is not None:
+            raise ChannelInUse(in_use(channel_id, member.peer))
 
     def make_way(self, channel_id: str, now: float) -> None:
         """A stream that is over, and served here, gives way to a new one."""
@@ -178,7 +187,7 @@ class ReceiverCore(Core):
                 reason = "failed"
             tombstone = Tombstone(channel.expected or 0, reason, message)
             self._bury(channel.id, channel.stream or ANY_STREAM, tombstone, now)
-        if self.node is not None:
+        if self.node is not None and channel.into is None:
             self.node.release(channel.id)
 
     def _bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
@@ -270,32 +279,66 @@ class ReceiverCore(Core):
         channel_id, stream, number = request["channel"], request["stream"], request["request"]
         tombstone = self.tombstones.find(channel_id, stream)
         if tombstone is not None:
-            session.say(
-                "finished",
-                channel=channel_id,
-                request=number,
-                count=tombstone.messages,
-                reason=tombstone.reason,
-                message=tombstone.message,
-            )
+            self._finished(session, request, tombstone)
             return
-        channel = self.channels.get(channel_id)
-        if channel is None and (member := self.members.holder(channel_id)) is not None:
+        target = channel_id if request.get("into") is None else request["into"]
+        channel = self.channels.get(target)
+        if channel is None and (member := self.members.holder(target)) is not None:
             session.say("elsewhere", channel=channel_id, request=number, port=member.port)
             return
         if channel is None:
-            self.wait(session, channel_id)
-            text = f"channel {channel_id!r} is not registered there"
+            self.wait(session, target)
+            text = f"channel {target!r} is not registered there"
+            if target in self.over:
+                text = f"{text} any more: its last stream has ended; register it there again for a new one"
+            if (service := self.services.get(target)) is not None and service.broken is not None:
+                text = f"{text} any more: {service.broken}"[:1000]
             session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
             return
-        against = refusal(channel, session, request, now)
+        against: Refusal | None
+        match self._wanted(channel, request, now):
+            case Tombstone() as tombstone:
+                self._finished(session, request, tombstone)
+                return
+            case InboundChannel() as channel:
+                against = refusal(channel, session, request, now)
+            case against:
+                pass
         if against is not None:
-            self.wait(session, channel_id)
+            if request.get("into") is None:
+                self.wait(session, channel_id)
             session.say(
                 "deny", channel=channel_id, request=number, code=against.code, message=against.message[:1000]
             )
             return
         self._grant(channel, session, request, now)
+
+    def _finished(self, session: ReceiverControl, request: Message, tombstone: Tombstone) -> None:
+        session.say(
+            "finished",
+            channel=request["channel"],
+            request=request["request"],
+            count=tombstone.messages,
+            reason=tombstone.reason,
+            message=tombstone.message,
+        )
+
+    def _wanted(
+        self, channel: InboundChannel, request: Message, now: float
+    ) -> InboundChannel | Refusal | Tombstone:
+        """What a sender means: ``channel``, or a channel for an attempt that may be committed into it."""
+        staged = self.staged.get(channel.id)
+        if request.get("into") is None:
+            if staged is None and channel.into is None:
+                return channel
+            text = f"channel {channel.id!r} takes groups only: register it with group=Group(...)"
+            return Refusal("policy", text)
+        if staged is None:
+            text = (
+                f"channel {channel.id!r} takes no groups: register it there with staging=StagingPolicy(...)"
+            )
+            return Refusal("policy", text)
+        return staged.open(request, now)
 
     def _grant(self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float) -> None:
         port = None
@@ -366,9 +409,19 @@ class ReceiverControl(AcceptedControl):
             check_channel_id(message["channel"])
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        if message.get("into") is not None:
+            self._check_group(message)
         if not message["stream"]:
             raise ProtocolError(f"{self.peer} asks for a channel with a stream without identity")
         self._receiver.requested(self, message, now)
+
+    def _check_group(self, message: Message) -> None:
+        try:
+            check_channel_id(message["into"])
+        except NetChannelError as error:
+            raise ProtocolError(f"{self.peer} sends a group to a channel that cannot be: {error}") from error
+        if not message.get("application") or message.get("epoch") is None or message.get("partition") is None:
+            raise ProtocolError(f"{self.peer} sends to {message['into']!r}, and does not say of which group")
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class Service(ABC):
-    """What a channel of this receiver does for clients, beside what it does for its consumer."""
+    """What a channel of this receiver does for clients, beside what it does for its consumer.
+
+    ``broken``: why it takes nothing more, though it is served.
+    """
+
+    broken: NetChannelError | None = None
 
     @abstractmethod
     def asked(self, client: RequestControl, message: Message, now: float) -> bool:
@@ -52,7 +57,7 @@ class RequestControl(AcceptedControl):
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
         core = self._receiver
-        service = core.services.get(channel_id)
+        service = core.services.get(channel_id) or core.over.get(channel_id)
         if service is not None:
             self._asked[service] = None
             if not service.asked(self, message, now):

@@ -17,6 +17,7 @@ from netchannel.values import Heads
 
 from .consumers import Consumers
 from .disk import NO_DESCRIPTORS
+from .link import log, printable
 from .requests import Service
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ class Retained(Service):
         self.codec = codec
         self.policy = policy
         self.history: History | None = None
-        self.broken: NetChannelError | None = None
         self.consumers = Consumers(policy.lease_s)
         self.is_left = False
         self.settled = False  # it is left, and its files are closed
@@ -146,15 +146,20 @@ class Retained(Service):
     def kept(self, now: float) -> None:
         """The history has changed."""
         if self.history is not None and self.history.error is not None and self.broken is None:
-            self.broken = self.history.error
+            self._break(self.history.error)
         self.push(now)
         self.on_change()
 
     def fail(self, error: NetChannelError, now: float) -> None:
         """Nothing more will be kept; what is there can be read."""
         if self.broken is None:
-            self.broken = error
+            self._break(error)
             self.kept(now)
+
+    def _break(self, error: NetChannelError) -> None:
+        self.broken = error
+        if isinstance(error, ChannelBroken):  # whoever keeps a stream may never look
+            log.warning("channel %s keeps nothing more: %s", self.id, printable(str(error)))
 
     def push(self, now: float) -> None:
         """Tell who watches, once per turn of the loop at most."""
@@ -224,7 +229,9 @@ class Retained(Service):
         self._tell(client, watch, self.heads)
 
     def _no_stream(self, client: RequestControl, message: Message) -> None:
-        """The client asks again when there is one."""
+        """The client asks again when there is one. Raises ChannelBroken if there will be none."""
+        if self.broken is not None:
+            raise ChannelBroken(f"channel {self.id!r} has no stream: {self.broken}")
         self.core.wait(client, self.id)
         client.deny(message, "empty", f"channel {self.id!r} has no stream yet")
 

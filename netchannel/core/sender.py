@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.errors import (
+    AttemptLost,
+    ChannelClosedByPeer,
     ChannelInUse,
+    EpochRegressed,
     HandshakeError,
     NetChannelError,
     PositionLost,
@@ -32,6 +35,9 @@ PERMANENT: dict[str, type[NetChannelError]] = {
     "codec": SchemaMismatch,
     "schema": SchemaMismatch,
     "policy": HandshakeError,
+    "attempt": AttemptLost,
+    "regressed": EpochRegressed,
+    "ended": ChannelClosedByPeer,
 }
 """Codes of refusals that asking again cannot change, and what they raise."""
 
@@ -175,6 +181,7 @@ class Peer:
             oldest=channel.acknowledged,
             head=channel.offered if channel.placed else None,
             lossy=channel.buffer.when_full == "drop_oldest",
+            **({} if channel.group is None else channel.group._asdict()),
         )
 
     def established(self, now: float) -> None:
@@ -212,6 +219,14 @@ class Peer:
     def ask_the_node(self, channel: OutboundChannel, now: float) -> None:
         """Ask again where ``channel`` was registered to: it may be with another process there by now."""
         self.core.move(channel, self.node, now).reopen(channel, now)
+
+    def ready(self, channel_id: str, now: float) -> None:
+        """The receiver has it now: ask again, also for attempts that are for it."""
+        own = self.channels.get(channel_id)
+        attempts = [each for each in self.channels.values() if each.group and each.group.into == channel_id]
+        for channel in attempts if own is None else [own]:
+            if channel.state is SenderState.DENIED:
+                self.open(channel, now)
 
     def sent_on(self, channel: OutboundChannel, port: int, now: float) -> None:
         """The receiver says that the process at ``port`` of its host has ``channel``: ask there, at once.
@@ -296,13 +311,12 @@ class SenderControl(ControlLink):
         self._owner.established(now)
 
     def told(self, message: Message, now: float) -> None:
+        if message["t"] == "ready":
+            self._owner.ready(message["channel"], now)
+            return
         channel = self._owner.channels.get(message.get("channel", ""))
         if channel is None:
             return  # it ended while the answer was on its way
-        if message["t"] == "ready":
-            if channel.state is SenderState.DENIED:
-                self._owner.open(channel, now)
-            return
         if message.get("request") != channel.request or channel.state is not SenderState.REQUESTED:
             return  # an answer to an earlier attempt
         match message["t"]:

@@ -1,4 +1,4 @@
-"""Bytes on disk: the durable log of a channel, in files that last or in temporary ones.
+"""Bytes on disk: the durable log of a channel, in files that last or in temporary ones; what a staged one holds.
 
 Synchronous, and knows bytes only: what a record's payload means is the caller's affair. The format is described in
 `netchannel.storage.layout`.
@@ -7,13 +7,17 @@ Synchronous, and knows bytes only: what a record's payload means is the caller's
 from __future__ import annotations
 
 from .aside import file_content, replace_file
+from .attempts import AttemptFile, AttemptKey, SealedAttempt
 from .faults import LogBroken, LogDamaged, StorageFull
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .log import SegmentLog
 from .segment import Ending, LogRecord, Outline
+from .staging import StagingStore
 from .temporary import TemporaryFiles, spill_directory
 
 __all__ = [
+    "AttemptFile",
+    "AttemptKey",
     "Buffer",
     "Ending",
     "File",
@@ -24,7 +28,9 @@ __all__ = [
     "LogRecord",
     "Outline",
     "RealFiles",
+    "SealedAttempt",
     "SegmentLog",
+    "StagingStore",
     "StorageFull",
     "TemporaryFiles",
     "file_content",

@@ -49,6 +49,33 @@ crash that kept any part of what was not synced in any order, and is cut off at 
 What is valid there is written again, in place, and synced before it counts: after a sync that failed it can be read
 from the kernel's cache, and may not be on the disk. That relies on disks to leave a sector old or new, which here is
 the same.
+
+**A staged channel**'s folder (`staging`) has a lock, a manifest, whose codec begins with ``staged``, marks, and::
+
+    journal                        what was committed; written anew under another name, synced, renamed
+    <name>.attempt                 a sealed attempt
+    <name>.unsealed                an attempt that is being written; removed when the folder is opened
+    journal.new                    left by a crash while the journal was written anew
+
+An attempt's file is a segment with base 0, in numbers of its own. What stands for a stream there is the JSON list of
+application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name. ``flags`` of a
+RECORD say how its messages are packed (`netchannel.core.staged_records`). The last entry is an END: its payload is
+the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the schema. The
+file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn.
+
+The journal is a header as that of a segment, with a generation in the place of the base, one more with each time that
+it is written anew, and entries, each with JSON as its payload and synced before anybody hears of it:
+
+* 16, STATE, the first: ``stream``, ``epochs`` (the last committed one of each application), ``head`` (the number of
+  the next message), ``acknowledged``, ``ended``, ``schema`` (base64) and ``parts``: for each attempt that holds
+  anything that is not acknowledged, in order, its first number in the channel, application, epoch, partition,
+  attempt, count, size and checksum.
+* 17, COMMIT: ``application``, ``epoch``, ``end`` and ``attempts``, in order: partition, attempt, count, size and
+  checksum; ``schema`` with the first one that has any. The messages have the numbers that follow.
+
+In marks, ``base`` is the journal's generation, which ``offset`` and ``acknowledged`` belong to. A mark is synced
+before files are deleted of which all is acknowledged, so that one that is missing otherwise is damage. What is wrong
+with the journal behind its STATE, a mark and the ``durable`` of its entries is cut off, as that of a segment is.
 """
 
 from __future__ import annotations
@@ -76,6 +103,9 @@ SEGMENT_HEADER = 40
 ENTRY_HEADER = 88
 ENTRY_MAGIC = struct.pack("<I", 0x7A3C9E15)
 SUFFIX = ".segment"
+JOURNAL = "journal"
+SEALED, UNSEALED = ".attempt", ".unsealed"
+"""How the files of attempts end: the name changes once the contents are on the disk."""
 
 _SEGMENT = struct.Struct("<8sQ16sII")
 _SEGMENT_MAGIC = b"NCSEGMT1"
@@ -152,12 +182,14 @@ def _seed(offset: int, salt: int) -> int:
 
 
 def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) -> list[Buffer]:
-    """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here."""
+    """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here, if it is 0."""
     pad = _PAD[: padding(entry.length)]
-    digest = xxh3_64()
-    for buffer in (*payload, pad):
-        digest.update(buffer)
-    payload_sum = digest.intdigest() & 0xFFFFFFFF
+    payload_sum = entry.payload_sum
+    if not payload_sum:
+        digest = xxh3_64()
+        for buffer in (*payload, pad):
+            digest.update(buffer)
+        payload_sum = digest.intdigest() & 0xFFFFFFFF
     head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], payload_sum, 0)[:-4]
     return [head + _CRC.pack(zlib.crc32(head, _seed(offset, salt))), *payload, pad]
 

@@ -98,7 +98,7 @@ class Marks:
         self._file: File = files.open(self._path) if known else files.create(self._path)
         if self._file.size() < _SIZE:
             write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
-        self._counter, self.last = max((self._read(slot) for slot in _SLOTS), default=(0, Mark()))
+        self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
 
     def _read(self, slot: int) -> tuple[int, Mark]:
         data = read_all(self._file, _MARK.size + _CRC.size, slot)
@@ -113,13 +113,19 @@ class Marks:
         if mark == self.last or self._failed:
             return
         self._counter += 1
-        body = _MARK.pack(self._counter, *mark)
+        self.last = mark
+        self._slot = self._other_slot()
+        self._put(self._slot)
+
+    def _other_slot(self) -> int:
+        return _SLOTS[self._slot == _SLOTS[0]]
+
+    def _put(self, slot: int) -> None:
+        body = _MARK.pack(self._counter, *self.last)
         try:
-            write_all(self._file, [body + _CRC.pack(zlib.crc32(body, self._salt))], _SLOTS[self._counter % 2])
+            write_all(self._file, [body + _CRC.pack(zlib.crc32(body, self._salt))], slot)
         except OSError as error:
             self._fail(error)
-        else:
-            self.last = mark
 
     def settle(self, mark: Mark) -> bool:
         """Write ``mark`` and make it durable; whether that worked."""
@@ -145,3 +151,33 @@ class Marks:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class SettledMarks(Marks):
+    """Marks of which the last one that was settled stays whole until the next one is."""
+
+    def __init__(self, files: FileSystem, folder: Path, stream: str) -> None:
+        super().__init__(files, folder, stream)
+        if self._counter:
+            # The same bytes in the same place: after a sync that failed they can be read from the kernel's cache,
+            # and may not be on the disk.
+            self._put(self._slot)
+            self.sync()
+
+    def write(self, mark: Mark) -> None:
+        """Write, not synced, beside the one that is settled."""
+        if mark != self.last:
+            self._write(mark)
+
+    def settle(self, mark: Mark) -> bool:
+        """Write ``mark`` and make it durable, also one that was written before; whether that worked."""
+        self._write(mark)
+        self.sync()
+        self._slot = self._other_slot()
+        return not self._failed
+
+    def _write(self, mark: Mark) -> None:
+        if not self._failed:
+            self._counter += 1
+            self.last = mark
+            self._put(self._other_slot())

@@ -9,8 +9,8 @@ from netchannel.errors import ChannelInUse, SchemaMismatch
 
 from .faults import damaged
 from .files import Locked
-from .layout import SUFFIX
-from .manifest import DISCARDED, LOCK, MANIFEST, MARKS, Manifest, read_manifest, write_manifest
+from .layout import JOURNAL, SEALED, SUFFIX
+from .manifest import DISCARDED, LOCK, MANIFEST, Manifest, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +50,8 @@ def claim(folder: Folder, channel_id: str, codec: str, create_stream: Callable[[
     if MANIFEST not in names:
         if DISCARDED in names:
             _remove_contents(files, path)
-        elif any(name.endswith(SUFFIX) for name in names):
-            raise damaged(path / MANIFEST, 0, "it is missing, and there are segments")
+        elif any(name.endswith((SUFFIX, SEALED)) or name == JOURNAL for name in names):
+            raise damaged(path / MANIFEST, 0, "it is missing, and there are messages")
         manifest = Manifest(channel_id, create_stream(), codec)
         write_manifest(files, path, manifest)
         return manifest
@@ -82,7 +82,7 @@ def discard(folder: Folder) -> None:
 
 def _remove_contents(files: FileSystem, path: Path) -> None:
     for name in files.list_directory(path):
-        if name.endswith(SUFFIX) or name == MARKS:
+        if name not in (LOCK, DISCARDED):
             files.unlink(path / name)
     # What says that they are to go must go after them.
     files.sync_directory(path)

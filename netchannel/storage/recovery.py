@@ -121,7 +121,7 @@ class _Recovery:
                 return
             # The header is known without reading it, and so is what the entries' checksums start from.
             salt = salt_of(pack_segment_header(base, self._stream))
-            proven = max(proven, _durable(file, salt, file.size()))
+            proven = max(proven, durable_upto(file, salt, file.size()))
         finally:
             file.close()
         if proven:
@@ -136,7 +136,7 @@ class _Recovery:
 
     def _last(self, file: File, segment: Segment, proven: int) -> Segment:
         size = file.size()
-        proven = max(proven, _durable(file, segment.salt, size))
+        proven = max(proven, durable_upto(file, segment.salt, size))
         self._read(file, segment, size, proven)
         if segment.size < proven:
             raise damaged(
@@ -150,20 +150,12 @@ class _Recovery:
             )  # fmt: skip
             file.truncate(segment.size)
         if segment.size > proven:
-            self._write_again(file, proven, segment.size)
+            write_again(file, proven, segment.size)
         # Always: an opener before us may have been stopped between its cut and its sync.
         # Names are durable already: `claim` synced the directory.
         file.fdatasync()
         segment.durable = segment.size
         return segment
-
-    def _write_again(self, file: File, start: int, stop: int) -> None:
-        """Let the next sync write what nothing proves to be durable.
-
-        After a sync that failed it can be read from the kernel's cache, and would never be written.
-        """
-        for offset in range(start, stop, _CHUNK):
-            write_all(file, [read_all(file, min(_CHUNK, stop - offset), offset)], offset)
 
     def _read(self, file: File, segment: Segment, size: int, proven: int) -> Segment:
         """Index the entries. Payloads are checked from ``proven`` on, and the first bad one ends the segment."""
@@ -194,7 +186,16 @@ class _Recovery:
             self.result.ending = Ending(segment.end, message)
 
 
-def _durable(file: File, salt: int, size: int) -> int:
+def write_again(file: File, start: int, stop: int) -> None:
+    """Let the next sync write what nothing proves to be durable.
+
+    After a sync that failed it can be read from the kernel's cache, and would never be written.
+    """
+    for offset in range(start, stop, _CHUNK):
+        write_all(file, [read_all(file, min(_CHUNK, stop - offset), offset)], offset)
+
+
+def durable_upto(file: File, salt: int, size: int) -> int:
     """How far the entries of a segment say that it was durable, those after a damaged place too."""
     durable, offset = 0, SEGMENT_HEADER
     while offset < size:

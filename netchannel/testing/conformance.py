@@ -9,10 +9,13 @@ from .ends import Ends
 from .establishing import Establishing
 from .outages import Outages
 from .replay import Replay
+from .staged import StagedGroups
 
 
 # pytest runs what comes last here first: the simplest test that fails says most.
-class ChannelConformance(Replay, Outages, Ends, Backpressure, Delivery, Establishing, Connections):
+class ChannelConformance(
+    StagedGroups, Replay, Outages, Ends, Backpressure, Delivery, Establishing, Connections
+):
     """All that a transport has to do: its connections one by one, then channels over them.
 
     Derive a class whose name begins with ``Test``, and override the fixture ``address``. A test that takes longer

@@ -197,6 +197,7 @@ class Runner:
         for link in dirty:
             if link.adapter is not None:
                 self._apply(link.adapter)
+        self.check_done()
 
     def _hurry(self, link: Link) -> None:
         if link.adapter is not None:

@@ -107,7 +107,13 @@ def _signature(node: ast.AST) -> str:
     return f"{decorators} {kind}{node.name}({ast.unparse(node.args)}) -> {returns}"
 
 
-_MADE_BY_REGISTERING = {"SenderChannel", "ReceiverChannel", "RetainedChannel", "RetainedSenderChannel"}
+_MADE_BY_REGISTERING = {
+    "SenderChannel",
+    "GroupChannel",
+    "ReceiverChannel",
+    "RetainedChannel",
+    "RetainedSenderChannel",
+}
 _PUBLIC = {
     name: getattr(module, name)
     for module in (netchannel, netchannel.transports, netchannel.testing)
@@ -159,7 +165,10 @@ def test_every_parameter_has_its_line(name: str) -> None:
     assert set(described) <= set(wanted)
 
 
-@pytest.mark.parametrize("name", ["SenderChannel", "ReceiverChannel", "RetainedChannel", "ChannelReader"])
+@pytest.mark.parametrize(
+    "name",
+    ["SenderChannel", "GroupChannel", "GroupClient", "ReceiverChannel", "RetainedChannel", "ChannelReader"],
+)
 def test_every_member_of_a_channel_has_its_line(name: str) -> None:
     rows = {text for row in table(API, name) for text in re.findall(r"`(\w+)`", row[0])}
     members = {member for member in _members(_stubs()[name]) if not member.startswith("_")}

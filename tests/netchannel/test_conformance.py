@@ -25,6 +25,7 @@ from netchannel.testing import (
     establishing,
     outages,
     replay,
+    staged,
     suite,
 )
 from netchannel.testing.channels import pair
@@ -92,7 +93,7 @@ class TestMember(ChannelConformance):
         monkeypatch.setattr(
             Member, "sockets", (f"unix:{tmp_path}/{n}" for n in itertools.count()), raising=False
         )
-        for module in [backpressure, delivery, ends, establishing, outages, replay, suite]:
+        for module in [backpressure, delivery, ends, establishing, outages, replay, staged, suite]:
             monkeypatch.setattr(module, "ReceiverServer", Member)
 
     async def test_many_channels_share_one_control_connection(self, address: str) -> None:
@@ -236,6 +237,7 @@ KIT = """
     CH-CTL-1 CH-CTL-2 CH-CTL-3 CH-CTL-4 CH-CTL-5 CH-DATA-1 CH-DUR-1 CH-END-1 CH-END-2 CH-END-3 CH-END-4
     CH-END-5 CH-END-6 CH-END-7 CH-END-8 CH-END-9 CH-NOTE-1 CH-OBS-1 CH-REG-1 CH-REG-2 CH-REG-3
     CH-REG-4 CH-REG-5 CH-REP-1 CH-REP-2 CH-REP-3 CH-REP-4 CH-REP-5 CH-SEC-1 CH-SEQ-1 CH-SEQ-2 CH-SEQ-3
+    CH-STG-1 CH-STG-2 CH-STG-3
 """
 
 

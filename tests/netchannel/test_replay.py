@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -433,3 +434,79 @@ async def test_a_schema_that_is_too_large_for_heads_is_read() -> None:
             found = await reader.schema()
             assert found.equals(schema, check_metadata=True)
             assert [each.num_rows async for each in reader.read(0, 1)] == [3]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda reader: reader.locate(0, max_rows=1 << 64),
+        lambda reader: reader.locate(0, max_rows=1.5),
+        lambda reader: reader.locate(1 << 64),
+        lambda reader: reader.locate(Position("x" * 5000, 0)),
+        lambda reader: reader.locate(Position("here", -1)),
+        lambda reader: reader.begin(0, 1 << 64),
+        lambda reader: reader.begin(0, 2.0),
+        lambda reader: reader.begin(Position("here", 1 << 64), 1 << 64),
+        lambda reader: reader.begin(Position("\ud800", 0), 1),
+        lambda reader: reader.hold("x" * 5000),
+        lambda reader: reader.hold("me", holder="\ud800"),
+        lambda reader: reader.hold("known", holder="x" * 300),
+        lambda reader: reader.ack("known", 1 << 64),
+        lambda reader: reader.forget(None),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_and_harms_nobody(ask: Any) -> None:
+    """A question that no peer takes is not asked: again and again it would close the connection of all others."""
+    async with ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+        await outbox.send_many([b"a", b"b"])
+        async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+            await reader.heads(beyond=1)
+            await reader.hold("known")
+            before = reader._channel.peer.control
+            with pytest.raises(NetChannelError, match=r"number|asked|characters"):
+                await ask(reader)
+            assert [bytes(message) async for message in reader.read(0, 2)] == [b"a", b"b"]
+            assert reader._channel.peer.control is before  # no connection was lost meanwhile
+            assert len(reader._channel.questions) == 1  # the watch
+
+
+async def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    """Who keeps a stream may never look again: what is wrong is said where the channel is registered."""
+    (tmp_path / "file").touch()
+    async with ReceiverServer("127.0.0.1:0") as receiver, SenderServer("127.0.0.1:0") as sender:
+        for server in (receiver, sender):
+            with pytest.raises(ChannelBroken, match=r"opening .*file"):
+                server.register_channel("c", retain=RetainPolicy(directory=tmp_path / "file"))
+        receiver.register_channel("c", retain=RetainPolicy(directory=tmp_path / "fine"))
+
+
+async def test_a_directory_that_goes_away_is_told_to_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner by a warning, the sender by the refusal, clients by an error: nobody waits without a reason."""
+    async with ReceiverServer("127.0.0.1:0", timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(directory=tmp_path / "d"))
+        shutil.rmtree(tmp_path / "d")
+        (tmp_path / "d").touch()
+        outbox = sender.register_channel(
+            "c", to=receiver.address, codec="bytes", fault=FaultPolicy(retry=0.5)
+        )
+        await outbox.send(b"a")
+        with pytest.raises(ChannelBroken, match="not registered there any more: opening"):
+            await outbox.flush()
+        assert "channel c keeps nothing more: opening" in caplog.text
+        async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+            with pytest.raises(ChannelBroken, match="channel 'c' has no stream: opening"):
+                await reader.hold("me")
+
+
+async def test_a_reader_is_closed_on_its_own_loop() -> None:
+    """From elsewhere it is refused, and goes on."""
+    async with ReceiverServer("127.0.0.1:0") as receiver:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        async with ChannelReader(receiver.address, "c", codec="bytes") as reader:
+            with pytest.raises(NetChannelError, match="another event loop"):
+                await asyncio.to_thread(lambda: asyncio.run(reader.close()))
+            await reader.hold("me")

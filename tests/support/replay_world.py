@@ -149,7 +149,7 @@ class Play:
         draw = self.draw
         self.world = PlayWorld(seed, chunk=draw.choice([200, 5_000, 1 << 17]))
         self.files = SimulatedFiles(
-            seed, capacity=max(2 * PACK_LIMIT, 2 * len(self.body(13))) if small_disk else None
+            seed, capacity=max(PACK_LIMIT, len(self.body(13))) if small_disk else None
         )
         self.disk = draw.random() < 0.7 or small_disk
         self.policy = RetainPolicy(

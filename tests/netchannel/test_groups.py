@@ -1,0 +1,524 @@
+"""Staged groups over real connections: held back, committed whole and once, and found again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from xxhash import xxh3_64_intdigest
+
+import netchannel
+from netchannel import (
+    AttemptLost,
+    BufferPolicy,
+    ChannelClosed,
+    ChannelClosedByPeer,
+    EndOfChannel,
+    EpochRegressed,
+    Group,
+    GroupClient,
+    HandshakeError,
+    NetChannelError,
+    PositionLost,
+    ReceiverServer,
+    RetainPolicy,
+    SchemaMismatch,
+    Sealed,
+    SenderServer,
+    StagingPolicy,
+    StreamReplaced,
+)
+from tests.support.chaos import ChaosProxy
+from tests.support.waiting import until_async
+
+
+async def write(
+    sender: SenderServer, to: str, values: list[bytes], *, epoch: int = 0, partition: int = 0
+) -> Sealed:
+    """An attempt with ``values``, sealed."""
+    outbox = sender.register_channel("c", to, codec="bytes", group=Group("app", epoch, partition))
+    await outbox.send_many(values)
+    return await outbox.seal()
+
+
+def staged(receiver: ReceiverServer, directory: Path, **settings: Any) -> netchannel.ReceiverChannel:
+    policy = StagingPolicy(directory, **settings.pop("policy", {}))
+    return receiver.register_channel("c", codec="bytes", staging=policy, **settings)
+
+
+async def read(inbox: netchannel.ReceiverChannel, count: int) -> list[tuple[int, bytes]]:
+    messages = [await inbox.recv_message() for _ in range(count)]
+    return [(message.sequence, bytes(message.batch)) for message in messages]
+
+
+async def nothing_to_read(inbox: netchannel.ReceiverChannel) -> bool:
+    """All that is committed has been given out, and there is nothing."""
+    try:
+        async with asyncio.timeout(0.05):
+            await inbox.recv()
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_group_is_invisible_until_its_commit_and_then_whole_in_partition_order(
+    sender: SenderServer, address: str, tmp_path: Path
+) -> None:
+    """CH-STG-1."""
+    async with ReceiverServer(address) as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path)
+        winners = [
+            await write(
+                sender, receiver.address, [b"%d.%d" % (partition, i) for i in range(3)], partition=partition
+            )
+            for partition in (2, 0, 1)
+        ]
+        assert await nothing_to_read(inbox)
+        assert await client.commit("app", 0, winners)
+        assert await read(inbox, 9) == [(n, b"%d.%d" % divmod(n, 3)) for n in range(9)]
+        assert await nothing_to_read(inbox)
+        assert await client.commit("app", 1, [await write(sender, receiver.address, [b"next"], epoch=1)])
+        assert await read(inbox, 1) == [(9, b"next")]
+
+
+async def test_an_epoch_is_committed_once_and_none_below_it(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-STG-2."""
+    inbox = staged(receiver, tmp_path)
+    async with GroupClient(receiver.address, "c") as client:
+        assert await client.last_epoch("app") is None
+        winners = [await write(sender, receiver.address, [b"x"], epoch=5)]
+        assert await client.commit("app", 5, winners) is True
+        assert await client.commit("app", 5, winners) is False
+        with pytest.raises(EpochRegressed, match=r"epoch 4 .* below epoch 5"):
+            await client.commit("app", 4, [])
+        assert await client.last_epoch("app") == 5
+        assert await client.commit("another", 4, []) is True
+    assert await read(inbox, 1) == [(0, b"x")]
+    assert await nothing_to_read(inbox)
+
+
+async def test_the_end_comes_with_its_group_and_another_stream_after_it(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    inbox = staged(receiver, tmp_path)
+    async with GroupClient(receiver.address, "c") as client:
+        await client.commit("app", 0, [await write(sender, receiver.address, [b"x"])], end=True)
+        with pytest.raises(ChannelClosed, match="has ended"):
+            await client.commit("app", 1, [])
+        assert [bytes(value) async for value in inbox] == [b"x"]
+        with pytest.raises(EndOfChannel):
+            await inbox.recv()
+        assert await client.commit("app", 0, []) is False
+        again = staged(receiver, tmp_path)
+        assert again.stream != inbox.stream
+        assert await client.commit("app", 0, []) is False
+        await client.commit("app", 1, [await write(sender, receiver.address, [b"y"], epoch=1)])
+        assert await read(again, 1) == [(0, b"y")]
+
+
+async def test_what_is_acknowledged_is_deleted_and_a_restart_goes_on_there(
+    sender: SenderServer, tmp_path: Path
+) -> None:
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        for epoch in range(3):
+            await client.commit(
+                "app", epoch, [await write(sender, receiver.address, [b"%d" % epoch] * 2, epoch=epoch)]
+            )
+        assert len(await read(inbox, 6)) == 6
+        await inbox.ack(3)
+        stream = inbox.stream
+    folder = next(tmp_path.iterdir())
+    assert len(list(folder.glob("*.attempt"))) == 2
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        assert inbox.stream == stream
+        assert await client.last_epoch("app") == 2
+        assert await read(inbox, 3) == [(3, b"1"), (4, b"2"), (5, b"2")]
+
+
+async def test_batches_come_as_they_were_sent(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    schema = pa.schema({"n": pa.int64(), "word": pa.dictionary(pa.int32(), pa.string())})
+    inbox = receiver.register_channel("c", staging=StagingPolicy(tmp_path))
+    sent = []
+    winners = []
+    for partition in range(2):
+        outbox = sender.register_channel("c", receiver.address, group=Group("app", 1, partition))
+        for size in (1, 10, 200_000):
+            words = pa.array([f"{partition} {n % 3}" for n in range(size)]).dictionary_encode()
+            batch = pa.record_batch([pa.array(range(size)), words], schema=schema)
+            sent.append(batch)
+            await outbox.send(batch, b"note %d" % size)
+        winners.append(await outbox.seal())
+    assert [(each.count, each.rows) for each in winners] == [(3, 200_011)] * 2
+    async with GroupClient(receiver.address, "c") as client:
+        await client.commit("app", 1, winners, end=True)
+    got = []
+    for batch in sent:
+        message = await inbox.recv_message()
+        assert message.note == b"note %d" % batch.num_rows
+        got.append(message.batch)
+    assert got == sent
+    with pytest.raises(EndOfChannel):
+        await inbox.recv()
+    assert await inbox.schema() == schema
+
+
+# -- what is never published
+
+
+async def test_an_attempt_that_is_not_sealed_is_never_published(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-STG-3: aborted, closed, left; and its file is gone."""
+    inbox = staged(receiver, tmp_path)
+    async with GroupClient(receiver.address, "c") as client:
+        channels = [
+            sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, partition))
+            for partition in range(2)
+        ]
+        for channel in channels:
+            await channel.send(b"x")
+            await channel.flush()
+        await channels[0].abort("the task failed")
+        await channels[1].close()
+        async with SenderServer() as other:
+            left = other.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 2))
+            await left.send(b"x")
+            await left.flush()
+        for channel in (*channels, left):
+            forged = Sealed(channel.group.partition, channel.stream, 1, 1, 1, 0)
+            with pytest.raises(AttemptLost, match="not here, or not sealed"):
+                await client.commit("app", 0, [forged])
+        await until_async(lambda: no_files(tmp_path), "the files are gone")
+        assert await client.last_epoch("app") is None
+    assert await nothing_to_read(inbox)
+
+
+async def no_files(directory: Path) -> bool:
+    return not [*directory.glob("*/*.unsealed"), *directory.glob("*/*.attempt")]
+
+
+async def test_a_commit_takes_an_attempt_as_it_was_sealed_or_not_at_all(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-STG-3: another count, size or checksum is another attempt."""
+    inbox = staged(receiver, tmp_path)
+    async with GroupClient(receiver.address, "c") as client:
+        sealed = await write(sender, receiver.address, [b"one", b"two"])
+        sums = [xxh3_64_intdigest(body).to_bytes(8, "little") for body in (b"one", b"two")]
+        assert sealed.checksum == xxh3_64_intdigest(b"".join(sums))
+        for other in (
+            sealed._replace(count=1),
+            sealed._replace(bytes=5),
+            sealed._replace(checksum=7),
+        ):
+            with pytest.raises(AttemptLost, match="has 2 messages of 6 bytes"):
+                await client.commit("app", 0, [other])
+        for other in (sealed._replace(partition=1), sealed._replace(attempt="00" * 16)):
+            with pytest.raises(AttemptLost, match="not here"):
+                await client.commit("app", 0, [other])
+        with pytest.raises(AttemptLost):
+            await client.commit("app", 1, [sealed])
+        with pytest.raises(ValueError, match="two attempts for partition 0"):
+            await client.commit("app", 0, [sealed, sealed])
+        assert await client.commit("app", 0, [sealed])
+    assert await read(inbox, 2) == [(0, b"one"), (1, b"two")]
+
+
+async def test_two_attempts_at_a_partition_never_mix(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-STG-3: sent at the same time; the loser is dropped, and its sender told."""
+    inbox = staged(receiver, tmp_path)
+    channels = [
+        sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+        for _ in range(3)
+    ]
+    for number in range(200):
+        for index, channel in enumerate(channels):
+            await channel.send(b"%d %d" % (index, number))
+    sealed = [await channel.seal() for channel in channels[:2]]
+    async with GroupClient(receiver.address, "c") as client:
+        await client.commit("app", 0, [sealed[1]])
+        with pytest.raises(ChannelClosedByPeer, match=r"epoch 0 .* is committed without this attempt"):
+            await channels[2].seal()
+        late = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+        with pytest.raises(EpochRegressed, match="epoch 0 is committed"):
+            await late.seal()
+        with pytest.raises(AttemptLost):
+            await client.commit("app", 1, [sealed[0]])
+    assert [value for _, value in await read(inbox, 200)] == [b"1 %d" % number for number in range(200)]
+    assert await nothing_to_read(inbox)
+
+
+async def test_dropped_attempts_are_gone(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    staged(receiver, tmp_path)
+    async with GroupClient(receiver.address, "c") as client:
+        sealed = [await write(sender, receiver.address, [b"x"], epoch=epoch) for epoch in range(3)]
+        writing = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 1, 1))
+        await writing.send(b"y")
+        await writing.flush()
+        await client.drop("app", 1)
+        assert len(list(tmp_path.glob("*/*.attempt"))) == 1
+        with pytest.raises(ChannelClosedByPeer, match="was dropped"):
+            await writing.seal()
+        for epoch in range(2):
+            with pytest.raises(AttemptLost):
+                await client.commit("app", epoch, [sealed[epoch]])
+        assert await client.commit("app", 2, [sealed[2]])
+
+
+async def test_too_much_that_is_staged_fails_the_attempt_that_goes_above(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 1000})
+    async with GroupClient(receiver.address, "c") as client:
+        first = await write(sender, receiver.address, [bytes(600)])
+        outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 1))
+        await outbox.send(bytes(500))
+        with pytest.raises(ChannelClosedByPeer, match=r"1100 bytes are staged, and max_staged_bytes is 1000"):
+            await outbox.seal()
+        await client.commit("app", 0, [first])
+        second = await write(sender, receiver.address, [bytes(1000)], epoch=1)
+        await client.commit("app", 1, [second])
+    assert len(await read(inbox, 2)) == 2
+
+
+# -- restarts
+
+
+async def test_a_sealed_attempt_survives_a_restart_and_another_does_not(
+    sender: SenderServer, free_address: str, tmp_path: Path
+) -> None:
+    """CH-STG-3."""
+    async with ReceiverServer(free_address) as receiver:
+        staged(receiver, tmp_path)
+        sealed = await write(sender, free_address, [b"x"])
+        writing = sender.register_channel("c", free_address, codec="bytes", group=Group("app", 0, 1))
+        await writing.send(b"y")
+        await writing.flush()
+    async with ReceiverServer(free_address) as receiver, GroupClient(free_address, "c") as client:
+        inbox = staged(receiver, tmp_path)
+        with pytest.raises(
+            AttemptLost, match="1 messages of the attempt were taken by a receiver that has been"
+        ):
+            await writing.seal()
+        assert await client.commit("app", 0, [sealed])
+        assert await read(inbox, 1) == [(0, b"x")]
+
+
+async def test_resuming_within_what_is_kept(sender: SenderServer, tmp_path: Path) -> None:
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        for epoch in range(2):
+            values = [b"%d" % epoch] * 3
+            await client.commit("app", epoch, [await write(sender, receiver.address, values, epoch=epoch)])
+        await read(inbox, 6)
+        await inbox.ack(4)
+        position = inbox.position
+        assert position is not None
+        await inbox.detach()
+        again = staged(receiver, tmp_path, ack="explicit", resume_from=position._replace(sequence=3))
+        assert await read(again, 3) == [(3, b"1"), (4, b"1"), (5, b"1")]
+        await again.detach()
+        for wrong, error, match in (
+            (position._replace(sequence=2), PositionLost, "oldest message that is kept is 3"),
+            (position._replace(sequence=7), StreamReplaced, "only 6 messages were committed"),
+            (position._replace(stream="another"), StreamReplaced, "'another'"),
+        ):
+            lost = staged(receiver, tmp_path, ack="explicit", resume_from=wrong)
+            with pytest.raises(error, match=match):
+                await lost.recv()
+            await lost.detach()
+        assert await read(staged(receiver, tmp_path, ack="explicit"), 2) == [(4, b"1"), (5, b"1")]
+
+
+async def test_a_consumer_that_closes_wants_no_more(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    inbox = staged(receiver, tmp_path)
+    writing = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    await writing.send(b"y")
+    await writing.flush()
+    await inbox.close("enough")
+    with pytest.raises(ChannelClosedByPeer, match="enough"):
+        await writing.seal()
+    async with GroupClient(receiver.address, "c") as client:
+        with pytest.raises(ChannelClosed, match="enough"):
+            await client.commit("app", 0, [])
+        assert not list(tmp_path.iterdir())
+        staged(receiver, tmp_path)
+        assert await client.commit("app", 0, [])
+
+
+# -- what does not go together
+
+
+async def test_groups_and_ordinary_streams_are_told_apart(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    staged(receiver, tmp_path)
+    receiver.register_channel("ordinary", codec="bytes")
+    outbox = sender.register_channel("c", receiver.address, codec="bytes")
+    with pytest.raises(HandshakeError, match="takes groups only"):
+        await outbox.close()
+    group = sender.register_channel("ordinary", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    with pytest.raises(HandshakeError, match="takes no groups"):
+        await group.seal()
+    async with GroupClient(receiver.address, "ordinary") as client:
+        with pytest.raises(NetChannelError, match="takes no groups"):
+            await client.commit("app", 0, [])
+
+
+async def test_settings_that_make_no_sense_are_refused(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    group, to = Group("app", 0, 0), receiver.address
+    for settings in (
+        {"stream": "s"},
+        {"replayable": True},
+        {"buffer": BufferPolicy(directory=tmp_path)},
+        {"buffer": BufferPolicy(when_full="drop_oldest")},
+    ):
+        with pytest.raises(ValueError, match="attempt"):
+            sender.register_channel("c", to, group=group, **settings)  # type: ignore[call-overload]  # on purpose
+    for bad in (Group("", 0, 0), Group("app", -1, 0), Group("app", 0, 1 << 63)):
+        with pytest.raises(ValueError, match="expected"):
+            sender.register_channel("c", to, group=bad)
+    for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}):
+        with pytest.raises(ValueError, match="expected"):
+            StagingPolicy(tmp_path, **policy)  # type: ignore[arg-type]  # of both kinds
+    channel = sender.register_channel("c", to, group=group)
+    with pytest.raises(NetChannelError, match="cannot be left to a successor"):
+        await channel.detach()
+    client = GroupClient(to, "c")
+    with pytest.raises(ChannelClosed, match="not running"):
+        await client.last_epoch("app")
+
+
+async def test_a_channel_is_staged_or_kept(receiver: ReceiverServer, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not go with retain="):
+        receiver.register_channel("c", staging=StagingPolicy(tmp_path), retain=RetainPolicy())  # type: ignore[call-overload]  # on purpose
+
+
+async def test_attempts_of_another_schema_are_refused_by_the_commit(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    inbox = receiver.register_channel("c", staging=StagingPolicy(tmp_path))
+    batches = [pa.record_batch({"n": [1]}), pa.record_batch({"word": ["x"]})]
+    winners = []
+    for partition, batch in enumerate(batches):
+        outbox = sender.register_channel("c", receiver.address, group=Group("app", 0, partition))
+        await outbox.send(batch)
+        winners.append(await outbox.seal())
+    async with GroupClient(receiver.address, "c") as client:
+        with pytest.raises(SchemaMismatch):
+            await client.commit("app", 0, winners)
+        await client.commit("app", 0, winners[:1])
+    assert await inbox.recv() == batches[0]
+    outbox = sender.register_channel("c", receiver.address, group=Group("app", 1, 0))
+    await outbox.send(batches[1])
+    async with GroupClient(receiver.address, "c") as client:
+        with pytest.raises(SchemaMismatch):
+            await client.commit("app", 1, [await outbox.seal()])
+
+
+async def test_the_tally_is_of_what_was_taken(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """Also where calls wait for room together, and one is cancelled."""
+    staged(receiver, tmp_path, buffer=BufferPolicy(max_bytes=1000))
+    outbox = sender.register_channel(
+        "c", receiver.address, codec="bytes", group=Group("app", 0, 0), buffer=BufferPolicy(max_messages=2)
+    )
+    tasks = [asyncio.create_task(outbox.send(b"%03d" % number)) for number in range(50)]
+    await asyncio.sleep(0)
+    tasks[30].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    sealed = await outbox.seal()
+    assert sealed == await outbox.seal()
+    assert sealed.count == outbox.position
+    assert sealed.bytes == 3 * sealed.count
+    async with GroupClient(receiver.address, "c") as client:
+        assert await client.commit("app", 0, [sealed])
+
+
+async def test_many_groups_through_a_line_that_is_cut(
+    chaos: Callable[[str], ChaosProxy], tmp_path: Path
+) -> None:
+    """CH-STG-1: whole, in order, once."""
+    values = {
+        (epoch, partition): [b"%d %d %d" % (epoch, partition, i) + bytes(200) for i in range(50)]
+        for epoch in range(12)
+        for partition in range(2)
+    }
+    async with (
+        ReceiverServer() as receiver,
+        chaos(receiver.address) as proxy,
+        SenderServer() as sender,
+        GroupClient(proxy.address, "c") as client,
+    ):
+        inbox = staged(receiver, tmp_path)
+        for epoch in range(12):
+            attempts = (
+                write(sender, proxy.address, values[epoch, partition], epoch=epoch, partition=partition)
+                for partition in range(2)
+            )
+            await client.commit("app", epoch, await asyncio.gather(*attempts), end=epoch == 11)
+        assert [bytes(value) async for value in inbox] == list(chain(*values.values()))
+        assert proxy.resets
+
+
+async def test_servers_count_channels_and_not_attempts(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-OBS-1: names of attempts would fill whatever keeps metrics by name."""
+    inbox = staged(receiver, tmp_path)
+    outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    await outbox.send(bytes(1000))
+    await outbox.flush()
+    assert sender.statistics().channels == {}
+    assert list(receiver.statistics().channels) == ["c"]
+    assert (outbox.statistics().sent, outbox.statistics().acknowledged) == (1, 1)
+    async with GroupClient(receiver.address, "c") as client:
+        await client.commit("app", 0, [await outbox.seal()])
+    assert inbox.statistics().disk_bytes > 1000
+    assert (outbox.id, outbox.group) == ("c", Group("app", 0, 0))
+
+
+async def test_a_commit_that_cannot_be_said_is_refused_and_harms_nobody(
+    receiver: ReceiverServer, sender: SenderServer, tmp_path: Path
+) -> None:
+    """What no receiver takes is not asked: again and again it would close the connection."""
+    receiver.register_channel("c", codec="bytes", staging=StagingPolicy(tmp_path))
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes", group=Group("app", 0, 0))
+    sealed = await outbox.seal()
+    async with GroupClient(receiver.address, "c") as client:
+        for wrong in (
+            [sealed._replace(attempt="zz")],
+            [sealed._replace(attempt=sealed.attempt + "00")],
+            [sealed._replace(partition=-1)],
+            [sealed._replace(checksum=1 << 64)],
+            ["not sealed"],
+        ):
+            with pytest.raises((ValueError, TypeError), match=r"expected what seal\(\) has returned"):
+                await client.commit("app", 0, wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="names 90000 attempts, the limit is 80000"):
+            await client.commit("app", 0, [sealed._replace(partition=n) for n in range(90_000)])
+        with pytest.raises(ValueError, match="the epoch of a group is True"):
+            await client.commit("app", True, [sealed])
+        with pytest.raises(NetChannelError, match="'end' of a control message 'commit' holds 'no'"):
+            await client.commit("app", 0, [sealed], end="no")  # type: ignore[arg-type]
+        assert await client.commit("app", 0, [sealed])

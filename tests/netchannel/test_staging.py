@@ -1,0 +1,264 @@
+"""The files of a staged channel against a model, over disks that crash, fill up, fail and forget."""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from netchannel.errors import ChannelClosed, ChannelInUse, PositionLost, SchemaMismatch
+from netchannel.storage import AttemptKey, LogBroken, LogDamaged, StagingStore
+from netchannel.storage.journal import Journal
+from netchannel.storage.manifest import SettledMarks
+from netchannel.storage.tail import Tail
+from tests.support.simulated_files import SimulatedFiles
+from tests.support.staging_model import (
+    FOLDER,
+    STEPS,
+    Record,
+    World,
+    contents,
+    drawn_records,
+    drawn_steps,
+    opened,
+    put,
+    written,
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.lists(st.sampled_from(STEPS), max_size=40))
+def test_after_any_crash_a_commit_is_there_whole_or_not_at_all(seed: int, steps: list[str]) -> None:
+    """CH-STG-4: and what was answered is there."""
+    world = World(seed)
+    world.run(steps)
+    world.run(["kill", "crash"])
+
+
+@pytest.mark.parametrize("start", range(0, 2000, 250))
+def test_the_same_holds_in_longer_stories(start: int) -> None:
+    """CH-STG-4."""
+    _run_stories(range(start, start + 250))
+
+
+# -- negative controls
+
+
+def _unsynced_attempts(patch: Any) -> None:
+    patch.setattr(Tail, "sync", lambda self: None)
+
+
+def _unsynced_journal(patch: Any) -> None:
+    append = Journal.append
+
+    def careless(self: Journal, kind: int, fields: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Tail, "sync", lambda self: None)
+            append(self, kind, fields)
+
+    patch.setattr(Journal, "append", careless)
+
+
+def _unnamed_attempts(patch: Any) -> None:
+    patch.setattr(SimulatedFiles, "sync_directory", lambda self, path: None)
+
+
+def _unsettled_marks(patch: Any) -> None:
+    def careless(self: SettledMarks, mark: Any) -> bool:
+        self.write(mark)
+        return True
+
+    patch.setattr(SettledMarks, "settle", careless)
+
+
+@pytest.mark.parametrize(
+    "careless", [_unsynced_attempts, _unsynced_journal, _unnamed_attempts, _unsettled_marks]
+)
+def test_the_model_notices_what_is_left_out(careless: Callable[[Any], None]) -> None:
+    """CH-STG-4: each of these syncs is needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        careless(patch)
+        with pytest.raises((AssertionError, LogDamaged)):
+            _run_stories(range(1000))
+
+
+def _run_stories(seeds: range) -> None:
+    for seed in seeds:
+        world = World(seed)
+        world.run(drawn_steps(Random(seed)))
+        world.run(["kill", "crash"])
+
+
+# -- damage
+
+
+def _filled(files: SimulatedFiles) -> tuple[StagingStore, list[tuple[int, Record]]]:
+    """Two groups of two attempts, and one that is not committed."""
+    random, store = Random(1), opened(files)
+    committed: list[tuple[int, Record]] = []
+    head = 0
+    for epoch in range(2):
+        winners = []
+        for partition in range(2):
+            records = drawn_records(random) or [(1, b"x", b"")]
+            winners.append(written(store, AttemptKey("a", epoch, partition, f"{epoch}{partition}"), records))
+            for record in records:
+                committed.append((head, record))
+                head += record[0]
+        store.commit("a", epoch, winners, end=False)
+    written(store, AttemptKey("a", 2, 0, "held"), [(1, b"held", b"")])
+    return store, committed
+
+
+def test_a_flipped_byte_is_an_error_with_its_file_and_never_other_data() -> None:
+    """CH-STG-3, for every byte of every file; of an attempt that is not committed, it is given up."""
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    store.close()
+    files.kill()
+    assert contents(opened(copy.deepcopy(files))) == committed
+    for name in files.names(FOLDER):
+        for offset in range(len(files.bytes_of(FOLDER / name))):
+            flipped = copy.deepcopy(files)
+            flipped.flip(FOLDER / name, offset, 1 << offset % 8)
+            found = _outcome(flipped)
+            if isinstance(found, LogDamaged):
+                assert name in found.path
+                assert found.path in str(found)
+            else:
+                assert found[:2] == (committed, {"a": 1})
+                assert found[2] in (["held"], [])
+
+
+def _outcome(
+    files: SimulatedFiles,
+) -> LogDamaged | tuple[list[tuple[int, Record]], dict[str, int], list[str]]:
+    try:
+        store = opened(files)
+        return contents(store), store.state.epochs, [sealed.key.attempt for sealed in store.found]
+    except LogDamaged as error:
+        return error
+
+
+def test_a_missing_file_is_an_error_that_names_it() -> None:
+    for suffix in (".attempt", "journal", "manifest"):
+        files = SimulatedFiles()
+        store, _ = _filled(files)
+        paths = {part.sealed.path.name for part in store.state.parts}
+        store.close()
+        files.kill()
+        name = next(
+            name for name in files.names(FOLDER) if name.endswith(suffix) and name not in paths - {min(paths)}
+        )
+        if suffix == ".attempt":
+            name = min(paths)
+        files.unlink(FOLDER / name)
+        with pytest.raises(LogDamaged, match=name):
+            opened(files)
+
+
+# -- what it does
+
+
+def test_an_attempt_that_is_not_sealed_is_gone_after_a_restart() -> None:
+    """CH-STG-3."""
+    files = SimulatedFiles()
+    store = opened(files)
+    file = store.attempt(AttemptKey("a", 0, 0, "torn"))
+    put(file, [(2, b"some", b"")])
+    assert any(name.endswith(".unsealed") for name in files.names(FOLDER))
+    files.kill()
+    assert opened(files).found == []
+    assert not any(name.endswith(".unsealed") for name in files.names(FOLDER))
+
+
+def test_what_is_acknowledged_is_deleted_attempt_by_attempt() -> None:
+    files = SimulatedFiles()
+    store, _committed = _filled(files)
+    parts = store.state.parts
+    for part in parts:
+        store.acknowledge(part.end - 1)
+        assert part.sealed.path.name in files.names(FOLDER)
+        store.acknowledge(part.end)
+        assert part.sealed.path.name not in files.names(FOLDER)
+        assert store.oldest == part.end
+    with pytest.raises(PositionLost, match=f"starts at {store.state.head}"):
+        contents(store)
+    assert store.disk_bytes == 0
+    files.power_on()
+    assert opened(files).acknowledged == store.state.head
+
+
+def test_the_journal_stays_small() -> None:
+    files = SimulatedFiles()
+    store = opened(files)
+    for epoch in range(3000):
+        winners = [written(store, AttemptKey("a", epoch, 0, str(epoch)), [(1, b"x", b"")])]
+        store.commit("a", epoch, winners, end=False)
+        store.acknowledge(epoch)
+    assert len(files.bytes_of(FOLDER / "journal")) < 1 << 17
+    files.power_on()
+    store = opened(files)
+    assert store.state.head == 3000
+    assert len(store.state.parts) <= 2
+
+
+def test_a_full_disk_refuses_a_commit_and_nothing_has_changed() -> None:
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    (held,) = [AttemptKey("a", 2, 0, "held")]
+    sealed = written(store, held._replace(attempt="another"), [(1, b"y", b"")])
+    files.capacity = 0
+    with pytest.raises(Exception, match="no space is left"):
+        store.commit("a", 2, [sealed], end=False)
+    assert contents(store) == committed
+    files.capacity = None
+    store.commit("a", 2, [sealed], end=False)
+    assert contents(store)[:-1] == committed
+
+
+def test_after_a_sync_that_failed_nothing_is_promised() -> None:
+    files = SimulatedFiles()
+    store, _ = _filled(files)
+    files.fail("fdatasync", errno.EIO)
+    with pytest.raises(LogBroken, match="journal"):
+        store.commit("a", 2, [], end=False)
+    with pytest.raises(LogBroken):
+        store.commit("a", 3, [], end=False)
+
+
+def test_it_belongs_to_one_and_to_its_codec(tmp_path: Path) -> None:
+    store = StagingStore.open(tmp_path, "c", create_stream=lambda: "s", codec="bytes")
+    with pytest.raises(ChannelInUse, match="in use by process"):
+        StagingStore.open(tmp_path, "c", create_stream=lambda: "s", codec="bytes")
+    store.close()
+    with pytest.raises(ChannelClosed):
+        store.commit("a", 0, [], end=False)
+    with pytest.raises(SchemaMismatch, match="'staged bytes', not 'staged arrow'"):
+        StagingStore.open(tmp_path, "c", create_stream=lambda: "s", codec="arrow")
+
+
+def test_all_of_it_is_discarded_or_nothing() -> None:
+    outcomes = set()
+    for seed in range(20):
+        for crash_at in range(20):
+            files = SimulatedFiles(seed)
+            store, committed = _filled(files)
+            files.crash_at = crash_at
+            try:
+                store.discard()
+            except BaseException:  # noqa: BLE001 - the crash is none of Exception's
+                files.power_on()
+            files.crash_at = None
+            store = opened(files, lambda: "another")
+            left = (store.stream, contents(store))
+            assert left in (("stream", committed), ("another", []))
+            outcomes.add(store.stream)
+    assert outcomes == {"stream", "another"}
