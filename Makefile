@@ -13,10 +13,10 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench help setup demo test simulate soak lint format lock proto clean
+.PHONY: bench bench-spark help setup demo test simulate soak soak-spark lint format lock proto clean
 
 help:  ## Say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(ALL_READY)  ## Install everything, Spark and the developers' tools included
 
@@ -26,9 +26,12 @@ demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	@echo
 	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
 
+JOBS ?= 3
+
 test: lint  ## Lint, check types and imports, and run all tests
 	@$(BIN)/python examples/flights/prepare.py
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not spark"
+	$(BIN)/python -m pytest -m spark
 
 SEEDS ?= 2000
 FIRST ?= 0
@@ -42,11 +45,21 @@ SEED ?=
 soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, as drawn from SEED if it is given
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+TRIGGERS ?= 2000
+KILLS ?= 20
+
+soak-spark: $(ALL_READY)  ## Run a query of Spark through TRIGGERS=2000 and KILLS=20, faults drawn from SEED if it is given
+	$(BIN)/python -m tests.soak_spark --triggers $(TRIGGERS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
 QUICK ?=
 
 bench: $(ALL_READY)  ## Measure netchannel beside its peers; QUICK=1 for a first look
 	@$(INSTALL) --editable '.[bench]'
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
+
+bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
+	@$(INSTALL) --editable '.[bench]'
+	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
 	$(BIN)/ruff check

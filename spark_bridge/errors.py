@@ -6,12 +6,26 @@
     ├── NotInTask          no Spark task runs here, or one whose worker is not known
     ├── ChannelTemplate    the channel's name is no template, or does not tell partitions apart
     ├── InputIncomplete    Spark failed before the partition was complete
-    └── SchemaConflict     a batch cannot be given the declared schema without a loss
+    ├── SchemaConflict     a batch cannot be given the declared schema without a loss
+    ├── OptionError        an option of the data source is unknown, of a wrong type, or missing
+    ├── DataLost           what a query was to read is not kept any more
+    ├── CheckpointReplaced another checkpoint than the one that has written under this name
+    └── UnsupportedSpark   this version or mode of Spark cannot do it
 """
 
 from __future__ import annotations
 
-__all__ = ["ChannelTemplate", "InputIncomplete", "NotInTask", "SchemaConflict", "SparkBridgeError"]
+__all__ = [
+    "ChannelTemplate",
+    "CheckpointReplaced",
+    "DataLost",
+    "InputIncomplete",
+    "NotInTask",
+    "OptionError",
+    "SchemaConflict",
+    "SparkBridgeError",
+    "UnsupportedSpark",
+]
 
 
 class SparkBridgeError(Exception):
@@ -32,3 +46,19 @@ class InputIncomplete(SparkBridgeError):
 
 class SchemaConflict(SparkBridgeError):
     """A batch has not the columns or the types of the declared schema."""
+
+
+class OptionError(SparkBridgeError):
+    """An option of the data source is unknown, has a value of a wrong type, or is missing."""
+
+
+class DataLost(SparkBridgeError):
+    """What a query was to read next is not kept any more: the channel's server, or its stream, is another one."""
+
+
+class CheckpointReplaced(SparkBridgeError):
+    """A query writes under a name under which another query has written: its checkpoint was deleted or replaced."""
+
+
+class UnsupportedSpark(SparkBridgeError):
+    """This version of PySpark, or this mode of writing, cannot do what was asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import uuid
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     import pyarrow as pa
+
+log = logging.getLogger("spark_bridge")
 
 
 @dataclass(frozen=True, slots=True)

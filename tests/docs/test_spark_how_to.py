@@ -25,4 +25,5 @@ def test_the_program_of_the_page_runs_as_it_stands(tmp_path):
         "1 numbers/1 50000 50000",
         f"Row(sum(n)={2 * 10 * sum(range(100))})",
         "3 words",
+        "1000 answers",
     ]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import netchannel
+import netchannel.aio
 import spark_bridge
 from netchannel import ChannelClosedByPeer, ChannelFailed, FaultPolicy, ReceiverServer, SenderServer
 
@@ -152,6 +153,66 @@ async def test_foreach_partition_receives_through_an_inbox(spark, tmp_path):
         await job
 
     assert result.read_text() == "4950"
+
+
+def double_by_asyncio(address):
+    """What a task does that asks a service about its rows: both ways at once, on an event loop of its own."""
+
+    async def talk(batches) -> list[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        partition = TaskContext.get().partitionId()
+        answers = netchannel.aio.receiver_server().register_channel(f"answers/{partition}")
+        questions = netchannel.aio.sender_server().register_channel(f"questions/{partition}", to=address)
+
+        async def ask() -> None:
+            for batch in spark_bridge.complete(batches):
+                await questions.send(batch, note=netchannel.aio.receiver_server().address.encode())
+            await questions.close()
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(ask())
+            return [batch async for batch in answers]
+
+    return lambda batches: asyncio.run(talk(batches))
+
+
+@pytest.mark.parametrize("way", ["mapInArrow", "foreachPartition"])
+async def test_the_asyncio_api_sends_and_receives_inside_tasks(spark, way, tmp_path):
+    """SP-API-1."""
+
+    async def answer(receiver, sender, partition):
+        questions = receiver.register_channel(f"questions/{partition}")
+        message = await questions.recv_message()
+        answers = sender.register_channel(f"answers/{partition}", to=message.note.decode())
+        batch = message.batch
+        try:
+            while True:
+                doubled = [2 * n for n in batch["id"].to_pylist()]
+                await answers.send(pa.RecordBatch.from_pydict({"id": doubled}))
+                batch = await questions.recv()
+        except netchannel.EndOfChannel:
+            await answers.close()
+
+    async with ReceiverServer() as receiver, SenderServer() as sender, asyncio.TaskGroup() as group:
+        double = double_by_asyncio(receiver.address)
+
+        def in_rows(rows):
+            batch = pa.RecordBatch.from_pylist([row.asDict() for row in rows])
+            for number, each in enumerate(double([batch])):
+                (tmp_path / f"{each['id'][0]}-{number}").write_text(
+                    "\n".join(map(str, each["id"].to_pylist()))
+                )
+
+        for partition in range(2):
+            group.create_task(answer(receiver, sender, partition))
+        frame = spark.range(0, 3000, 1, 2)
+        if way == "mapInArrow":
+            rows = [row.id for row in await run(frame.mapInArrow(double, "id BIGINT").collect)]
+        else:
+            await run(lambda: frame.foreachPartition(in_rows))
+            rows = [int(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    assert sorted(rows) == [2 * n for n in range(3000)]
 
 
 async def test_jobs_of_a_session_reuse_the_services_of_a_worker(spark):

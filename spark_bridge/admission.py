@@ -1,0 +1,133 @@
+"""How far the next batch of a streaming query goes, in every channel. Pure: what is there is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from netchannel import Position
+
+from .errors import DataLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from netchannel import Heads, Located
+
+    from .offsets import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """At most this much in a batch; None is no limit."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages ``[first, heads.head)`` that a channel has for the next batch. ``lost`` says what is missing before."""
+
+    heads: Heads
+    first: int
+    lost: str | None = None
+
+
+def waiting(entry: Entry, heads: Heads) -> Waiting | None:
+    """What a channel has beyond ``entry``; None if nothing. An end that is news counts."""
+    if entry.stream is None or (entry.ended and heads.stream != entry.stream):
+        lost = None if heads.oldest == 0 or entry.stream is None else f"messages 0 to {heads.oldest - 1}"
+        return _unless_empty(entry, Waiting(heads, heads.oldest, lost))
+    if heads.stream != entry.stream:
+        lost = (
+            f"the query has read stream {entry.stream} up to {entry.sequence}, and the server has stream "
+            f"{heads.stream} now, without having said that the first has ended"
+        )
+        return Waiting(heads, heads.oldest, lost)
+    if entry.sequence < heads.oldest:
+        return Waiting(
+            heads, heads.oldest, f"messages {entry.sequence} to {heads.oldest - 1} of {entry.stream}"
+        )
+    if entry.sequence > heads.head:
+        return Waiting(
+            heads,
+            heads.head,
+            f"the query has read stream {entry.stream} up to {entry.sequence}, and the server has it up to "
+            f"{heads.head} only",
+        )
+    return _unless_empty(entry, Waiting(heads, entry.sequence))
+
+
+def _unless_empty(entry: Entry, found: Waiting) -> Waiting | None:
+    news = found.heads.head > found.first or (found.heads.ended and not entry.ended)
+    other = entry.stream is not None and entry.stream != found.heads.stream
+    return found if news or found.lost or other else None
+
+
+def check_failed(key: str, entry: Entry, heads: Heads) -> None:
+    """Raise DataLost if all of a stream has been read, and its producer has said that it failed."""
+    if heads.failure is not None and (entry.stream, entry.sequence) == (heads.stream, heads.head):
+        raise DataLost(
+            f"the producer of channel {key!r} failed after message {heads.head}: {heads.failure}; all before it was "
+            f"read. To go on with its next stream, start the query with failOnDataLoss=false"
+        )
+
+
+def advance(
+    start: Mapping[str, Entry],
+    found: Mapping[str, Waiting],
+    limits: Limits,
+    locate: Callable[[str, Position, Limits], Located],
+) -> dict[str, Entry]:
+    """Where the batch ends that begins at ``start``: as far as ``limits`` allow, a message at least.
+
+    Every channel with something gets a part of the limit, by how many messages it has; what is too large for the
+    limit goes alone. ``locate(key, first, limits)`` says how far a limit goes in a channel.
+    """
+    ends = {key: entry.unmoved() for key, entry in start.items()}
+    keys = sorted(found)
+    if keys:
+        turn = sum(entry.sequence for entry in start.values()) % len(keys)
+        keys = (
+            keys[turn:] + keys[:turn]
+        )  # so that a channel whose messages are large does not always go first
+    left, messages = limits, sum(_size(found[key]) for key in keys)
+    for key in keys:
+        here, size = found[key], _size(found[key])
+        until = here.heads.head
+        if size and (limits.rows is not None or limits.bytes is not None):
+            if _spent(left):
+                continue
+            part = locate(key, Position(here.heads.stream, here.first), _part(left, size, messages))
+            until = min(until, part.until)
+            left = _less(left, part)
+        messages -= size
+        ended = here.heads.ended and until == here.heads.head
+        ends[key] = replace(
+            start[key], stream=here.heads.stream, sequence=until, first=here.first, ended=ended
+        )
+    return ends
+
+
+def _size(here: Waiting) -> int:
+    return max(0, here.heads.head - here.first)
+
+
+def _spent(left: Limits) -> bool:
+    return (left.rows is not None and left.rows <= 0) or (left.bytes is not None and left.bytes <= 0)
+
+
+def _part(left: Limits, size: int, messages: int) -> Limits:
+    return Limits(_share(left.rows, size, messages), _share(left.bytes, size, messages))
+
+
+def _share(limit: int | None, size: int, messages: int) -> int | None:
+    return None if limit is None else max(1, limit * size // messages)
+
+
+def _less(left: Limits, part: Located) -> Limits:
+    return Limits(
+        None if left.rows is None else left.rows - part.rows,
+        None if left.bytes is None else left.bytes - part.bytes,
+    )

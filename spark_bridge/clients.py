@@ -1,0 +1,111 @@
+"""What a process keeps between Spark's calls: readers of channels, a sender, clients of staged channels.
+
+Spark calls the data source in processes of several kinds, and most of them come back: a worker runs one task after
+the other. So connections are kept here, by who they lead to and what they show. What was not used for a minute is
+closed at the next call; a worker that gets no calls is ended by Spark, after about as long. A forked child finds none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import netchannel
+from netchannel.process import BlockingSenderServer
+from netchannel.sender import SenderServer
+from netchannel.services import ServiceThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from netchannel.process import BlockingChannelReader, BlockingGroupClient
+
+    from .options import Connection, Source
+
+T = TypeVar("T")
+
+IDLE_S = 60.0
+
+
+class Pool(Generic[T]):
+    """Things that are lent to one user at a time, and kept for the next one. Safe to use from several threads."""
+
+    def __init__(self, close: Callable[[T], None], idle_s: float = IDLE_S) -> None:
+        self._close = close
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._free: dict[Hashable, list[tuple[float, T]]] = {}
+
+    @contextmanager
+    def lend(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
+        """One of ``key``, made if there is none; it is kept unless the block raises."""
+        thing = self._take(key) or make()
+        try:
+            yield thing
+        except BaseException:
+            self._close(thing)
+            raise
+        with self._lock:
+            self._free.setdefault(key, []).append((time.monotonic(), thing))
+
+    def _take(self, key: Hashable) -> T | None:
+        with self._lock:
+            if self._process != os.getpid():
+                self._process, self._free = os.getpid(), {}  # those are the parent's
+            old = self._idle()
+            free = self._free.get(key)
+            thing = free.pop()[1] if free else None
+        for each in old:
+            self._close(each)
+        return thing
+
+    def _idle(self) -> list[T]:
+        since = time.monotonic() - self._idle_s
+        old = [thing for each in self._free.values() for used, thing in each if used < since]
+        kept = {key: [each for each in free if each[0] >= since] for key, free in self._free.items()}
+        self._free = {key: free for key, free in kept.items() if free}
+        return old
+
+
+_readers: Pool[BlockingChannelReader] = Pool(lambda reader: reader.close())
+_groups: Pool[BlockingGroupClient] = Pool(lambda client: client.close())
+_senders: dict[Hashable, BlockingSenderServer] = {}
+
+
+def make_reader(connection: Connection, source: Source) -> BlockingChannelReader:
+    """A reader of a channel, for who keeps it."""
+    return netchannel.channel_reader(source.endpoint, source.channel, **connection.settings)
+
+
+@contextmanager
+def reader(connection: Connection, source: Source) -> Iterator[BlockingChannelReader]:
+    """A reader of a channel, for a while."""
+    key = (source.endpoint, source.channel, connection.timeout_s, connection.secret, connection.tls)
+    with _readers.lend(key, lambda: make_reader(connection, source)) as lent:
+        yield lent
+
+
+@contextmanager
+def group_client(connection: Connection, source: Source) -> Iterator[BlockingGroupClient]:
+    """Who commits groups to a channel."""
+    key = (source.endpoint, source.channel, connection.timeout_s, connection.secret, connection.tls)
+
+    def make() -> BlockingGroupClient:
+        return netchannel.group_client(source.endpoint, source.channel, **connection.settings)
+
+    with _groups.lend(key, make) as lent:
+        yield lent
+
+
+def sender(connection: Connection) -> BlockingSenderServer:
+    """A sender of this process that shows what ``connection`` says: not the process-wide one, which shows one thing."""
+    key: tuple[Any, ...] = (os.getpid(), connection.secret, connection.tls)
+    if key not in _senders:
+        thread = ServiceThread()
+        server = SenderServer(secret=connection.secret, tls=connection.tls)
+        _senders[key] = BlockingSenderServer(thread, thread.wait(server.__aenter__()))
+    return _senders[key]

@@ -1,0 +1,379 @@
+"""The options of the Spark data source ``netchannel``: their names, what they take, and where they hold.
+
+Spark hands them over as texts, in lower case from most places. What is wrong with them is said in one sentence, with
+the names that are known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote
+
+from netchannel import FaultPolicy, NetChannelError, Tls
+from netchannel.transports import schemes
+from netchannel.values import check_channel_id
+
+from .errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Use = Literal["batch read", "streaming read", "batch write", "streaming write"]
+READ: tuple[Use, ...] = ("batch read", "streaming read")
+WRITE: tuple[Use, ...] = ("batch write", "streaming write")
+
+SCHEME = "netchannel://"
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+"""What Spark puts among the options by itself."""
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a text that is not empty")
+    return value.strip()
+
+
+def _list(value: str) -> tuple[str, ...]:
+    entries = tuple(entry.strip() for entry in value.split(",") if entry.strip())
+    if not entries or len(set(entries)) != len(entries):
+        raise ValueError("names that differ, with commas between them")
+    return entries
+
+
+def _bool(value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.strip().lower() == "true"
+
+
+def _count(value: str) -> int:
+    if not (value.strip().isascii() and value.strip().isdigit() and int(value) > 0):
+        raise ValueError("a whole number from 1 on")
+    return int(value)
+
+
+def _version(value: str) -> int:
+    if not (value.strip().isascii() and value.strip().isdigit()):
+        raise ValueError("a whole number from 0 on")
+    return int(value)
+
+
+def _bytes(value: str) -> int:
+    text = value.strip().lower().removesuffix("b")
+    unit = _UNITS.get(text[-1:], 1)
+    number = text[:-1] if unit > 1 else text
+    if not (number.isascii() and number.isdigit() and int(number) > 0):
+        raise ValueError("a number of bytes, such as 1048576 or 64m")
+    return int(number) * unit
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError("a number of seconds, 0 or more")
+    return seconds
+
+
+def _guarantee(value: str) -> str:
+    if value.strip().lower() not in ("exactly-once", "at-least-once"):
+        raise ValueError("exactly-once or at-least-once")
+    return value.strip().lower()
+
+
+Offset = int | str | dict[str, Any]
+"""Where to start in a channel: a number, ``earliest``, ``latest``, or ``{"stream": ..., "seq": ...}``."""
+
+
+def _offset(value: Any) -> bool:
+    match value:
+        case bool():
+            return False
+        case int():
+            return value >= 0
+        case "earliest" | "latest":
+            return True
+        case {"stream": str() | None, "seq": int(number)}:
+            return number >= 0
+    return False
+
+
+def _offsets(value: str) -> str | dict[str, Offset]:
+    if value.strip().lower() in ("earliest", "latest"):
+        return value.strip().lower()
+    try:
+        offsets = json.loads(value)
+    except json.JSONDecodeError:
+        offsets = None
+    if not isinstance(offsets, dict) or not all(map(_offset, offsets.values())):
+        raise ValueError(
+            'earliest, latest, or JSON such as {"flights": {"stream": "...", "seq": 12}} or {"flights": 12}'
+        )
+    return offsets
+
+
+class Option(NamedTuple):
+    """One option: how its text is read, what holds without it, and in which uses it is known."""
+
+    name: str
+    read: Callable[[str], Any]
+    takes: str
+    default: str | None
+    uses: tuple[Use, ...]
+
+
+_STREAMING_READ: tuple[Use, ...] = ("streaming read",)
+_BATCH_READ: tuple[Use, ...] = ("batch read",)
+_BATCH_WRITE: tuple[Use, ...] = ("batch write",)
+
+OPTIONS = (
+    Option("endpoint", _list, "addresses", None, READ + WRITE),
+    Option("channels", _list, "channel ids", None, READ + WRITE),
+    Option("channel", _text, "channel id", None, READ + WRITE),
+    Option("connectTimeout", _seconds, "seconds", "60", READ + WRITE),
+    Option("secret", _text, "text", None, READ + WRITE),
+    Option("tls.certificate", _text, "file", None, READ + WRITE),
+    Option("tls.key", _text, "file", None, READ + WRITE),
+    Option("tls.authority", _text, "file", None, READ + WRITE),
+    Option("tls.serverName", _text, "host name", None, READ + WRITE),
+    Option("startingOffsets", _offsets, "offsets", "earliest", READ),
+    Option("endingOffsets", _offsets, "offsets", "latest", _BATCH_READ),
+    Option("maxRowsPerTrigger", _count, "rows", None, _STREAMING_READ),
+    Option("maxBytesPerTrigger", _bytes, "bytes", None, _STREAMING_READ),
+    Option("minPartitions", _count, "number", None, READ),
+    Option("failOnDataLoss", _bool, "boolean", "true", READ),
+    Option("includeMetadata", _bool, "boolean", "false", READ),
+    Option("columns", _list, "column names", None, READ),
+    Option("consumer", _text, "name", "spark", _STREAMING_READ),
+    Option("deliveryGuarantee", _guarantee, "guarantee", "exactly-once", WRITE),
+    Option("keyColumns", _list, "column names", None, WRITE),
+    Option("endOfStream", _bool, "boolean", "true", _BATCH_WRITE),
+    Option("txnAppId", _text, "text", None, WRITE),
+    Option("txnVersion", _version, "number", None, _BATCH_WRITE),
+)
+_KNOWN = {option.name.lower(): option for option in OPTIONS}
+
+
+class Source(NamedTuple):
+    """A channel at an endpoint. ``key`` is its name in offsets: the channel's id, with the endpoint if it needs it."""
+
+    key: str
+    endpoint: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the channels are, and how their servers are reached."""
+
+    sources: tuple[Source, ...]
+    timeout_s: float
+    secret: str | None = field(repr=False)
+    tls: Tls | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What netchannel's clients take."""
+        return {"secret": self.secret, "tls": self.tls, "fault": FaultPolicy(retry=self.timeout_s)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a read was given."""
+
+    connection: Connection
+    starting: str | dict[str, Offset]
+    ending: str | dict[str, Offset]
+    max_rows: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    metadata: bool
+    columns: tuple[str, ...] | None
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a write was given. ``checkpoint`` is where Spark keeps it, if it was given as an option."""
+
+    connection: Connection
+    exactly_once: bool
+    key_columns: tuple[str, ...] | None
+    end: bool
+    txn_app_id: str | None
+    txn_version: int | None
+    checkpoint: str | None
+
+
+def read_options(options: Mapping[str, str], *uses: Use) -> ReadOptions:
+    """The options of a read, of which only the schema may be wanted yet. Raises OptionError."""
+    given = _parse(options, uses or READ)
+    connection = _connection(given, options)
+    for name in ("startingOffsets", "endingOffsets"):
+        _check_offsets(name, given[name], connection.sources)
+    return ReadOptions(
+        connection=connection,
+        starting=given["startingOffsets"],
+        ending=given["endingOffsets"],
+        max_rows=given["maxRowsPerTrigger"],
+        max_bytes=given["maxBytesPerTrigger"],
+        min_partitions=given["minPartitions"],
+        fail_on_data_loss=given["failOnDataLoss"],
+        metadata=given["includeMetadata"],
+        columns=given["columns"],
+        consumer=given["consumer"],
+    )
+
+
+def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
+    """The options of a write. Raises OptionError."""
+    given = _parse(options, (use,))
+    lowered = {name.lower(): value for name, value in options.items()}
+    end = given["endOfStream"] and use == "batch write"
+    version, application = given["txnVersion"], given["txnAppId"]
+    if use == "batch write" and (version is None) != (application is None):
+        raise OptionError(
+            "a batch write is done once under its txnAppId and txnVersion: give both options, the version as a "
+            "number that grows from write to write, or neither"
+        )
+    written = WriteOptions(
+        connection=_connection(given, options),
+        exactly_once=given["deliveryGuarantee"] == "exactly-once",
+        key_columns=given["keyColumns"],
+        end=end,
+        txn_app_id=application,
+        txn_version=version,
+        checkpoint=lowered.get("checkpointlocation"),
+    )
+    if written.key_columns and not written.exactly_once:
+        raise OptionError(
+            "keyColumns needs deliveryGuarantee=exactly-once: with at-least-once, every partition writes to a channel "
+            "of its own"
+        )
+    return written
+
+
+def _parse(options: Mapping[str, str], uses: tuple[Use, ...]) -> dict[str, Any]:
+    given = {option.name: option.default and option.read(option.default) for option in OPTIONS}
+    for name, text in options.items():
+        if name.lower() in _OF_SPARK:
+            continue
+        option = _find(name, uses)
+        try:
+            given[option.name] = option.read(text)
+        except ValueError as error:
+            shown = "what was given" if option.name == "secret" else repr(text)
+            raise OptionError(f"the option {option.name} takes {error}, not {shown}") from None
+    return given
+
+
+def _find(name: str, uses: tuple[Use, ...]) -> Option:
+    option = _KNOWN.get(name.lower())
+    if option is not None and set(uses) & set(option.uses):
+        return option
+    names = [option.name for option in OPTIONS if set(uses) & set(option.uses)]
+    here = " or ".join(uses)
+    if option is not None:
+        what = f"the option {option.name} is one of a {' or '.join(option.uses)}, and this is a {here}"
+    else:
+        near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, 0.5)
+        guess = f": did you mean {_KNOWN[near[0]].name}?" if near else ""
+        what = f"the data source netchannel has no option {name!r} for a {here}{guess}"
+    raise OptionError(f"{what} (known: {', '.join(names)})")
+
+
+def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection:
+    endpoints, channels = _where(given, options)
+    for endpoint in endpoints:
+        try:
+            schemes.check(endpoint)
+        except ValueError as error:
+            raise OptionError(f"the option endpoint has an address that is none: {error}") from None
+    sources = _sources(endpoints, channels)
+    for source in sources:
+        try:
+            check_channel_id(source.channel)
+        except NetChannelError as error:
+            raise OptionError(f"the option channels: {error}") from None
+    return Connection(sources, given["connectTimeout"], given["secret"], _tls(given))
+
+
+def _where(given: dict[str, Any], options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    path = next((value for name, value in options.items() if name.lower() == "path"), None)
+    endpoints, channels = given["endpoint"], given["channels"]
+    if given["channel"] is not None:
+        if channels is not None:
+            raise OptionError("give the option channel or channels, not both")
+        channels = (given["channel"],)
+    if path is not None:
+        if endpoints is not None or channels is not None:
+            raise OptionError(f"give the URL {path} or the options endpoint and channels, not both")
+        endpoints, channels = _from_url(path)
+    if not endpoints:
+        raise OptionError(
+            "the data source netchannel needs the option endpoint, the host:port of a server that keeps the "
+            "channels, or a URL as path: netchannel://host:port/channel1,channel2"
+        )
+    if not channels:
+        raise OptionError(
+            f"the data source netchannel needs the option channels, the ids of channels at {', '.join(endpoints)}"
+        )
+    return endpoints, channels
+
+
+def _from_url(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The endpoints and channels of a URL. Spark may have taken one of the slashes away."""
+    hosts, slash, names = path.removeprefix("netchannel:").lstrip("/").partition("/")
+    if not path.startswith("netchannel:/") or not slash or not names or not hosts:
+        raise OptionError(f"the path {path!r} is no URL such as netchannel://host:port/channel1,channel2")
+    try:
+        return _list(hosts), tuple(unquote(name) for name in _list(names))
+    except ValueError as error:
+        raise OptionError(f"the URL {path!r} needs {error}") from None
+
+
+def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...]) -> tuple[Source, ...]:
+    """Every channel at every endpoint, but those that say where they are: ``channel@endpoint``."""
+    places = []
+    for channel in channels:
+        name, _, at = channel.rpartition("@")
+        places += [(name, at)] if name and at in endpoints else [(channel, each) for each in endpoints]
+    count = [channel for channel, _ in places]
+    sources = [
+        Source(channel if count.count(channel) == 1 else f"{channel}@{endpoint}", endpoint, channel)
+        for channel, endpoint in places
+    ]
+    if len(set(sources)) != len(sources):
+        raise OptionError("the option channels names a channel twice")
+    return tuple(sorted(sources))
+
+
+def _tls(given: dict[str, Any]) -> Tls | None:
+    certificate, key, authority, server_name = (
+        given[f"tls.{name}"] for name in ("certificate", "key", "authority", "serverName")
+    )
+    if not (certificate or key or authority or server_name):
+        return None
+    if not (certificate and key and authority):
+        raise OptionError("TLS needs the options tls.certificate, tls.key and tls.authority together")
+    return Tls(certificate, key, authority, server_name)
+
+
+def _check_offsets(name: str, offsets: str | dict[str, Offset], sources: tuple[Source, ...]) -> None:
+    if isinstance(offsets, str):
+        if name == "endingOffsets" and offsets == "earliest":
+            raise OptionError("the option endingOffsets takes latest or JSON, not 'earliest'")
+        return
+    keys = [source.key for source in sources]
+    unknown = sorted(set(offsets) - set(keys))
+    if unknown:
+        raise OptionError(
+            f"the option {name} names {unknown[0]!r}, which is none of the channels that are read: {', '.join(keys)}"
+        )

@@ -1,0 +1,174 @@
+"""Reading ranges in tasks: every message in the schema that Spark was told, in batches of a size that it likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from netchannel import Position, PositionLost, StreamReplaced
+
+from .clients import reader
+from .errors import DataLost, SchemaConflict
+from .schemas import Normaliser, arrow_schema
+from .task import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from netchannel import Message
+    from netchannel.process import BlockingChannelReader
+
+    from .offsets import Range
+    from .options import Connection, ReadOptions
+
+CHANNEL, SEQUENCE, TIMESTAMP = "_channel", "_sequence", "_timestamp"
+METADATA = pa.schema(
+    [
+        pa.field(CHANNEL, pa.string(), nullable=False),
+        pa.field(SEQUENCE, pa.int64(), nullable=False),
+        pa.field(TIMESTAMP, pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+"""The columns that ``includeMetadata`` adds: the channel's id, the message's number, and when its sender took it."""
+
+_FEW_ROWS = 8192
+"""Messages with fewer are joined: below this, Spark spends more on the batch than on its rows."""
+
+
+def source_schema(options: ReadOptions) -> pa.Schema:
+    """The schema of the channels, which must be the same in all, with the columns that were asked for.
+
+    Raises:
+        SchemaConflict: they differ, one has none yet, or a column is not there.
+        netchannel.ChannelBroken: a server was not there in time.
+    """
+    schemas = {}
+    for source in options.connection.sources:
+        with reader(options.connection, source) as lent:
+            try:
+                schema = lent.schema(timeout=options.connection.timeout_s)
+            except TimeoutError as error:
+                raise SchemaConflict(
+                    f"channel {source.key!r} at {source.endpoint} said no schema within "
+                    f"{options.connection.timeout_s} s (connectTimeout): nothing was sent on it yet, or nobody is "
+                    f"there; give a schema with .schema(...), or start the server that keeps the channel"
+                ) from error
+        assert schema is not None  # of the codec arrow
+        schemas[source.key] = arrow_schema(schema.remove_metadata())
+    (key, first), *others = schemas.items()
+    for other, schema in others:
+        if not schema.equals(first):
+            raise SchemaConflict(
+                f"channels {key!r} and {other!r} have different schemas: {_line(first)}; {_line(schema)}; read them "
+                f"apart, or give a schema with .schema(...)"
+            )
+    return _chosen(first, options)
+
+
+def _chosen(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
+    if options.columns is not None:
+        missing = [name for name in options.columns if name not in schema.names]
+        if missing:
+            raise SchemaConflict(f"the channels have no column {missing[0]!r}: theirs are {_line(schema)}")
+        schema = pa.schema([schema.field(name) for name in options.columns])
+    if not options.metadata:
+        return schema
+    taken = [name for name in METADATA.names if name in schema.names]
+    if taken:
+        raise SchemaConflict(
+            f"the channels have a column {taken[0]!r} of their own: leave includeMetadata away"
+        )
+    return pa.schema([*schema, *METADATA])
+
+
+def _line(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' NOT NULL'}" for field in schema)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """Reads ranges of channels into batches of ``schema``; travels to the tasks."""
+
+    connection: Connection
+    schema: pa.Schema
+    metadata: bool
+    fail_on_data_loss: bool
+
+    def __call__(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+        """The messages of a range, in order. Raises DataLost if they are not kept any more, and that was not wanted."""
+        make = self._with_metadata(wanted) if self.metadata else self._without_metadata()
+        with reader(self.connection, wanted.source) as lent:
+            yield from joined(map(make, self._messages(lent, wanted)))
+
+    def _messages(self, lent: BlockingChannelReader, wanted: Range) -> Iterator[Message]:
+        first = wanted.first
+        if not self.fail_on_data_loss:
+            heads = lent.heads()
+            if heads.stream != wanted.stream:
+                log.warning(
+                    "%s: stream %s is gone, and its messages with it", wanted.source.key, wanted.stream
+                )
+                return
+            first = min(max(first, heads.oldest), wanted.until)
+            if first > wanted.first:
+                log.warning("%s: messages %d to %d are gone", wanted.source.key, wanted.first, first - 1)
+        try:
+            yield from lent.read_messages(Position(wanted.stream, first), wanted.until)
+        except (PositionLost, StreamReplaced) as error:
+            raise lost(wanted.source.key, str(error)) from error
+
+    def _without_metadata(self) -> Callable[[Message], pa.RecordBatch]:
+        normalise = Normaliser(self.schema)
+        return lambda message: normalise(message.batch)
+
+    def _with_metadata(self, wanted: Range) -> Callable[[Message], pa.RecordBatch]:
+        data = pa.schema([field for field in self.schema if field.name not in METADATA.names])
+        normalise = Normaliser(data)
+        extra = [field.name for field in self.schema if field.name in METADATA.names]
+
+        def make(message: Message) -> pa.RecordBatch:
+            batch = normalise(message.batch)
+            values = {
+                CHANNEL: wanted.source.channel,
+                SEQUENCE: message.sequence,
+                TIMESTAMP: message.timestamp,
+            }
+            columns = {name: batch.column(name) for name in data.names}
+            for name in extra:
+                scalar = pa.scalar(values[name], METADATA.field(name).type)
+                columns[name] = pa.repeat(scalar, message.batch.num_rows)
+            return pa.RecordBatch.from_arrays(
+                [columns[name] for name in self.schema.names], schema=self.schema
+            )
+
+        return make
+
+
+def lost(key: str, what: str) -> DataLost:
+    """What is raised where messages are missing."""
+    return DataLost(
+        f"channel {key!r}: {what}. To go on with the oldest message that is kept, start the query with "
+        f"failOnDataLoss=false"
+    )
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in fewer batches where they are small."""
+    few: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        few.append(batch)
+        rows += batch.num_rows
+        if rows >= _FEW_ROWS:
+            yield _join(few)
+            few, rows = [], 0
+    if few:
+        yield _join(few)
+
+
+def _join(few: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return few[0] if len(few) == 1 else pa.concat_batches(few)

@@ -1,0 +1,81 @@
+"""The Spark data source ``netchannel``: batch and streaming, reading and writing.
+
+PySpark is imported here, so that the package itself can be used without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from .errors import UnsupportedSpark
+from .options import read_options, write_options
+from .reading import source_schema
+from .schemas import arrow_schema
+from .versions import check_version
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+
+class NetchannelDataSource(DataSource):
+    """``spark.read.format("netchannel")`` and its three siblings."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_version()
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format(...)`` is given."""
+        return "netchannel"
+
+    def schema(self) -> StructType:
+        """The schema of the channels, asked of their servers."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(source_schema(read_options(self.options)), prefer_timestamp_ntz=True)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        from .batch_reader import BatchReader
+
+        return BatchReader(read_options(self.options, "batch read"), arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """For ``spark.readStream``."""
+        from .stream_reader import StreamReader
+
+        return StreamReader(read_options(self.options, "streaming read"), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For ``df.write``."""
+        from .writers import BatchWriter
+        from .writing import Rows
+
+        _check_append(overwrite)
+        return BatchWriter(Rows.of(write_options(self.options, "batch write"), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """For ``df.writeStream``."""
+        from .writers import StreamWriter
+        from .writing import Rows
+
+        _check_append(overwrite)
+        return StreamWriter(Rows.of(write_options(self.options, "streaming write"), schema))
+
+
+def _check_append(overwrite: bool) -> None:
+    if overwrite:
+        raise UnsupportedSpark(
+            "a channel cannot be overwritten, only appended to: use mode('append'), or outputMode('append')"
+        )

@@ -1,0 +1,105 @@
+"""The writers that Spark calls: of a batch and of a stream.
+
+Of every stream writer there are several: one in each process that Spark asks, none of which knows the query, but the
+tasks' do: ``sql.streaming.queryId`` and ``streaming.sql.batchId`` are local properties of a task. They go to the
+driver with what a task returns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from .errors import UnsupportedSpark
+from .publishing import drop, publish
+from .writing import Attempts, Rows, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    Messages: TypeAlias = list[WriterCommitMessage | None]
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has made: attempts that the driver publishes."""
+
+    work: Work
+    query: str | None
+    attempts: Attempts
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame. Made once per write, in the driver, and sent to the tasks."""
+
+    def __init__(self, rows: Rows) -> None:
+        options = rows.options
+        self._rows = rows
+        self._work = Work(options.txn_app_id or f"batch {uuid.uuid4().hex}", options.txn_version or 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send a partition."""
+        return Written(self._work, None, self._rows.write(self._work, iterator))
+
+    def commit(self, messages: Messages) -> None:
+        """Publish what all tasks have made."""
+        if self._rows.options.exactly_once:
+            attempts = [message.attempts for message in _written(messages)]
+            publish(self._rows.options, self._work, attempts, None)
+
+    def abort(self, messages: Messages) -> None:
+        """Drop what the tasks have made."""
+        if self._rows.options.exactly_once:
+            drop(self._rows.options, self._work)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send a partition of a batch."""
+        query, epoch = _batch()
+        work = Work(self._rows.options.txn_app_id or query, epoch)
+        return Written(work, query, self._rows.write(work, iterator))
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
+        """Publish a batch; once, however often Spark calls it."""
+        written = _written(messages)
+        if written and self._rows.options.exactly_once:
+            work = Work(written[0].work.application, batchId)
+            publish(self._rows.options, work, [each.attempts for each in written], written[0].query)
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
+        """Drop a batch that failed, if some task of it says whose it was; else the next commit does."""
+        application = next((message.work.application for message in _written(messages)), None)
+        application = application or self._rows.options.txn_app_id
+        if application is not None and self._rows.options.exactly_once:
+            drop(self._rows.options, Work(application, batchId))
+
+
+def _written(messages: Messages) -> list[Written]:
+    return [message for message in messages if isinstance(message, Written)]
+
+
+def _batch() -> tuple[str, int]:
+    """The id of the query that runs this task, and its batch id."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context and context.getLocalProperty("sql.streaming.queryId")
+    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    if not query or not batch:
+        raise UnsupportedSpark(
+            "this version of Spark does not tell a task its query and batch (sql.streaming.queryId, "
+            "streaming.sql.batchId), by which a batch that is run again is known: use a PySpark from 4.1 to 4.3, or "
+            "report its version"
+        )
+    return query, int(batch)

@@ -1,0 +1,181 @@
+"""The options of the data source. SP-OPT-1: what is wrong is one sentence, with what is known."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from netchannel import Tls
+from spark_bridge import OptionError
+from spark_bridge.options import OPTIONS, Source, read_options, write_options
+
+HERE = {"endpoint": "10.0.0.5:7000", "channels": "flights"}
+
+
+def refused(read) -> str:
+    with pytest.raises(OptionError) as error:
+        read()
+    text = str(error.value)
+    assert "\n" not in text
+    assert not text.endswith(".")
+    return text
+
+
+def test_an_unknown_option_is_named_with_the_nearest_and_the_known_ones():
+    """SP-OPT-1."""
+    said = refused(lambda: read_options(HERE | {"startingofset": "latest"}, "streaming read"))
+    assert "no option 'startingofset' for a streaming read: did you mean startingOffsets?" in said
+    known = said.partition("(known: ")[2].rstrip(")").split(", ")
+    assert known == [option.name for option in OPTIONS if "streaming read" in option.uses]
+
+
+def test_an_option_of_another_use_is_named_as_such():
+    """SP-OPT-1."""
+    said = refused(lambda: write_options(HERE | {"maxRowsPerTrigger": "5"}, "batch write"))
+    assert "maxRowsPerTrigger is one of a streaming read, and this is a batch write" in said
+    assert "did you mean" not in refused(lambda: read_options(HERE | {"xyzzy": "1"}, "batch read"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("maxRowsPerTrigger", "many", "a whole number from 1 on"),
+        ("maxRowsPerTrigger", "0", "a whole number from 1 on"),
+        ("maxBytesPerTrigger", "64q", "a number of bytes, such as 1048576 or 64m"),
+        ("minPartitions", "-1", "a whole number from 1 on"),
+        ("failOnDataLoss", "yes", "true or false"),
+        ("includeMetadata", "", "true or false"),
+        ("connectTimeout", "soon", "a number of seconds, 0 or more"),
+        ("connectTimeout", "inf", "a number of seconds, 0 or more"),
+        ("columns", " , ", "names that differ, with commas between them"),
+        ("startingOffsets", "first", "earliest, latest, or JSON"),
+        ("startingOffsets", '{"flights": true}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"flights": {"seq": 1}}', "earliest, latest, or JSON"),
+        ("consumer", " ", "a text that is not empty"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused_with_what_is_taken(name, value, takes):
+    """SP-OPT-1."""
+    said = refused(lambda: read_options(HERE | {name.lower(): value}, "streaming read"))
+    assert said.startswith(f"the option {name} takes {takes}")
+    assert repr(value) in said
+
+
+def test_a_missing_endpoint_or_channel_says_what_to_give():
+    """SP-OPT-1."""
+    assert "needs the option endpoint" in refused(lambda: read_options({"channels": "a"}))
+    assert "needs the option channels" in refused(lambda: read_options({"endpoint": "h:1"}))
+    assert "netchannel://host:port/channel1" in refused(lambda: write_options({}, "batch write"))
+
+
+def test_an_address_that_is_none_is_refused():
+    """SP-OPT-1."""
+    assert "'nowhere' is not host:port" in refused(lambda: read_options(HERE | {"endpoint": "nowhere"}))
+    assert "printable UTF-8" in refused(lambda: read_options({"endpoint": "h:1", "channel": "a\tb"}))
+
+
+def test_a_secret_is_never_shown():
+    said = refused(lambda: read_options(HERE | {"secret": ""}, "batch read"))
+    assert said == "the option secret takes a text that is not empty, not what was given"
+    options = read_options(HERE | {"secret": "open sesame"}, "batch read")
+    assert options.connection.secret == "open sesame"
+    assert "sesame" not in repr(options)
+
+
+def test_names_are_read_in_any_case_and_defaults_hold():
+    options = read_options({"ENDPOINT": "h:1", "Channels": "a", "maxrowspertrigger": "7"}, "streaming read")
+    assert (options.max_rows, options.max_bytes, options.consumer) == (7, None, "spark")
+    assert (options.fail_on_data_loss, options.metadata, options.starting) == (True, False, "earliest")
+    assert read_options(HERE | {"maxBytesPerTrigger": "64m"}, "streaming read").max_bytes == 64 << 20
+    assert read_options(HERE | {"maxBytesPerTrigger": "2GB"}, "streaming read").max_bytes == 2 << 30
+
+
+def test_the_schema_may_be_asked_for_before_it_is_known_what_for():
+    read_options(HERE | {"maxRowsPerTrigger": "1"})
+    read_options(HERE | {"endingOffsets": "latest"})
+    assert "keyColumns is one of a batch write" in refused(lambda: read_options(HERE | {"keyColumns": "a"}))
+
+
+@pytest.mark.parametrize("slashes", ["//", "/"])
+def test_a_url_says_where_and_which(slashes):
+    """Spark's path normalisation may have taken one of the slashes."""
+    options = read_options({"path": f"netchannel:{slashes}h1:1,[::1]:2/a,rows/0,b%2Cc"}, "batch read")
+    assert options.connection.sources == tuple(
+        sorted(
+            Source(f"{channel}@{endpoint}", endpoint, channel)
+            for channel in ("a", "rows/0", "b,c")
+            for endpoint in ("h1:1", "[::1]:2")
+        )
+    )
+    assert read_options({"path": f"netchannel:{slashes}h:1/a"}).connection.sources == (
+        Source("a", "h:1", "a"),
+    )
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/flights", "netchannel://h:1", "netchannel://h:1/", "netchannel:///a"]
+)
+def test_a_path_that_is_no_url_is_refused(path):
+    """SP-OPT-1."""
+    assert "is no URL such as netchannel://host:port/" in refused(lambda: read_options({"path": path}))
+
+
+def test_url_and_options_do_not_go_together():
+    """SP-OPT-1."""
+    assert "not both" in refused(lambda: read_options(HERE | {"path": "netchannel://h:1/a"}))
+    assert "not both" in refused(lambda: read_options(HERE | {"channel": "b"}))
+
+
+def test_channels_are_read_at_every_endpoint_or_where_they_say():
+    options = read_options({"endpoint": "h:1, h:2", "channels": "rows/0@h:1, rows/1@h:2, who@home"})
+    assert options.connection.sources == (
+        Source("rows/0", "h:1", "rows/0"),
+        Source("rows/1", "h:2", "rows/1"),
+        Source("who@home@h:1", "h:1", "who@home"),
+        Source("who@home@h:2", "h:2", "who@home"),
+    )
+    assert "twice" in refused(lambda: read_options({"endpoint": "h:1", "channels": "a, a@h:1"}))
+
+
+def test_offsets_are_of_channels_that_are_read():
+    """SP-OPT-1."""
+    given = {"flights": {"stream": "s", "seq": 3}}
+    assert read_options(HERE | {"startingOffsets": json.dumps(given)}).starting == given
+    assert read_options(HERE | {"startingOffsets": " Latest "}).starting == "latest"
+    said = refused(lambda: read_options(HERE | {"startingOffsets": '{"fligths": 3}'}))
+    assert "'fligths', which is none of the channels that are read: flights" in said
+    assert "not 'earliest'" in refused(lambda: read_options(HERE | {"endingOffsets": "earliest"}))
+
+
+def test_tls_is_three_files_and_perhaps_a_name():
+    files = {"tls.certificate": "c.pem", "TLS.KEY": "k.pem", "tls.authority": "a.pem"}
+    assert read_options(HERE | files).connection.tls == Tls("c.pem", "k.pem", "a.pem")
+    named = read_options(HERE | files | {"tls.servername": "flights"}).connection.tls
+    assert named == Tls("c.pem", "k.pem", "a.pem", "flights")
+    assert "together" in refused(lambda: read_options(HERE | {"tls.key": "k.pem"}))
+
+
+def test_what_spark_adds_is_no_option_of_ours():
+    given = HERE | {"checkpointLocation": "/ck", "queryName": "q"}
+    assert write_options(given, "streaming write").checkpoint == "/ck"
+
+
+def test_the_end_of_a_stream_is_asked_for_in_a_batch_write_only():
+    assert write_options(HERE, "batch write").end
+    assert not write_options(HERE | {"endOfStream": "false"}, "batch write").end
+    assert not write_options(HERE, "streaming write").end
+    said = refused(lambda: write_options(HERE | {"endOfStream": "true"}, "streaming write"))
+    assert "endOfStream is one of a batch write" in said
+
+
+def test_options_that_need_each_other_say_so():
+    """SP-OPT-1."""
+    assert "txnAppId and txnVersion" in refused(
+        lambda: write_options(HERE | {"txnAppId": "a"}, "batch write")
+    )
+    loose = {"deliveryGuarantee": "At-Least-Once"}
+    assert not write_options(HERE | loose, "streaming write").exactly_once
+    assert "keyColumns needs" in refused(
+        lambda: write_options(HERE | loose | {"keyColumns": "id"}, "streaming write")
+    )

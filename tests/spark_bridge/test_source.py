@@ -1,0 +1,415 @@
+"""The data source, read by a real Spark: batch and streaming, with tasks that fail and are tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from netchannel import ReceiverServer, RetainPolicy, SenderServer
+from tests.support.spark import run
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema({"id": pa.int64()})
+
+
+@pytest.fixture(scope="module")
+def spark(start_spark):
+    return start_spark("local[2,4]")
+
+
+def batches(first: int, until: int, rows: int = 10) -> list[pa.RecordBatch]:
+    """Messages with ``rows`` rows each, whose ids begin at ``first * rows``."""
+    return [
+        pa.RecordBatch.from_pydict({"id": range(n * rows, (n + 1) * rows)}, schema=SCHEMA)
+        for n in range(first, until)
+    ]
+
+
+def ids(rows) -> list[int]:
+    return [row.id for row in rows]
+
+
+async def until_freed(outbox) -> None:
+    """Wait until everything that was sent is acknowledged by all consumers."""
+    async with asyncio.timeout(20):
+        await outbox.flush()
+
+
+async def frame_of(spark, sender, channels="rows", **options):
+    """Not in the event loop's own thread, since servers that it runs are asked for the schema."""
+    given = {"endpoint": sender.address, "channels": channels, **options}
+    return await run(lambda: spark.read.format("netchannel").options(**given).load())
+
+
+async def stream_of(spark, sender, channels="rows", **options):
+    given = {"endpoint": sender.address, "channels": channels, **options}
+    return await run(lambda: spark.readStream.format("netchannel").options(**given).load())
+
+
+class Query:
+    """A streaming query into files of JSON, one per batch, which are its result however often it is started."""
+
+    def __init__(self, folder: Path, frame) -> None:
+        self._folder = folder
+        self._frame = frame
+
+    def start(self, **trigger):
+        out, checkpoint = str(self._folder / "out"), str(self._folder / "checkpoint")
+        writer = self._frame.writeStream.format("json").option("checkpointLocation", checkpoint)
+        return (writer.trigger(**trigger) if trigger else writer).start(out)
+
+    def to_the_end(self):
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return query
+
+    def rows(self, spark, schema="id BIGINT"):
+        return spark.read.schema(schema).json(str(self._folder / "out")).collect()
+
+    def ids(self, spark) -> list[int]:
+        return sorted(ids(self.rows(spark)))
+
+
+# -- batch
+
+
+async def test_a_batch_read_gives_what_is_kept_as_often_as_it_is_read(spark):
+    """SP-RD-1."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 100))
+        frame = await frame_of(spark, sender)
+        assert frame.schema.simpleString() == "struct<id:bigint>"
+        for _ in range(2):
+            assert ids(await run(frame.collect)) == list(range(1000))
+        await outbox.send_many(batches(100, 101))
+        assert await run((await frame_of(spark, sender)).count) == 1010
+
+
+async def test_a_batch_read_of_nothing_gives_nothing_and_of_what_is_not_there_yet_a_sentence(spark):
+    """SP-RD-1."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 3))
+        assert await run((await frame_of(spark, sender, startingOffsets="latest")).count) == 0
+        both = '{"rows": 2}'
+        assert await run((await frame_of(spark, sender, startingOffsets=both, endingOffsets=both)).count) == 0
+        for options, said in (
+            ({"endingOffsets": '{"rows": 300}'}, "says 300 for channel 'rows', which has messages 0 to 3"),
+            (
+                {"startingOffsets": '{"rows": 2}', "endingOffsets": '{"rows": 1}'},
+                "the end is before the beginning",
+            ),
+        ):
+            frame = await frame_of(spark, sender, **options)
+            with pytest.raises(Exception, match=said):
+                await run(frame.count)
+
+
+async def test_a_channel_that_nothing_was_sent_on_is_not_waited_for_for_ever(spark):
+    """SP-OPT-1: it has no schema to read by."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        sender.register_channel("rows", retain=RetainPolicy())
+        with pytest.raises(Exception, match=r"said no schema within 1\.0 s .* give a schema with \.schema"):
+            await frame_of(spark, sender, connectTimeout=1)
+
+
+async def test_a_batch_read_may_be_of_a_part_of_some_columns_and_with_what_is_known_of_messages(spark):
+    """SP-RD-1."""
+    data = [pa.RecordBatch.from_pydict({"a": [n, n], "b": [f"{n}", None], "c": [0.5, n]}) for n in range(20)]
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows/0", retain=RetainPolicy())
+        await outbox.send_many(data)
+        start = json.dumps({"rows/0": {"stream": outbox.stream, "seq": 5}})
+        end = json.dumps({"rows/0": 8})
+        options = {
+            "startingOffsets": start,
+            "endingOffsets": end,
+            "columns": "c, a",
+            "includeMetadata": "true",
+        }
+        frame = await frame_of(spark, sender, "rows/0", **options)
+        rows = [row.asDict() for row in await run(frame.collect)]
+        sent = [row.pop("_timestamp") for row in rows]
+
+    assert rows == [
+        {"c": c, "a": n, "_channel": "rows/0", "_sequence": n} for n in range(5, 8) for c in (0.5, float(n))
+    ]
+    assert sorted(sent) == sent
+    assert len({str(each) for each in sent}) <= 3
+
+
+async def test_the_types_of_senders_become_sparks(spark):
+    """Dictionaries, nanoseconds and narrow integers are what senders have; the schema may be given or asked for."""
+    table = pa.table(
+        {
+            "word": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "at": pa.array([10**9 * n for n in range(3)], pa.timestamp("ns", tz="+00:00")),
+            "n": pa.array(range(3), pa.uint8()),
+        }
+    )
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(table.to_batches(max_chunksize=2))
+        frame = await frame_of(spark, sender)
+        assert frame.schema.simpleString() == "struct<word:string,at:timestamp,n:smallint>"
+        rows = await run(frame.selectExpr("word", "unix_seconds(at) AS at", "n").collect)
+        assert [tuple(row) for row in rows] == [("a", 0, 0), ("b", 1, 1), ("a", 2, 2)]
+
+        given = {"endpoint": sender.address, "channels": "rows"}
+        declared = spark.read.format("netchannel").schema("n BIGINT, word STRING").options(**given).load()
+        assert [tuple(row) for row in await run(declared.collect)] == [(0, "a"), (1, "b"), (2, "a")]
+
+
+async def test_several_senders_are_read_directly_with_one_partition_per_range(spark):
+    """SP-RD-5."""
+    where = "spark_partition_id() AS partition"
+    async with SenderServer("127.0.0.1:0") as one, SenderServer("127.0.0.1:0") as other:
+        for sender in (one, other):
+            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            await outbox.send_many(batches(0, 40))
+        await other.register_channel("more", retain=RetainPolicy()).send_many(batches(0, 1))
+        options = {
+            "endpoint": f"{one.address},{other.address}",
+            "channels": f"rows,more@{other.address}",
+            "includeMetadata": "true",
+        }
+        frame = spark.read.format("netchannel").options(**options)
+        rows = await run(lambda: frame.load().selectExpr("id", "_channel", where).collect())
+        frame.option("minPartitions", 9)
+        parted = await run(lambda: frame.load().selectExpr("id", "_channel", where).collect())
+
+    assert len(rows) == 810
+    assert len({row.partition for row in rows}) == 3
+    assert len({(row.partition, row._channel) for row in rows}) == 3
+    assert sorted(row.id for row in rows) == sorted([*range(400), *range(400), *range(10)])
+    assert sorted(map(tuple, [(row.id, row._channel) for row in parted])) == sorted(
+        (row.id, row._channel) for row in rows
+    )
+    assert len({row.partition for row in parted}) >= 9
+    for partition in {row.partition for row in parted}:
+        within = [row.id for row in parted if row.partition == partition]
+        assert within == sorted(within)
+
+
+async def test_a_receiver_that_keeps_what_it_gets_is_read_in_the_same_way(spark):
+    """SP-RD-1."""
+    async with ReceiverServer() as receiver, SenderServer() as sender:
+        receiver.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.register_channel("rows", to=receiver.address)
+        await outbox.send_many(batches(0, 10))
+        await outbox.flush()
+        assert ids(await run((await frame_of(spark, receiver)).collect)) == list(range(100))
+
+
+async def test_a_task_that_fails_reads_the_same_rows_again(spark):
+    """SP-RD-3."""
+
+    def failing(parts):
+        from pyspark import TaskContext
+
+        for number, part in enumerate(parts):
+            if number == 1 and TaskContext.get().attemptNumber() < 2:
+                raise ValueError("a passing weakness")
+            yield part
+
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 1000, rows=50))
+        frame = await frame_of(spark, sender, minPartitions="2")
+        assert sorted(ids(await run(frame.mapInArrow(failing, "id BIGINT").collect))) == list(range(50_000))
+
+
+async def test_a_secret_opens_and_is_not_shown(spark):
+    async with SenderServer("127.0.0.1:0", secret="open sesame") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 1))
+        assert await run((await frame_of(spark, sender, secret="open sesame")).count) == 10
+        with pytest.raises(Exception, match="secret") as error:
+            await frame_of(spark, sender, secret="close sesame")
+        assert "sesame" not in str(error.value)
+
+
+async def test_what_is_wrong_with_options_reaches_the_user(spark):
+    """SP-OPT-1."""
+    with pytest.raises(Exception, match=r"no option 'maxrowspertriger' .*did you mean maxRowsPerTrigger"):
+        await run(
+            lambda: (
+                spark.readStream.format("netchannel")
+                .options(endpoint="127.0.0.1:1", channels="a", maxRowsPerTriger="1")
+                .load()
+            )
+        )
+    with pytest.raises(Exception, match=r"nothing was heard|127\.0\.0\.1:1"):
+        await run(
+            lambda: (
+                spark.read.format("netchannel").option("connectTimeout", 1).load("netchannel://127.0.0.1:1/a")
+            )
+        )
+
+
+# -- streaming
+
+
+async def test_available_now_reads_in_limited_batches_and_leaves_nothing_unacknowledged(spark, tmp_path):
+    """SP-RD-2, SP-RD-4: the last batch is acknowledged when the query has ended."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 100))
+        query = Query(tmp_path, await stream_of(spark, sender, maxRowsPerTrigger="250"))
+        ran = await run(query.to_the_end)
+        assert outbox.statistics().buffered_messages == 0
+        progress = [each for each in ran.recentProgress if each["numInputRows"]]
+        assert [each["numInputRows"] for each in progress] == [250] * 4
+        latest = [json.loads(each["sources"][0]["latestOffset"])["rows"] for each in progress]
+        assert [each["backlogRows"] for each in latest] == [750, 500, 250, 0]
+        assert [each["seq"] for each in latest] == [100] * 4
+
+        await outbox.send_many(batches(100, 130))
+        await run(query.to_the_end)
+        assert outbox.statistics().buffered_messages == 0
+        assert await run(query.ids, spark) == list(range(1300))
+
+
+async def test_bytes_are_limited_too(spark, tmp_path):
+    """SP-RD-2."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 40, rows=1000))  # 8 000 bytes and what Arrow adds
+        ran = await run(Query(tmp_path, await stream_of(spark, sender, maxBytesPerTrigger="100k")).to_the_end)
+        taken = [each["numInputRows"] for each in ran.recentProgress if each["numInputRows"]]
+        assert sum(taken) == 40_000
+        assert max(taken) <= 12_000
+        assert len(taken) >= 4
+
+
+async def test_a_running_query_follows_its_channels_and_goes_on_where_it_stopped(spark, tmp_path):
+    """SP-RD-2, SP-RD-4: what Spark has committed is acknowledged while nothing new comes."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outboxes = [sender.register_channel(name, retain=RetainPolicy()) for name in ("a", "b")]
+        given = {"endpoint": sender.address, "channels": "a,b"}
+        # With a schema of its own, since nothing was sent yet.
+        frame = spark.readStream.format("netchannel").schema("id BIGINT").options(**given).load()
+        query = Query(tmp_path, frame)
+        for turn in range(2):
+            running = await run(query.start)
+            for part in range(3):
+                for outbox in outboxes:
+                    await outbox.send_many(batches(10 * (3 * turn + part), 10 * (3 * turn + part) + 10))
+                    await until_freed(outbox)
+            await run(running.stop)
+        assert await run(query.ids, spark) == sorted([*range(600), *range(600)])
+
+
+async def test_a_query_reads_the_next_stream_after_the_end_of_one(spark, tmp_path):
+    async with ReceiverServer() as receiver, SenderServer() as sender:
+        receiver.register_channel("rows", retain=RetainPolicy())
+        given = {"endpoint": receiver.address, "channels": "rows"}
+        frame = spark.readStream.format("netchannel").schema("id BIGINT").options(**given).load()
+        query = Query(tmp_path, frame)
+        running = await run(query.start)
+        for turn in range(3):
+            outbox = sender.register_channel("rows", to=receiver.address)
+            await outbox.send_many(batches(turn * 10, turn * 10 + 10))
+            async with asyncio.timeout(30):
+                await outbox.close()
+            await run(running.processAllAvailable)
+            if turn == 1:  # and over a restart
+                await run(running.stop)
+                running = await run(query.start)
+        await run(running.processAllAvailable)
+        await run(running.stop)
+        assert await run(query.ids, spark) == list(range(300))
+
+
+async def test_latest_leaves_out_what_was_there_before(spark, tmp_path):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        query = Query(tmp_path, await stream_of(spark, sender, startingOffsets="latest"))
+        await run(query.to_the_end)
+        await outbox.send_many(batches(10, 20))
+        await run(query.to_the_end)
+        assert await run(query.ids, spark) == list(range(100, 200))
+
+
+async def test_what_is_lost_fails_the_query_or_is_skipped_as_told(spark, tmp_path):
+    """A sender that keeps in memory comes back as another stream."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        address = sender.address
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        query = Query(tmp_path, await stream_of(spark, sender))
+        await run(query.to_the_end)
+        await outbox.send_many(batches(10, 20))
+    async with SenderServer(address) as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(50, 60))
+        with pytest.raises(
+            Exception, match=r"read stream .* up to 10, and the server has stream .*failOnDataLoss"
+        ):
+            await run(query.to_the_end)
+        careless = Query(tmp_path, await stream_of(spark, sender, failOnDataLoss="false"))
+        await run(careless.to_the_end)
+        assert await run(careless.ids, spark) == [*range(100), *range(500, 600)]
+
+
+async def test_a_producer_that_fails_fails_the_query_after_its_rows(spark, tmp_path):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        query = Query(tmp_path, await stream_of(spark, sender))
+        aborting = asyncio.create_task(outbox.abort("the sensor is broken"))
+        with pytest.raises(Exception, match=r"failed after message 10: .*the sensor is broken"):
+            await run(query.to_the_end)
+        await aborting
+        assert await run(query.ids, spark) == list(range(100))
+
+
+async def test_a_second_query_under_the_same_name_is_refused_and_one_of_its_own_is_not(spark, tmp_path):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        first = await run(Query(tmp_path / "first", await stream_of(spark, sender)).start)
+        await run(first.processAllAvailable)
+        await outbox.send_many(batches(10, 20))
+        second = Query(tmp_path / "second", await stream_of(spark, sender, connectTimeout="1"))
+        with pytest.raises(
+            Exception, match=r"another query reads channel 'rows' as consumer 'spark': .*consumer"
+        ):
+            await run(second.to_the_end)
+        third = Query(tmp_path / "third", await stream_of(spark, sender, consumer="third"))
+        await run(third.to_the_end)
+        await outbox.send_many(batches(20, 30))
+        await run(first.processAllAvailable)
+        await run(third.to_the_end)
+        await run(first.stop)
+        assert (await run(third.ids, spark))[-100:] == list(range(200, 300))
+        assert outbox.statistics().buffered_messages == 0
+
+
+async def test_tasks_of_a_streaming_query_that_fail_read_the_same_rows_again(spark, tmp_path):
+    """SP-RD-3."""
+
+    def failing(parts):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for number, part in enumerate(parts):
+            if number == 1 and context.attemptNumber() == 0 and context.partitionId() == 0:
+                raise ValueError("a passing weakness")
+            yield part
+
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 1000, rows=100))
+        frame = await stream_of(spark, sender, minPartitions="2", maxRowsPerTrigger="50000")
+        query = Query(tmp_path, frame.mapInArrow(failing, "id BIGINT"))
+        await run(query.to_the_end)
+        assert await run(query.ids, spark) == list(range(100_000))
+        assert outbox.statistics().buffered_messages == 0
