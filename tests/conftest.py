@@ -1,4 +1,4 @@
-"""What all tests share: whether Spark can run here."""
+"""What all tests share: what runs side by side, and whether Spark can run here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ import pytest
 _HOW = (
     "install a Java runtime 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 )
+
+
+_PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
+"""What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what cannot run side by side."""
+    for item in items:
+        if item.nodeid.startswith(_PAGES):
+            item.add_marker(pytest.mark.xdist_group("pages"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

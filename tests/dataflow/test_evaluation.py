@@ -300,6 +300,9 @@ def test_random_expressions_agree_with_duckdb(sql: str, batch: pa.RecordBatch) -
             _ours(sql, batch)
         return
     assume(types[0] in oracle.TYPES)
+    assume(
+        "FROM nullif(DATE '" not in sql
+    )  # DuckDB folds it to a NULL without a type, and finds another function
     type_, values = _ours(sql, batch)
     assert type_ == oracle.TYPES[types[0]]
     assert all(oracle.close(ours, theirs) for ours, (theirs,) in zip(values, rows, strict=True)), (

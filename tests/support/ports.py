@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+
+_EACH = 1_500
+"""Ports that one of those who run tests side by side has for itself: between a look and the use, nobody takes them."""
 
 
 def free_addresses(count: int) -> list[str]:
@@ -12,7 +16,8 @@ def free_addresses(count: int) -> list[str]:
     Below the range from which outgoing connections take theirs, so that none of these comes in between.
     """
     found: list[str] = []
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
+    first = 20_000 + _EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8)
+    for port in random.SystemRandom().sample(range(first, first + _EACH), 1000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
                 found.append(f"127.0.0.1:{port}")
