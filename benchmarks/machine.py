@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -25,10 +26,10 @@ PACKAGES = (
 )
 
 
-def machine() -> dict[str, str]:
+def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Names and values, for people."""
     try:
-        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     except importlib.metadata.PackageNotFoundError as error:
         raise SystemExit(
             f"{error.name} is measured too, and not installed: pip install -e '.[bench]'"

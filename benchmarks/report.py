@@ -14,6 +14,7 @@ from typing import Any
 
 from .measures import TITLES, Rounds, per_round, spread
 from .rows import OURS, ROWS, Row
+from .spark.rows import SPARK_ROWS
 
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 _SIDES = ("receiver", "sender", "broker")
@@ -21,7 +22,7 @@ _SIDES = ("receiver", "sender", "broker")
 
 def report(data: Mapping[str, Any]) -> str:
     """All of a run: the command, the machine, and a table per row."""
-    tables = [table(row, data["rows"][row.name]) for row in ROWS if row.name in data["rows"]]
+    tables = [table(row, data["rows"][row.name]) for row in (*ROWS, *SPARK_ROWS) if row.name in data["rows"]]
     return "\n".join([head(data), *tables])
 
 

@@ -141,11 +141,12 @@ class Side:
 
 
 @contextmanager
-def side(function: str, module: str, settings: str, core: int) -> Iterator[Side]:
-    """Start a side of a run on a core; it is gone with the context."""
+def side(function: str, module: str, settings: str, core: int | None) -> Iterator[Side]:
+    """Start a side of a run, on a core if one is given; it is gone with the context."""
 
     def pin() -> None:
-        os.sched_setaffinity(0, {core})
+        if core is not None:
+            os.sched_setaffinity(0, {core})
 
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.side", function, module, settings],

@@ -66,7 +66,24 @@ class Within:
         return _sentence(self.measure, f"most {self.limit}", spread(values), median(values) <= self.limit)
 
 
-Target = AtLeast | AtMost | Within
+@dataclass(frozen=True)
+class MoreAtMost:
+    """``measure`` of ``of`` is at most ``more`` above that of ``beside``."""
+
+    more: float
+    beside: str
+    measure: str
+    of: str
+
+    def verdict(self, found: Mapping[str, Rounds]) -> str:
+        """A sentence with both numbers."""
+        pairs = zip(found[self.of][self.measure], found[self.beside][self.measure], strict=True)
+        above = [value - other for value, other in pairs]
+        wanted = f"most {self.more} above {self.beside}"
+        return _sentence(self.measure, wanted, f"{spread(above)} above", median(above) <= self.more)
+
+
+Target = AtLeast | AtMost | Within | MoreAtMost
 
 
 def _sentence(measure: str, wanted: str, measured: str, reached: bool) -> str:

@@ -11,7 +11,8 @@ from benchmarks.measures import spread
 from benchmarks.report import BEGIN, END, renewed, report, table
 from benchmarks.rows import OURS, ROWS, Row
 from benchmarks.running import Contestant
-from benchmarks.targets import AtLeast, AtMost, Within
+from benchmarks.spark.rows import SPARK_ROWS
+from benchmarks.targets import AtLeast, AtMost, MoreAtMost, Within
 from benchmarks.work import Work
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +28,7 @@ FOUND = {
 }
 
 
-def row(*targets: AtLeast | AtMost | Within, base: str = OURS) -> Row:
+def row(*targets: AtLeast | AtMost | Within | MoreAtMost, base: str = OURS) -> Row:
     return Row("a row", Work(64), dict.fromkeys(FOUND, SOMEBODY), ("messages_per_s",), targets, base=base)
 
 
@@ -63,12 +64,16 @@ def test_processor_time_is_shown_for_both_sides() -> None:
         ),
         (AtMost(1.7, "a", "messages_per_s", OURS), "most 1.7 x a; measured 1.65 x (1.50 to 1.80): reached"),
         (AtMost(1, "a", "messages_per_s", "b"), "most 1 x a; measured 1.50 x (1.25 to 2): **not reached**"),
+        (
+            MoreAtMost(120, "a", "messages_per_s", OURS),
+            "most 120 above a; measured 130 (100 to 160) above: **not reached**",
+        ),
         (Within(330, "messages_per_s", OURS), "most 330; measured 330 (300 to 360): reached"),
         (Within(329, "messages_per_s", OURS), "most 329; measured 330 (300 to 360): **not reached**"),
     ],
 )
 def test_a_target_is_judged_by_the_median_of_its_ratios(
-    target: AtLeast | AtMost | Within, verdict: str
+    target: AtLeast | AtMost | Within | MoreAtMost, verdict: str
 ) -> None:
     assert table(row(target), FOUND).splitlines()[-1] == f"- messages/s: wanted at {verdict}"
 
@@ -85,13 +90,14 @@ def test_a_page_keeps_what_stands_around_its_figures() -> None:
     assert renewed(renewed(page, "new"), "new") == renewed(page, "new")
 
 
-def test_the_page_has_the_figures_of_its_file() -> None:
-    page = (DOCS / "benchmarks.md").read_text()
-    assert renewed(page, report(json.loads((DOCS / "benchmarks.json").read_text()))) == page
+@pytest.mark.parametrize("name", ["benchmarks", "benchmarks-spark"])
+def test_the_page_has_the_figures_of_its_file(name: str) -> None:
+    page = (DOCS / f"{name}.md").read_text()
+    assert renewed(page, report(json.loads((DOCS / f"{name}.json").read_text()))) == page
 
 
 def test_targets_are_about_contestants_and_measures_of_their_row() -> None:
-    for each in ROWS:
+    for each in (*ROWS, *SPARK_ROWS):
         assert each.base in each.contestants
         for target in each.targets:
             beside = getattr(target, "beside", ())
