@@ -11,11 +11,12 @@ from netchannel import Position, PositionLost, StreamReplaced
 
 from .clients import reader
 from .errors import DataLost, SchemaConflict
+from .joining import joined
 from .schemas import Normaliser, arrow_schema
 from .task import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from netchannel import Message
     from netchannel.process import BlockingChannelReader
@@ -32,9 +33,6 @@ METADATA = pa.schema(
     ]
 )
 """The columns that ``includeMetadata`` adds: the channel's id, the message's number, and when its sender took it."""
-
-_FEW_ROWS = 8192
-"""Messages with fewer are joined: below this, Spark spends more on the batch than on its rows."""
 
 
 def source_schema(options: ReadOptions) -> pa.Schema:
@@ -152,23 +150,3 @@ def lost(key: str, what: str) -> DataLost:
         f"channel {key!r}: {what}. To go on with the oldest message that is kept, start the query with "
         f"failOnDataLoss=false"
     )
-
-
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in fewer batches where they are small."""
-    few: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        few.append(batch)
-        rows += batch.num_rows
-        if rows >= _FEW_ROWS:
-            yield _join(few)
-            few, rows = [], 0
-    if few:
-        yield _join(few)
-
-
-def _join(few: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return few[0] if len(few) == 1 else pa.concat_batches(few)

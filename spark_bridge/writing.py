@@ -12,6 +12,7 @@ from netchannel import EpochRegressed, Group, NetChannelError, Sealed
 
 from .clients import sender
 from .errors import UnsupportedSpark
+from .joining import joined
 from .routing import Route, by_key, by_partition, check_key
 from .schemas import Normaliser, arrow_schema
 from .task import complete, current_task
@@ -78,8 +79,8 @@ class Rows:
         route = self._route(staging.partition)
         normalise = Normaliser(self.schema)
         try:
-            for batch in complete(batches):
-                for number, rows in route(normalise(batch)):
+            for batch in joined(map(normalise, complete(batches))):
+                for number, rows in route(batch):
                     staging.send(number, rows)
             return staging.seal()
         except BaseException as error:
@@ -110,8 +111,8 @@ class Rows:
         normalise = Normaliser(self.schema)
         try:
             outbox.attached()
-            for batch in complete(batches):
-                outbox.send(normalise(batch))
+            for batch in joined(map(normalise, complete(batches))):
+                outbox.send(batch)
             outbox.flush()
             if self.options.end:
                 outbox.close()
