@@ -144,14 +144,14 @@ class _Placer:
 
     def _place_nary(self, operator: FragmentOperator) -> None:
         nodes = [self._nodes[child] for child in operator.children]
-        starts = self._meeting.ancestors(nodes, self._meeting.points[operator.id])
+        lowest = self._meeting.lowest(nodes, self._meeting.points[operator.id])
         why = f"lowest common ancestor of {' and '.join(operator.children)}"
-        if self._room(starts[0]):
-            self._take(operator.id, starts[:1], why, walks=False)
+        if self._room(lowest):
+            self._take(operator.id, [lowest], why, walks=False)
             return
-        walk = self._draw_walk(operator, starts)
-        full = f"{starts[0]} is full ({self._slots(starts[0])})"
-        if walk[0] == starts[0]:
+        walk = self._draw_walk(operator, self._meeting.ancestors(nodes, lowest))
+        full = f"{lowest} is full ({self._slots(lowest)})"
+        if walk[0] == lowest:
             why = f"{why}: {full}, next with room on the path to {walk[-1]}"
         else:
             why = f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the way on"

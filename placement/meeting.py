@@ -31,16 +31,17 @@ class Meeting:
         self._check_ways()
         self.points = self._find_points()
 
-    def ancestors(self, nodes: Sequence[str], preferred: str | None = None) -> list[str]:
-        """The nodes that all of ``nodes`` reach, or are, and that reach the sink's: the lowest first.
+    def lowest(self, nodes: Sequence[str], preferred: str | None = None) -> str:
+        """Of the nodes that all of ``nodes`` reach, or are, and that reach the sink's, the lowest.
 
         Lowest has the fewest hops in total; among several that have, it is the preferred one, or any.
         """
-        reaching = self._paths.hops_to(self._sink_node)
-        common = self._paths.common_ancestors(Counter(nodes))
-        ordered = [node for node in common if node in reaching]
-        lowest = [node for node in ordered if common[node] == common[ordered[0]]]
-        first = preferred if preferred in lowest else self._rng.choice(lowest)
+        lowest = self._paths.lowest(Counter(nodes), self._sink_node)
+        return preferred if preferred in lowest else self._rng.choice(lowest)
+
+    def ancestors(self, nodes: Sequence[str], first: str) -> list[str]:
+        """All of these nodes, the lowest first, and before all others ``first``."""
+        ordered = self._paths.ancestors(Counter(nodes), self._sink_node)
         return [first, *(node for node in ordered if node != first)]
 
     def _find_points(self) -> dict[str, str]:
@@ -49,7 +50,7 @@ class Meeting:
         for key, operator in self._plan.operators.items():
             below = [fronts[child] for child in operator.children]
             if len(below) > 1:
-                points[key] = fronts[key] = self.ancestors(below)[0]
+                points[key] = fronts[key] = self.lowest(below)
             else:
                 fronts[key] = below[0] if below else self._plan.pins[key]
         return points
@@ -63,7 +64,7 @@ class Meeting:
             return
         for operator in self._plan.operators.values():
             below = self._sources_below(operator.id) if len(operator.children) > 1 else []
-            if below and not self._paths.common_ancestors(Counter(pins[source] for source in below)):
+            if below and not self._paths.meet(pins[source] for source in below):
                 places = ", ".join(f"{source} at {pins[source]}" for source in below)
                 raise NoCommonAncestor(
                     f"{operator.type} {operator.id}: no node is downstream of {places}; {self._remedy()}"

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from placement.draw import draw_path
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from random import Random
 
     import networkx as nx
 
     from placement.draw import Room, Steps
 
+Hops: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+
+FAR = 1 << 40
+"""Hops to what is not reached: more than any sum of others."""
+
 
 class Paths:
-    """Paths in a directed acyclic graph, drawn with ``rng``."""
+    """Paths in a directed acyclic graph, drawn with ``rng``.
+
+    Distances are arrays by a node's place in the graph, computed once for each node that is asked about.
+    """
 
     def __init__(self, graph: nx.DiGraph[str], rng: Random) -> None:
         self._downstream = {node: tuple(graph.successors(node)) for node in graph}
-        self._upstream = {node: tuple(graph.predecessors(node)) for node in graph}
-        self._rank = {node: rank for rank, node in enumerate(graph)}
+        self._names = list(graph)
+        self._ranks = {node: rank for rank, node in enumerate(self._names)}
         self._rng = rng
-        self.hops_to: Callable[[str], Mapping[str, int]] = cache(lambda node: _hops(self._upstream, node))
+        onward = [[self._ranks[end] for end in self._downstream[node]] for node in self._names]
+        back = [[self._ranks[start] for start in graph.predecessors(node)] for node in self._names]
+        self._hops_from: Callable[[str], Hops] = cache(lambda node: _hops(onward, self._ranks[node]))
+        self._hops_to: Callable[[str], Hops] = cache(lambda node: _hops(back, self._ranks[node]))
+        self.hops_to: Callable[[str], Mapping[str, int]] = cache(self._named)
         """For each node that reaches the given one: over how many links, at least."""
+
+    def _named(self, node: str) -> dict[str, int]:
+        pairs = zip(self._names, self._hops_to(node).tolist(), strict=True)
+        return {name: hops for name, hops in pairs if hops != FAR}
 
     def shortest(self, start: str, target: str) -> tuple[str, ...]:
         """One of the shortest paths; ``start`` must reach ``target``."""
@@ -56,34 +74,47 @@ class Paths:
 
     def between(self, start: str, target: str) -> list[str]:
         """The nodes on all paths, nearest to ``start`` first."""
-        hops = self.hops_to(target)
-        return [node for node in _hops(self._downstream, start) if node in hops]
+        hops = self._hops_from(start)
+        there = (hops < FAR) & (self._hops_to(target) < FAR)
+        return [self._names[rank] for rank in np.argsort(hops, kind="stable") if there[rank]]
 
-    def common_ancestors(self, nodes: Counter[str]) -> dict[str, int]:
-        """The nodes that all of ``nodes`` reach or are, with their hops in total, fewest first.
+    def lowest(self, nodes: Counter[str], target: str) -> list[str]:
+        """The nodes that all of ``nodes`` reach or are, and that reach ``target``, with the fewest hops in total.
 
-        A node that counts several times is as far as several nodes. Among equals, the topology's order.
+        A node that counts several times is as far as several nodes. In the topology's order; none if there is none.
         """
-        totals: dict[str, int] | None = None
+        totals = self._totals(nodes, target)
+        fewest = totals.min()
+        return [] if fewest >= FAR else [self._names[rank] for rank in np.flatnonzero(totals == fewest)]
+
+    def ancestors(self, nodes: Counter[str], target: str) -> list[str]:
+        """All such nodes, those with the fewest hops first, and among equals in the topology's order."""
+        totals = self._totals(nodes, target)
+        return [self._names[rank] for rank in np.argsort(totals, kind="stable") if totals[rank] < FAR]
+
+    def meet(self, nodes: Iterable[str]) -> bool:
+        """Whether there is a node that all of ``nodes`` reach or are."""
+        return bool(np.any(np.all([self._hops_from(node) < FAR for node in nodes], axis=0)))
+
+    def _totals(self, nodes: Counter[str], target: str) -> Hops:
+        totals = np.where(self._hops_to(target) < FAR, 0, FAR)
         for node, weight in nodes.items():
-            hops = _hops(self._downstream, node)
-            if totals is None:
-                totals = {end: weight * count for end, count in hops.items()}
-            else:
-                totals = {end: count + weight * hops[end] for end, count in totals.items() if end in hops}
-        ordered = sorted((totals or {}).items(), key=lambda item: (item[1], self._rank[item[0]]))
-        return dict(ordered)
+            totals += weight * self._hops_from(node)
+        return totals
 
 
-def _hops(links: Mapping[str, tuple[str, ...]], start: str) -> dict[str, int]:
-    hops = {start: 0}
+def _hops(links: Sequence[Sequence[int]], start: int) -> Hops:
+    """Over how many links each node is reached, at least; `FAR` where it is not."""
+    hops = [FAR] * len(links)
+    hops[start] = count = 0
     frontier = [start]
     while frontier:
+        count += 1
         reached = []
         for node in frontier:
             for end in links[node]:
-                if end not in hops:
-                    hops[end] = hops[node] + 1
+                if hops[end] == FAR:
+                    hops[end] = count
                     reached.append(end)
         frontier = reached
-    return hops
+    return np.array(hops, np.int64)
