@@ -1,12 +1,12 @@
 """Query plans and where they run.
 
-``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node,
-``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of one
-deployment.
+``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
+where the query is checked already, ``place_exactly`` for the least traffic), ``decompose`` cuts the placed plan into
+fragments, and ``with_deployment`` makes their channels those of one deployment.
 """
 
 from placement.binding import BoundPlan, check
-from placement.bottom_up import Placement, place
+from placement.bottom_up import Placement, place, place_bound
 from placement.decomposition import Channel, Decomposition, decompose, with_deployment
 from placement.errors import (
     InvalidQuery,
@@ -20,6 +20,7 @@ from placement.errors import (
     UnknownSink,
     UnknownSource,
 )
+from placement.exact import Exact, place_exactly
 from placement.plan import Fragment, Query
 from placement.reader import load_query, parse_query
 
@@ -27,6 +28,7 @@ __all__ = [
     "BoundPlan",
     "Channel",
     "Decomposition",
+    "Exact",
     "Fragment",
     "InvalidQuery",
     "MultipleSinks",
@@ -45,5 +47,7 @@ __all__ = [
     "load_query",
     "parse_query",
     "place",
+    "place_bound",
+    "place_exactly",
     "with_deployment",
 ]

@@ -92,7 +92,20 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                 yield place, f"duplicate link from {own} to {target}; each may be given once"
             else:
                 links[own][target] = place
+        yield from _limits_of_no_link(path, node, links[own])
     yield from _cycles(links)
+
+
+def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Location]) -> Iterator[Found]:
+    links = node.get("links")
+    limits = links.get("limits") if isinstance(links, dict) else None
+    for target in limits if isinstance(limits, dict) else ():
+        if target not in ends:
+            hint = did_you_mean(str(target), ends)
+            yield (
+                (*path, "links", "limits", target),
+                f"limits of a link to {target!r}, which is not in downstream{hint}; expected {listed(ends)}",
+            )
 
 
 def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:

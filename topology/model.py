@@ -41,22 +41,26 @@ class LogicalSource(_Model):
     columns: Schema = Field(alias="schema", min_length=1)
 
 
-class CsvSource(_Model):
+class _Source(_Model):
+    logical: Text
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """About how many bytes per second it gives; for the exact strategy of placement."""
+
+
+class CsvSource(_Source):
     """A CSV file with a header, plain or the only file of a zip archive; a field in ``nulls`` is null.
 
     A relative path starts at the working directory of the node's worker.
     """
 
-    logical: Text
     type: Literal["CSV"]
     path: FilePath
     nulls: tuple[str, ...] = ("",)
 
 
-class ParquetSource(_Model):
+class ParquetSource(_Source):
     """A Parquet file; a relative path starts at the working directory of the node's worker."""
 
-    logical: Text
     type: Literal["Parquet"]
     path: FilePath
 
@@ -96,10 +100,20 @@ class PrintSink(_Sink):
 Sink = Annotated[CsvSink | ParquetSink | PrintSink, Field(discriminator="type")]
 
 
+class LinkLimits(_Model):
+    """What a link can carry, as far as that is known."""
+
+    bandwidth: Annotated[float, Field(gt=0)] | None = None
+    """Bytes per second."""
+    latency_ms: Annotated[float, Field(ge=0)] | None = None
+    """Milliseconds one way."""
+
+
 class Links(_Model):
-    """Where a node can send data to."""
+    """Where a node can send data to; ``limits`` is by address, of links that have some."""
 
     downstream: tuple[Address, ...] = ()
+    limits: dict[Address, LinkLimits] = {}
 
 
 class Node(_Model):

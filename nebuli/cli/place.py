@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from placement import BoundPlan, Placement
+    from topology import Topology
 
 
 @click.command()
@@ -10,23 +16,76 @@ import click
 @click.argument("query")
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 @click.option(
+    "--strategy",
+    type=click.Choice(["bottom-up", "optimal"]),
+    default="bottom-up",
+    show_default=True,
+    help="The rule of bottom-up placement, or the least traffic over links.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds that the optimal strategy may take.",
+)
+@click.option("--compare", is_flag=True, help="Show what both strategies cost, and how far apart they are.")
+@click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "mermaid"]),
+    type=click.Choice(["text", "json", "mermaid", "dot"]),
     default="text",
     show_default=True,
-    help="How to show it: a table with reasons, JSON for programs, or a mermaid flowchart.",
+    help="How to show it: a table with reasons, JSON for programs, a mermaid flowchart, or a graph for Graphviz.",
 )
-def place(topology: str, query: str, seed: int, form: str) -> None:
+def place(
+    *, topology: str, query: str, seed: int, strategy: str, time_limit: float, compare: bool, form: str
+) -> None:
     """Place the operators of QUERY on the nodes of TOPOLOGY, and cut it into fragments.
 
     Nothing is deployed, and no source file is opened. The same files and the same seed give the same text.
     """
     import placement
-    from nebuli.cli import render
     from nebuli.cli.files import load
 
     model, plan = load(topology, query)
-    placed = placement.place(plan, model, seed)
-    show = {"text": render.as_text, "json": render.as_json, "mermaid": render.as_mermaid}[form]
-    click.echo(show(placed, placement.decompose(placed)))
+    bound = placement.check(plan, model)
+    if compare:
+        click.echo(_compared(bound, model, seed, time_limit, form))
+        return
+    if strategy == "optimal":
+        exact = placement.place_exactly(bound, model, seed, time_limit)
+        click.echo(f"{exact}", err=True)
+        placed = exact.placement
+    else:
+        placed = placement.place_bound(bound, model, seed)
+    click.echo(_shown(placed, model, form))
+
+
+def _shown(placed: Placement, model: Topology, form: str) -> str:
+    from nebuli.cli import drawing, render
+    from placement import decompose
+
+    cut = decompose(placed)
+    match form:
+        case "json":
+            return render.as_json(placed, cut)
+        case "mermaid":
+            return drawing.as_mermaid(placed, cut, model)
+        case "dot":
+            return drawing.as_dot(placed, cut, model)
+    return render.as_text(placed, cut)
+
+
+def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, form: str) -> str:
+    import placement
+    from nebuli.cli import render
+
+    if form not in ("text", "json"):
+        raise click.UsageError(f"--compare has no picture: use --format text or json, not {form}")
+    exact = placement.place_exactly(plan, model, seed, time_limit)
+    try:
+        first = placement.place_bound(plan, model, seed)
+    except placement.NoCapacity:
+        first = None
+    return render.comparison(first, exact, as_json=form == "json")

@@ -1,22 +1,21 @@
-"""A placement as text for people, as JSON for programs, and as a picture."""
+"""A placement as text for people, and as JSON for programs."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from placement.plan import NetworkSink, NetworkSource
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from placement import Decomposition, Fragment, Placement
+    from placement import Decomposition, Exact, Placement
 
 
 def as_json(placement: Placement, decomposition: Decomposition) -> str:
     """The node of each operator, the fragments and the channels, as one JSON object."""
     data = {
         "placement": dict(placement.nodes),
+        "reasons": dict(placement.reasons),
         "fragments": [
             fragment.model_dump(mode="json", by_alias=True) for fragment in decomposition.fragments
         ],
@@ -60,53 +59,29 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def as_mermaid(placement: Placement, decomposition: Decomposition) -> str:
-    """A mermaid flowchart: operators inside their nodes, channels as labelled edges, bridges as rounded boxes."""
-    return "\n".join(["flowchart BT", *_Picture(placement, decomposition).lines()])
+def comparison(first: Placement | None, exact: Exact, *, as_json: bool) -> str:
+    """What both strategies cost, and how far the first is above the second; ``first`` is None if it found no room."""
+    from placement.traffic import Traffic
 
-
-class _Picture:
-    def __init__(self, placement: Placement, decomposition: Decomposition) -> None:
-        self._placement = placement
-        self._decomposition = decomposition
-        self._names = {key: f"op{index}" for index, key in enumerate(placement.nodes)}
-        self._writers: dict[str, str] = {}  # by channel: the box that writes it
-        self._readers: dict[str, str] = {}
-        self._boxes: dict[str, list[str]] = {}  # by node
-        for index, fragment in enumerate(decomposition.fragments):
-            boxes = list(self._boxes_of(fragment, f"bridge{index}"))
-            self._boxes.setdefault(fragment.node, []).extend(boxes)
-
-    def _boxes_of(self, fragment: Fragment, bridge: str) -> Iterator[str]:
-        match fragment.operators:
-            case (NetworkSource() as source, NetworkSink() as sink):
-                self._readers[source.channel] = self._writers[sink.channel] = bridge
-                yield f'{bridge}(["bridge"])'
-                return
-        for operator in fragment.operators:
-            match operator:
-                case NetworkSource():
-                    self._readers[operator.channel] = self._names[self._placement.plan.readers[operator.id]]
-                case NetworkSink():
-                    self._writers[operator.channel] = self._names[operator.input]
-                case _:
-                    yield f'{self._names[operator.id]}["{_escaped(operator.id)}<br/>{operator.type}"]'
-
-    def lines(self) -> Iterator[str]:
-        for index, (node, boxes) in enumerate(self._boxes.items()):
-            yield f'  subgraph node{index}["{_escaped(node)}"]'
-            yield from (f"    {box}" for box in boxes)
-            yield "  end"
-        for channel in self._decomposition.channels:
-            label = _escaped(channel.id)
-            yield f'  {self._writers[channel.id]} ==>|"{label}"| {self._readers[channel.id]}'
-        for child, reader in self._placement.plan.readers.items():
-            if len(self._placement.paths[child]) == 1:
-                yield f"  {self._names[child]} --> {self._names[reader]}"
-
-
-def _escaped(text: str) -> str:
-    return "".join(
-        character if character.isalnum() or character in "._-/:[] ," else f"#{ord(character)};"
-        for character in text
-    )
+    cost = None if first is None else Traffic.of(first.plan).cost(first)
+    above = None if cost is None or not exact.cost else cost / exact.cost - 1
+    if as_json:
+        data = {
+            "unit": exact.unit,
+            "bottom-up": cost,
+            "optimal": exact.cost,
+            "bound": exact.bound,
+            "above": 0.0 if cost == exact.cost else above,
+        }
+        return json.dumps(data, indent=2)
+    if cost is None:
+        shown, gap = "no room", ""
+    else:
+        shown, gap = (
+            f"{cost:g}",
+            "" if cost == exact.cost else "more" if above is None else f"{above:.1%} more",
+        )
+    rows = [("bottom-up", shown, gap), ("optimal", f"{exact.cost:g}", "")]
+    if exact.gap:
+        rows.append(("no less than", f"{exact.bound:g}", f"{exact.gap:.1%} below the optimal one found"))
+    return _table(("strategy", exact.unit, "beside the optimal one"), rows)

@@ -245,7 +245,7 @@ def test_every_option_of_a_command_is_described(name: str) -> None:
         option = options[code(row[0])]
         assert (row[1] == "required") == option.required
         if isinstance(option.type, click.Choice):
-            assert set(option.type.choices) <= set(re.findall(r"`(\w+)`", row[2]))
+            assert set(option.type.choices) <= set(re.findall(r"`([\w-]+)`", row[2]))
 
 
 def test_every_exit_code_is_described() -> None:

@@ -1,0 +1,306 @@
+"""Exact placement: the one with the least traffic over links, by integer programming.
+
+The model
+    ``x[o, n]`` is 1 where operator ``o`` is on node ``n``, and ``f[e, l]`` how much of edge ``e`` goes over link
+    ``l``. Each operator has one node, sources and the sink that of the topology; a node has no more operators than
+    its capacity; at each node, what of an edge comes in or begins there goes on or ends there. The least of the sum
+    over edges and links of ``weight * f`` is asked for, where an edge's weight is its bytes per second if all sources
+    say their rate, and 1 if not. Links with a bandwidth carry no more than that, where rates are known.
+
+    Only nodes count that the sources below an operator reach and that reach the sink's node. For whole ``x`` and no
+    bandwidth, the cheapest flows are shortest paths, so that only ``x`` need be whole.
+
+HiGHS solves it, within a time limit, and says how far from proven it stopped. It starts from the bottom-up placement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placement.bottom_up import Placement, place_bound
+from placement.errors import NoCapacity
+from placement.plan import BoundSink, BoundSource
+from placement.traffic import Traffic
+from placement.tree import bottom_up
+from topology.graph import link_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from placement.binding import BoundPlan
+    from topology import Topology
+
+    Link = tuple[str, str]
+
+TIME_LIMIT_S = 10.0
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A placement, what it costs, and below which cost it was proven that there is none.
+
+    ``unit`` says what is counted.
+    """
+
+    placement: Placement
+    cost: float
+    bound: float
+    unit: str
+
+    @property
+    def gap(self) -> float:
+        """How far the cost may be above the least one, in parts of it; 0 where it is proven to be that."""
+        return max(0.0, self.cost - self.bound) / self.cost if self.cost else 0.0
+
+    def __str__(self) -> str:
+        if self.gap == 0:
+            return f"{self.cost:g} {self.unit}, and no placement has less"
+        return f"{self.cost:g} {self.unit}; none has less than {self.bound:g}, {self.gap:.0%} below: more time may tell"
+
+
+def place_exactly(
+    plan: BoundPlan, topology: Topology, seed: int = 0, time_limit_s: float = TIME_LIMIT_S
+) -> Exact:
+    """The placement with the least traffic that is found within ``time_limit_s`` seconds.
+
+    Raises ``NoPath``, ``NoCommonAncestor``, and ``NoCapacity`` if there is no placement, or none was found in time.
+    """
+    first: Placement | None = None
+    reason: NoCapacity | None = None
+    try:
+        first = place_bound(plan, topology, seed)
+    except NoCapacity as error:
+        reason = error
+    model = _Model(plan, topology)
+    if first is not None and model.traffic.cost(first) == 0:
+        return Exact(first, 0.0, 0.0, model.traffic.unit)
+    return model.solve(first, reason, time_limit_s)
+
+
+class _Model:
+    """Variables by number: first those of operators on nodes, then those of edges on links."""
+
+    def __init__(self, plan: BoundPlan, topology: Topology) -> None:
+        self.plan = plan
+        self.traffic = Traffic.of(plan)
+        self._graph = link_graph(topology)
+        self._capacity = {node.address: node.capacity for node in topology.nodes}
+        self._bandwidth: dict[Link, float] = {
+            (node.address, end): limits.bandwidth
+            for node in topology.nodes
+            for end, limits in node.links.limits.items()
+            if limits.bandwidth is not None
+        }
+        self._candidates = self._find_candidates()
+        self._x = {
+            pair: number
+            for number, pair in enumerate(
+                (key, node) for key, nodes in self._candidates.items() for node in nodes
+            )
+        }
+        links = [(child, link) for child in plan.readers for link in self._links_of(child)]
+        self._f = {pair: number for number, pair in enumerate(links, len(self._x))}
+        self._rows: list[tuple[float, float, list[tuple[int, float]]]] = []
+
+    def _find_candidates(self) -> dict[str, list[str]]:
+        """Where each operator may be: behind all sources below it, and before the sink."""
+        import networkx as nx
+
+        plan = self.plan
+        sink_node = plan.pins[plan.sink]
+        before_sink = nx.ancestors(self._graph, sink_node) | {sink_node}
+        behind = {
+            node: (nx.descendants(self._graph, node) | {node}) & before_sink
+            for node in set(plan.pins.values())
+        }
+        children = {key: operator.children for key, operator in plan.operators.items()}
+        candidates: dict[str, list[str]] = {}
+        for key, operator in plan.operators.items():
+            if isinstance(operator, BoundSource | BoundSink):
+                candidates[key] = [plan.pins[key]]
+                continue
+            below = {plan.pins[each] for each in bottom_up(children, key) if not children[each]}
+            common = set.intersection(*(behind[node] for node in below))
+            candidates[key] = [node for node in self._graph if node in common and self._capacity[node] != 0]
+        return candidates
+
+    def _links_of(self, child: str) -> Iterator[Link]:
+        """Over which links the output of ``child`` may go."""
+        import networkx as nx
+
+        starts = self._candidates[child]
+        ends = set(self._candidates[self.plan.readers[child]])
+        onward = set(starts).union(*(nx.descendants(self._graph, node) for node in starts))
+        back = ends.union(*(nx.ancestors(self._graph, node) for node in ends))
+        yield from ((start, end) for start, end in self._graph.edges if start in onward and end in back)
+
+    # -- rows
+
+    def _require(self, lower: float, upper: float, terms: Iterable[tuple[int, float]]) -> None:
+        self._rows.append((lower, upper, list(terms)))
+
+    def _build(self) -> None:
+        plan = self.plan
+        for key, nodes in self._candidates.items():
+            self._require(1, 1, ((self._x[key, node], 1) for node in nodes))
+        self._build_capacity()
+        for child, reader in plan.readers.items():
+            self._build_flow(child, reader)
+        if self.traffic.unit != "hops":
+            for link, bandwidth in self._bandwidth.items():
+                terms = [
+                    (self._f[child, link], self.traffic.weights[child])
+                    for child in plan.readers
+                    if (child, link) in self._f
+                ]
+                if terms:
+                    self._require(-math.inf, bandwidth, terms)
+
+    def _build_capacity(self) -> None:
+        movable = [key for key in self._candidates if key not in self.plan.pins]
+        for node, capacity in self._capacity.items():
+            terms = [(self._x[key, node], 1.0) for key in movable if (key, node) in self._x]
+            if capacity is not None and len(terms) > capacity:
+                self._require(-math.inf, capacity, terms)
+
+    def _build_flow(self, child: str, reader: str) -> None:
+        balance: dict[str, list[tuple[int, float]]] = {}
+        for (each, (start, end)), number in self._of_edge(child):
+            assert each == child
+            balance.setdefault(start, []).append((number, 1.0))
+            balance.setdefault(end, []).append((number, -1.0))
+        for key, sign in ((child, -1.0), (reader, 1.0)):
+            for node in self._candidates[key]:
+                balance.setdefault(node, []).append((self._x[key, node], sign))
+        for terms in balance.values():
+            self._require(0, 0, terms)
+
+    def _of_edge(self, child: str) -> Iterator[tuple[tuple[str, Link], int]]:
+        return ((pair, number) for pair, number in self._f.items() if pair[0] == child)
+
+    # -- solving
+
+    def solve(self, first: Placement | None, reason: NoCapacity | None, time_limit_s: float) -> Exact:
+        import highspy
+
+        if not all(self._candidates.values()):
+            raise NoCapacity(self._missing())
+        self._build()
+        solver = highspy.Highs()
+        solver.silent()
+        solver.setOptionValue("time_limit", time_limit_s)
+        solver.setOptionValue("mip_rel_gap", 0.0)
+        solver.passModel(self._lp(highspy))
+        if first is not None:
+            with suppress(KeyError):  # a path of the first may leave what the model looks at
+                self._start(solver, highspy, first)
+        solver.run()
+        info = solver.getInfo()
+        if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+            raise NoCapacity(self._missing())
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if not found:
+            if first is None:
+                raise NoCapacity(
+                    f"no placement was found within {time_limit_s} s, and none ruled out; {reason}"
+                )
+            return Exact(first, self.traffic.cost(first), 0.0, self.traffic.unit)
+        placement = self._placement(np.array(solver.getSolution().col_value))
+        cost = self.traffic.cost(placement)
+        bound = min(cost, float(info.mip_dual_bound))
+        if cost - bound < _TOLERANCE * max(1.0, cost):
+            bound = cost
+        return Exact(placement, cost, bound, self.traffic.unit)
+
+    def _lp(self, highspy: Any) -> Any:
+        columns, rows = len(self._x) + len(self._f), len(self._rows)
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = columns, rows
+        cost = np.zeros(columns)
+        for (child, _), number in self._f.items():
+            cost[number] = self.traffic.weights[child]
+        lp.col_cost_ = cost
+        lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.ones(columns)
+        lp.row_lower_ = np.array([lower for lower, _, _ in self._rows], float)
+        lp.row_upper_ = np.array([upper for _, upper, _ in self._rows], float)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for _, _, terms in self._rows)])
+        lp.a_matrix_.index_ = np.array([number for _, _, terms in self._rows for number, _ in terms])
+        lp.a_matrix_.value_ = np.array([value for _, _, terms in self._rows for _, value in terms], float)
+        whole = bool(self._bandwidth) and self.traffic.unit != "hops"
+        kinds = [highspy.HighsVarType.kInteger] * len(self._x)
+        flows = highspy.HighsVarType.kInteger if whole else highspy.HighsVarType.kContinuous
+        lp.integrality_ = kinds + [flows] * len(self._f)
+        return lp
+
+    def _start(self, solver: Any, highspy: Any, first: Placement) -> None:
+        values = np.zeros(len(self._x) + len(self._f))
+        for key, node in first.nodes.items():
+            values[self._x[key, node]] = 1
+        for child, path in first.paths.items():
+            for link in pairwise(path):
+                values[self._f[child, link]] = 1
+        solution = highspy.HighsSolution()
+        solution.col_value = list(values)
+        solver.setSolution(solution)
+
+    def _placement(self, values: Any) -> Placement:
+        nodes = {
+            key: max(candidates, key=lambda node: values[self._x[key, node]])
+            for key, candidates in self._candidates.items()
+        }
+        paths = {child: self._path(child, nodes, values) for child in self.plan.readers}
+        return Placement(self.plan, nodes, self._reasons(nodes, paths), paths)
+
+    def _path(self, child: str, nodes: Mapping[str, str], values: Any) -> tuple[str, ...]:
+        import networkx as nx
+
+        start, end = nodes[child], nodes[self.plan.readers[child]]
+        used: nx.DiGraph[str] = nx.DiGraph(
+            [link for (_, link), number in self._of_edge(child) if values[number] > 0.5]
+        )
+        used.add_node(start)
+        graph = used if end in used and nx.has_path(used, start, end) else self._graph
+        return tuple(nx.shortest_path(graph, start, end))
+
+    def _reasons(self, nodes: Mapping[str, str], paths: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for key, operator in self.plan.operators.items():
+            match operator:
+                case BoundSource():
+                    reasons[key] = f"pinned: {operator.physical.path} is attached here"
+                case BoundSink():
+                    reasons[key] = f"pinned: sink {operator.sink} is attached here"
+                case _:
+                    came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
+                    reasons[key] = f"least traffic: takes {came}, gives over {_links(paths[key])}"
+        return reasons
+
+    def _missing(self) -> str:
+        """Which slots there are too few of, and where."""
+        movable = [key for key in self._candidates if key not in self.plan.pins]
+        nowhere = [key for key in movable if not self._candidates[key]]
+        if nowhere:
+            return f"{', '.join(nowhere)}: every node behind the sources and before the sink has capacity 0"
+        counts = Counter(node for key in movable for node in self._candidates[key])
+        slots = ", ".join(
+            f"{node} ({'any number' if self._capacity[node] is None else self._capacity[node]})"
+            for node in counts
+        )
+        return (
+            f"no placement has room: {len(movable)} operators need a slot each, on nodes from their sources to the "
+            f"sink; those have {slots}, and links lead one way only: raise a capacity, or add a link"
+        )
+
+
+def _links(path: tuple[str, ...]) -> str:
+    count = len(path) - 1
+    return "no link" if count == 0 else f"{count} link{'s' if count > 1 else ''}"
