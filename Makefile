@@ -13,7 +13,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark help setup demo test simulate soak soak-spark lint format lock proto clean
+.PHONY: bench bench-spark help setup demo test simulate soak soak-spark lint format lock proto schemas clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
 	@$(BIN)/python -m venv $(VENV)/proto
 	@$(VENV)/proto/bin/python -m pip install --disable-pip-version-check --quiet $(PROTO_TOOLS)
 	$(VENV)/proto/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+schemas: $(DEMO_READY)  ## Generate the JSON Schemas of topology and query files
+	$(BIN)/python -m topology.json_schema
+	$(BIN)/python -m placement.query_schema
 
 clean:  ## Remove .venv and all caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data
