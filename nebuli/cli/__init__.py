@@ -15,12 +15,22 @@ from nebuli.cli.exits import exit_code
 
 _COMMANDS = {
     "certs": ("nebuli.cli.certs", "Make certificates for development."),
+    "list": ("nebuli.cli.queries", "List the registered queries, with their states."),
+    "logs": ("nebuli.cli.queries", "Show what workers have logged about a query."),
     "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
+    "register": ("nebuli.cli.queries", "Give a query's fragments to running workers."),
     "run": ("nebuli.cli.run", "Run a query over a topology, with a worker process per node on this machine."),
+    "start": ("nebuli.cli.queries", "Start a query on running workers."),
+    "status": ("nebuli.cli.queries", "Show how a query is, and each of its fragments."),
+    "stop": ("nebuli.cli.queries", "Stop a query."),
+    "unregister": ("nebuli.cli.queries", "Have workers forget a query."),
     "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),
     "worker": ("nebuli.cli.worker", "Run one node of a topology."),
 }
 """By name: the module, which holds the command under the same name, and what the help says."""
+
+_ATTRIBUTES = {"list": "list_"}
+"""Names of commands that Python has taken."""
 
 
 class _LazyGroup(click.Group):
@@ -30,7 +40,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(
+            import_module(_COMMANDS[cmd_name][0]), _ATTRIBUTES.get(cmd_name, cmd_name)
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

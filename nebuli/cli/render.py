@@ -41,14 +41,15 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
         (channel.id, channel.operator, channel.start, channel.end) for channel in decomposition.channels
     ]
     tables = [
-        _table(("operator", "type", "node", "why"), operators),
-        _table(("fragment", "node", "operators"), fragments),
-        _table(("channel", "carries", "from", "to"), channels),
+        table(("operator", "type", "node", "why"), operators),
+        table(("fragment", "node", "operators"), fragments),
+        table(("channel", "carries", "from", "to"), channels),
     ]
     return "\n\n".join(tables)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what is in them."""
     if not rows:
         return f"no {header[0]}s"
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -84,4 +85,4 @@ def comparison(first: Placement | None, exact: Exact, *, as_json: bool) -> str:
     rows = [("bottom-up", shown, gap), ("optimal", f"{exact.cost:g}", "")]
     if exact.gap:
         rows.append(("no less than", f"{exact.bound:g}", f"{exact.gap:.1%} below the optimal one found"))
-    return _table(("strategy", exact.unit, "beside the optimal one"), rows)
+    return table(("strategy", exact.unit, "beside the optimal one"), rows)

@@ -9,11 +9,12 @@ import grpc
 import grpc.aio
 
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.logs import LogLine
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from nebuli.worker.worker_pb2_grpc import WorkerStub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -83,6 +84,12 @@ class WorkerClient:
         with self._errors():
             reply = await self._stub.Status(wire.StatusRequest(), timeout=_DEADLINE_S)
         return [_status(message) for message in reply.fragments]
+
+    async def logs(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
+        """What the worker has logged, of one fragment or of all; with ``follow`` also what it will."""
+        with self._errors():
+            async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow)):
+                yield LogLine(line.time, line.level, line.id, line.text)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ChannelSink", "ChannelSource"]
 
 _QUEUED_BATCHES = 4
+_LAST_WORDS_S = 5.0
+"""How long a reader that is away is waited for, to be told why its input ends."""
 _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
 """What a fragment is ahead of its reader, at most; more would only be memory."""
 
@@ -157,4 +159,8 @@ class ChannelSink:
             if self._channel is None:
                 await self._register()
             assert self._channel is not None
-            await self._channel.abort(reason)
+            try:
+                async with asyncio.timeout(_LAST_WORDS_S):
+                    await self._channel.abort(reason)
+            except TimeoutError:  # nobody is there to be told
+                await self._channel.detach()

@@ -6,10 +6,14 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
+from nebuli.worker.logs import Logs
 from nebuli.worker.runner import FragmentRunner
 from nebuli.worker.status import FragmentState
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nebuli.worker.logs import LogLine
     from nebuli.worker.provider import Provider
     from nebuli.worker.status import FragmentStatus
     from placement.plan import Fragment
@@ -38,11 +42,12 @@ class Node:
         self._provider = provider
         self._runners: dict[str, FragmentRunner] = {}
         self._numbers = itertools.count(1)
+        self.logs = Logs(self._owner)
 
     def register(self, fragment: Fragment) -> str:
         """Take a fragment, and give it an id that is its own as long as this worker lives."""
         id_ = str(next(self._numbers))
-        self._runners[id_] = FragmentRunner(id_, fragment)
+        self._runners[id_] = FragmentRunner(id_, fragment, lambda: self.logs.of_thread(id_))
         return id_
 
     def start(self, id_: str) -> None:
@@ -64,6 +69,17 @@ class Node:
         if not await asyncio.to_thread(runner.join, _LAST_WORDS_S):
             raise BusyFragment(f"fragment {runner.fragment.id} is telling its reader of its end: try again")
         self._runners.pop(id_, None)
+
+    def logged(self, id_: str, *, follow: bool) -> AsyncIterator[LogLine]:
+        """What was logged about a fragment, or about all if ``id_`` is empty."""
+        if id_:
+            self._runner(id_)
+        return self.logs.lines(id_, follow=follow)
+
+    def _owner(self, text: str) -> str:
+        """The fragment that a line of the event loop is about: it names one of its channels."""
+        owners = (id_ for id_, runner in list(self._runners.items()) if runner.is_about(text))
+        return next(owners, "")
 
     def statuses(self) -> list[FragmentStatus]:
         """All fragments, in the order in which they came."""

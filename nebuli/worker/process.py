@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import sys
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import uvloop
@@ -20,6 +22,9 @@ from nebuli.worker.node import Node
 from nebuli.worker.provider import Provider
 from nebuli.worker.service import Service
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
@@ -63,6 +68,7 @@ async def _serve(settings: WorkerSettings) -> bool:
             raise _unusable("data", settings.data, error) from error
         sender = await stack.enter_async_context(netchannel.SenderServer())
         node = Node(Provider(receiver, sender))
+        stack.enter_context(_logged_by(node.logs))
         service = await _grpc_server(node, settings.grpc)
         stack.push_async_callback(service.server.stop, None)
         sys.stderr.write(f"{READY_PREFIX}data={receiver.address} grpc={service.address}\n")
@@ -70,6 +76,24 @@ async def _serve(settings: WorkerSettings) -> bool:
         await stop.wait()
         asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
         return await node.shutdown(_STOP_S)
+
+
+@contextmanager
+def _logged_by(handler: logging.Handler) -> Iterator[None]:
+    """What the packages log goes to ``handler``, from INFO on, and as before to standard error from WARNING on."""
+    loggers = [logging.getLogger(name) for name in ("nebuli", "netchannel")]
+    said = logging.StreamHandler()
+    said.setLevel(logging.WARNING)
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        for each in (handler, said):
+            logger.addHandler(each)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            for each in (handler, said):
+                logger.removeHandler(each)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.provider import Provider
@@ -48,12 +48,16 @@ class FragmentRunner:
     Everything but the thread's own work is called on the worker's loop.
     """
 
-    def __init__(self, id_: str, fragment: Fragment) -> None:
+    def __init__(self, id_: str, fragment: Fragment, begin_thread: Callable[[], None]) -> None:
         if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
             raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
         self._circuit = Circuit(fragment.operators)
+        self._begin_thread = begin_thread
+        self._channels = [
+            each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
+        ]
         self._sources: dict[str, Source] = {}
         self._sink: Sink | None = None
         self._wake = Event()
@@ -104,6 +108,10 @@ class FragmentRunner:
         if self._sink is not None:
             self._sink.interrupt()
 
+    def is_about(self, text: str) -> bool:
+        """Whether ``text`` names one of its channels."""
+        return any(channel in text for channel in self._channels)
+
     def join(self, timeout_s: float) -> bool:
         """Wait for its thread; False if that is still busy."""
         if self._thread.ident is not None:
@@ -113,6 +121,8 @@ class FragmentRunner:
     def _run(self) -> None:
         sink = self._sink
         assert sink is not None
+        self._begin_thread()
+        _log.info("fragment %s at %s runs", self.fragment.id, self.fragment.node)
         try:
             self._work(sink)
         except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
@@ -165,6 +175,9 @@ class FragmentRunner:
             self._sources.popitem()[1].close(reason)
 
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
+        text = f"{state}: {error}" if error else str(state)
+        level = logging.ERROR if state is FragmentState.FAILED else logging.INFO
+        _log.log(level, "fragment %s at %s %s", self.fragment.id, self.fragment.node, text)
         # The state last: who sees the end, sees its reason.
         self._cause, self._error = cause, error
         self._state = state

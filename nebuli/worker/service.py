@@ -70,6 +70,12 @@ class Service(WorkerServicer):
         """Say how all fragments are."""
         return wire.StatusReply(fragments=[_message(status) for status in self._node.statuses()])
 
+    async def Logs(self, request: wire.LogsRequest, context: Context) -> AsyncIterator[wire.LogLine]:
+        """Say what was logged, and with ``follow`` what will be."""
+        async with _refusals(context, request.id):
+            async for line in self._node.logged(request.id, follow=request.follow):
+                yield wire.LogLine(time=line.time, level=line.level, id=line.id, text=line.text)
+
 
 @asynccontextmanager
 async def _refusals(context: Context, id_: str = "") -> AsyncIterator[None]:

@@ -89,6 +89,26 @@ class StatusReply(_message.Message):
     fragments: _containers.RepeatedCompositeFieldContainer[FragmentStatus]
     def __init__(self, fragments: _Optional[_Iterable[_Union[FragmentStatus, _Mapping]]] = ...) -> None: ...
 
+class LogsRequest(_message.Message):
+    __slots__ = ("id", "follow")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    follow: bool
+    def __init__(self, id: _Optional[str] = ..., follow: bool = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("time", "level", "id", "text")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    time: int
+    level: str
+    id: str
+    text: str
+    def __init__(self, time: _Optional[int] = ..., level: _Optional[str] = ..., id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class FragmentStatus(_message.Message):
     __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -59,6 +59,11 @@ class WorkerStub(object):
                 request_serializer=nebuli_dot_worker_dot_worker__pb2.StatusRequest.SerializeToString,
                 response_deserializer=nebuli_dot_worker_dot_worker__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Logs = channel.unary_stream(
+                '/nebuli.worker.v1.Worker/Logs',
+                request_serializer=nebuli_dot_worker_dot_worker__pb2.LogsRequest.SerializeToString,
+                response_deserializer=nebuli_dot_worker_dot_worker__pb2.LogLine.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer(object):
@@ -99,6 +104,13 @@ class WorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Logs(self, request, context):
+        """Says what the worker has logged, of one fragment or of all, and goes on with it if that is asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=nebuli_dot_worker_dot_worker__pb2.StatusRequest.FromString,
                     response_serializer=nebuli_dot_worker_dot_worker__pb2.StatusReply.SerializeToString,
+            ),
+            'Logs': grpc.unary_stream_rpc_method_handler(
+                    servicer.Logs,
+                    request_deserializer=nebuli_dot_worker_dot_worker__pb2.LogsRequest.FromString,
+                    response_serializer=nebuli_dot_worker_dot_worker__pb2.LogLine.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class Worker(object):
             '/nebuli.worker.v1.Worker/Status',
             nebuli_dot_worker_dot_worker__pb2.StatusRequest.SerializeToString,
             nebuli_dot_worker_dot_worker__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Logs',
+            nebuli_dot_worker_dot_worker__pb2.LogsRequest.SerializeToString,
+            nebuli_dot_worker_dot_worker__pb2.LogLine.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,319 @@
+"""Queries on workers that run already: register, start, stop, unregister, status, list, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from nebuli.cli import saved
+from nebuli.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Sequence
+
+    from nebuli.worker.client import WorkerUnreachable
+    from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
+    from nebuli.worker.logs import LogLine
+    from nebuli.worker.status import FragmentStatus
+
+_seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_id = click.argument("id_", metavar="ID")
+
+
+def _ran(work: Coroutine[Any, Any, int]) -> int:
+    """Do what needs workers; who does not answer, or refuses, is said in a sentence."""
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+
+    try:
+        return asyncio.run(work)
+    except WorkerUnreachable as error:
+        click.echo(f"Error: {error}", err=True)
+        return ExitCode.UNREACHABLE
+    except WorkerRefused as error:
+        click.echo(f"Error: {error}", err=True)
+        return ExitCode.FAILED
+
+
+def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
+    from nebuli.worker.deployed import Workers
+
+    return Workers((each.node, each.grpc) for each in fragments)
+
+
+def _said(errors: Sequence[WorkerUnreachable]) -> int:
+    for text in dict.fromkeys(map(str, errors)):
+        click.echo(f"Error: {text}", err=True)
+    return ExitCode.UNREACHABLE if errors else ExitCode.DONE
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).resolve())
+
+
+async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
+    import placement
+    from nebuli.cli.files import load
+    from nebuli.worker.deployed import DeployedQuery, Workers
+
+    model, plan = load(topology, query)
+    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    id_ = uuid4().hex[:12]
+    fragments = placement.with_deployment(fragments, id_)
+    grpc = {node.address: node.grpc for node in model.nodes}
+    used = list(dict.fromkeys(fragment.node for fragment in fragments))
+    if silent := [node for node in used if grpc[node] is None]:
+        raise click.ClickException(
+            f"{topology}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
+            f"take queries: add grpc: host:port"
+        )
+    async with Workers((node, str(grpc[node])) for node in used) as workers:
+        deployed = await workers.register(fragments)
+    found = DeployedQuery(
+        id=id_,
+        name=plan.name,
+        topology=_absolute(topology),
+        query=_absolute(query),
+        registered=datetime.now(UTC).isoformat(timespec="seconds"),
+        fragments=tuple(deployed),
+    )
+    saved.save(found)
+    return found
+
+
+@click.command()
+@click.argument("topology")
+@click.argument("query")
+@_seed
+def register(topology: str, query: str, seed: int) -> int:
+    """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
+
+    Nothing is started. Relative paths of sources and sinks start where each worker was started.
+    """
+
+    async def work() -> int:
+        click.echo((await _register(topology, query, seed)).id)
+        return ExitCode.DONE
+
+    return _ran(work())
+
+
+@click.command()
+@click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
+@_seed
+def start(files: tuple[str, ...], seed: int) -> int:
+    """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
+    if len(files) > 2:
+        raise click.UsageError("expected the id of a query, or a topology and a query")
+
+    async def work() -> int:
+        query = saved.load(files[0]) if len(files) == 1 else await _register(files[0], files[1], seed)
+        async with _workers(query.fragments) as workers:
+            await workers.start(query.fragments)
+        click.echo(query.id)
+        return ExitCode.DONE
+
+    return _ran(work())
+
+
+@click.command()
+@_id
+def stop(id_: str) -> int:
+    """Stop the query ID; harmless when it has ended."""
+    query = saved.load(id_)
+
+    async def work() -> int:
+        async with _workers(query.fragments) as workers:
+            return _said(await workers.stop(query.fragments))
+
+    return _ran(work())
+
+
+@click.command()
+@_id
+@click.option("--force", is_flag=True, help="Forget it here, though a worker does not answer.")
+def unregister(id_: str, force: bool) -> int:
+    """Have the workers forget the query ID, which must not run, and forget it here."""
+    query = saved.load(id_)
+
+    async def work() -> int:
+        from nebuli.worker.status import FragmentState, FragmentStatus
+
+        async with _workers(query.fragments) as workers:
+            statuses = await workers.statuses(query.fragments)
+            running = [
+                each.fragment
+                for each in statuses
+                if isinstance(each, FragmentStatus) and each.state is FragmentState.RUNNING
+            ]
+            if running:  # all or nothing: what is forgotten cannot be asked any more
+                click.echo(
+                    f"Error: {', '.join(running)}: running: stop it first (nebuli stop {query.id})", err=True
+                )
+                return ExitCode.FAILED
+            code = _said(await workers.unregister(query.fragments))
+        if code == ExitCode.DONE or force:
+            saved.forget(query)
+            return ExitCode.DONE
+        return code
+
+    return _ran(work())
+
+
+@click.command()
+@_id
+@_as_json
+def status(id_: str, as_json: bool) -> int:
+    """Show how the query ID is, and each of its fragments.
+
+    Exit codes: 1 if it has failed, 3 if a worker does not answer.
+    """
+    query = saved.load(id_)
+
+    async def work() -> int:
+        from nebuli.worker.deployed import global_state
+        from nebuli.worker.global_state import GlobalState
+
+        async with _workers(query.fragments) as workers:
+            statuses = await workers.statuses(query.fragments)
+        state = global_state(statuses)
+        pairs = list(zip(query.fragments, statuses, strict=True))
+        click.echo(
+            json.dumps(_data(query, state, pairs), indent=2) if as_json else _text(query, state, pairs)
+        )
+        codes = {GlobalState.FAILED: ExitCode.FAILED, GlobalState.UNREACHABLE: ExitCode.UNREACHABLE}
+        return codes.get(state, ExitCode.DONE)
+
+    return _ran(work())
+
+
+_Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
+
+
+def _data(query: DeployedQuery, state: str, pairs: _Pairs) -> dict[str, Any]:
+    return {
+        "id": query.id,
+        "name": query.name,
+        "state": str(state),
+        "registered": query.registered,
+        "fragments": [_fragment(each, status) for each, status in pairs],
+    }
+
+
+def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable) -> dict[str, Any]:
+    from nebuli.worker.status import FragmentStatus
+
+    where = {"fragment": each.fragment, "node": each.node, "id": each.id}
+    if not isinstance(status, FragmentStatus):
+        return {**where, "state": "unreachable", "rows_in": None, "rows_out": None, "error": str(status)}
+    return {
+        **where,
+        "state": str(status.state),
+        "rows_in": status.rows_in,
+        "rows_out": status.rows_out,
+        "error": status.error,
+    }
+
+
+def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
+    from nebuli.cli.render import table
+
+    rows = [
+        (
+            each["fragment"],
+            each["node"],
+            each["state"],
+            "" if each["rows_in"] is None else f"{each['rows_in']:,}",
+            "" if each["rows_out"] is None else f"{each['rows_out']:,}",
+            each["error"],
+        )
+        for each in (_fragment(fragment, status) for fragment, status in pairs)
+    ]
+    head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
+    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'error'), rows)}"
+
+
+@click.command(name="list")
+@_as_json
+def list_(as_json: bool) -> int:
+    """List the queries that were registered from this account, with their states."""
+
+    async def state_of(query: DeployedQuery) -> str:
+        from nebuli.worker.deployed import global_state
+
+        async with _workers(query.fragments) as workers:
+            return str(global_state(await workers.statuses(query.fragments)))
+
+    async def work() -> int:
+        from nebuli.cli.render import table
+
+        queries = saved.load_all()
+        states = await asyncio.gather(*map(state_of, queries))
+        rows = [
+            (each.id, each.name, state, each.registered) for each, state in zip(queries, states, strict=True)
+        ]
+        if as_json:
+            keys = ("id", "name", "state", "registered")
+            click.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        elif rows:
+            click.echo(table(("id", "name", "state", "registered"), rows))
+        else:
+            click.echo(f"no query is registered (in {saved.directory()})", err=True)
+        return ExitCode.DONE
+
+    return _ran(work())
+
+
+@click.command()
+@_id
+@click.option("--follow", "-f", is_flag=True, help="Go on with what will be logged, until Ctrl-C.")
+@_as_json
+def logs(id_: str, follow: bool, as_json: bool) -> int:
+    """Show what the workers have logged about the query ID, all of them together, in the order of their clocks."""
+    query = saved.load(id_)
+
+    async def work() -> int:
+        async with _workers(query.fragments) as workers:
+            if follow:
+                return await _follow(query, workers, as_json=as_json)
+            found = await asyncio.gather(*(_kept(workers, each) for each in query.fragments))
+        for each, line in sorted((pair for pairs in found for pair in pairs), key=lambda pair: pair[1].time):
+            click.echo(_line(each, line, as_json=as_json))
+        return ExitCode.DONE
+
+    return _ran(work())
+
+
+async def _kept(workers: Workers, each: DeployedFragment) -> list[tuple[DeployedFragment, LogLine]]:
+    return [(each, line) async for line in workers.logs(each, follow=False)]
+
+
+async def _follow(query: DeployedQuery, workers: Workers, *, as_json: bool) -> int:
+    async def one(each: DeployedFragment) -> None:
+        async for line in workers.logs(each, follow=True):
+            click.echo(_line(each, line, as_json=as_json))
+
+    async with asyncio.TaskGroup() as group:
+        for each in query.fragments:
+            group.create_task(one(each))
+    return ExitCode.DONE
+
+
+def _line(each: DeployedFragment, line: LogLine, *, as_json: bool) -> str:
+    when = datetime.fromtimestamp(line.time / 1e6, UTC).isoformat(timespec="milliseconds")
+    if as_json:
+        data = {
+            "time": when,
+            "level": line.level,
+            "fragment": each.fragment,
+            "node": each.node,
+            "text": line.text,
+        }
+        return json.dumps(data)
+    return f"{when}  {line.level:<7}  {each.fragment}  {line.text}"

@@ -1,0 +1,63 @@
+"""Queries that were registered from this account, in files below the XDG state directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from pydantic import ValidationError
+
+if TYPE_CHECKING:
+    from nebuli.worker.deployed import DeployedQuery
+
+
+def directory() -> Path:
+    """Where they are."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "nebuli" / "queries"
+
+
+def save(query: DeployedQuery) -> None:
+    """Keep a query, whole or not at all."""
+    folder = directory()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{query.id}.new"
+    with aside.open("w") as file:
+        file.write(query.model_dump_json(indent=2))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(folder / f"{query.id}.json")
+
+
+def load(id_: str) -> DeployedQuery:
+    """The query with this id, or the only one whose id begins so. Raises ClickException for none and for several."""
+    known = sorted(path.stem for path in directory().glob("*.json"))
+    found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
+    if len(found) != 1:
+        which = "several queries begin with" if found else "no query has"
+        raise click.ClickException(
+            f"{which} the id {id_!r}: {', '.join(found or known) or 'none is registered'} (in {directory()}); "
+            f"'nebuli list' shows them"
+        )
+    return _read(directory() / f"{found[0]}.json")
+
+
+def load_all() -> list[DeployedQuery]:
+    """All of them, the oldest first."""
+    return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)
+
+
+def forget(query: DeployedQuery) -> None:
+    """Keep it no more."""
+    (directory() / f"{query.id}.json").unlink(missing_ok=True)
+
+
+def _read(path: Path) -> DeployedQuery:
+    from nebuli.worker.deployed import DeployedQuery
+
+    try:
+        return DeployedQuery.model_validate_json(path.read_text())
+    except (ValidationError, OSError) as error:
+        raise click.ClickException(f"{path} is no query that was registered: {error}; remove it") from error

@@ -1,0 +1,152 @@
+"""A query that workers were given, as any later invocation finds it: by its id, with theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from nebuli.worker.client import WorkerClient, WorkerRefused, WorkerUnreachable
+from nebuli.worker.global_state import GlobalState, combined
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.worker_pb2 import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from types import TracebackType
+
+    from nebuli.worker.logs import LogLine
+    from placement import Fragment
+
+__all__ = ["DeployedFragment", "DeployedQuery", "Workers", "global_state"]
+
+_FORGOTTEN = "the worker knows nothing of it: it was started anew, or somebody has unregistered it"
+
+
+class DeployedFragment(BaseModel):
+    """Where a fragment is: its node, how its worker is called, and the id that the worker gave it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fragment: str
+    node: str
+    grpc: str
+    id: str
+
+
+class DeployedQuery(BaseModel):
+    """A query under its global id. ``registered`` is when, as ISO 8601 in UTC."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    name: str
+    topology: str
+    query: str
+    registered: str
+    fragments: tuple[DeployedFragment, ...]
+
+
+class Workers:
+    """The workers of a query; an async context manager. What cannot be reached is named, and keeps nothing else up."""
+
+    def __init__(self, addresses: Iterable[tuple[str, str]]) -> None:
+        self._addresses = dict(addresses)
+        self._stack = AsyncExitStack()
+        self._clients: dict[str, WorkerClient] = {}
+
+    async def __aenter__(self) -> Self:
+        for node, grpc in self._addresses.items():
+            self._clients[node] = await self._stack.enter_async_context(WorkerClient(node, grpc))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def register(self, fragments: Iterable[Fragment]) -> list[DeployedFragment]:
+        """Hand over the fragments; none stays behind if one of them is refused. Raises as `WorkerClient` does."""
+        deployed: list[DeployedFragment] = []
+        try:
+            for fragment in fragments:
+                id_ = await self._clients[fragment.node].register(fragment)
+                grpc = self._addresses[fragment.node]
+                deployed.append(DeployedFragment(fragment=fragment.id, node=fragment.node, grpc=grpc, id=id_))
+        except (WorkerRefused, WorkerUnreachable):
+            await self.unregister(deployed)
+            raise
+        return deployed
+
+    async def start(self, fragments: Iterable[DeployedFragment]) -> None:
+        """Start those that are registered. Raises as `WorkerClient` does; what was started is stopped again then."""
+        started: list[DeployedFragment] = []
+        try:
+            for each in fragments:
+                await self._clients[each.node].start(each.id)
+                started.append(each)
+        except (WorkerRefused, WorkerUnreachable):
+            await self.stop(started)
+            raise
+
+    async def stop(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
+        """Ask all to end; harmless where they have. Who could not be asked."""
+        return await self._all(fragments, lambda client, id_: client.stop(id_))
+
+    async def unregister(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
+        """Have all forgotten. Who could not be asked. Raises WorkerRefused for what still runs."""
+        return await self._all(fragments, lambda client, id_: client.unregister(id_))
+
+    async def _all(
+        self, fragments: Iterable[DeployedFragment], ask: Callable[[WorkerClient, str], Awaitable[None]]
+    ) -> list[WorkerUnreachable]:
+        async def one(each: DeployedFragment) -> WorkerUnreachable | None:
+            try:
+                await ask(self._clients[each.node], each.id)
+            except WorkerUnreachable as error:
+                return error
+            except WorkerRefused as error:
+                if error.refusal.reason != Refusal.REASON_UNKNOWN_ID:
+                    raise
+            return None
+
+        return [error for error in await asyncio.gather(*map(one, fragments)) if error is not None]
+
+    async def statuses(
+        self, fragments: Iterable[DeployedFragment]
+    ) -> list[FragmentStatus | WorkerUnreachable]:
+        """How each fragment is, in their order."""
+        fragments = list(fragments)
+        nodes = list({each.node for each in fragments})
+        answers = await asyncio.gather(*(self._of(node) for node in nodes))
+        by_node = dict(zip(nodes, answers, strict=True))
+        return [_status(each, by_node[each.node]) for each in fragments]
+
+    async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
+        try:
+            return await self._clients[node].statuses()
+        except WorkerUnreachable as error:
+            return error
+
+    async def logs(self, each: DeployedFragment, *, follow: bool) -> AsyncIterator[LogLine]:
+        """What a fragment's worker has logged about it."""
+        async for line in self._clients[each.node].logs(each.id, follow=follow):
+            yield line
+
+
+def _status(
+    each: DeployedFragment, answer: list[FragmentStatus] | WorkerUnreachable
+) -> FragmentStatus | WorkerUnreachable:
+    if isinstance(answer, WorkerUnreachable):
+        return answer
+    for status in answer:
+        if (status.id, status.fragment) == (each.id, each.fragment):
+            return status
+    return FragmentStatus(each.id, each.fragment, FragmentState.FAILED, Cause.ITSELF, _FORGOTTEN)
+
+
+def global_state(statuses: Iterable[FragmentStatus | WorkerUnreachable]) -> GlobalState:
+    """The state of a query from what its workers say."""
+    return combined(None if isinstance(each, WorkerUnreachable) else each.state for each in statuses)

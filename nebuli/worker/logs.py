@@ -1,0 +1,77 @@
+"""What a worker has logged lately, told apart by fragment, for whoever asks over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+__all__ = ["LogLine", "Logs"]
+
+KEPT = 10_000
+"""Lines that are kept; older ones are on the worker's standard error only."""
+
+
+class LogLine(NamedTuple):
+    """``time`` in microseconds since 1970 UTC; ``id`` is the worker's own id of a fragment, or empty."""
+
+    time: int
+    level: str
+    id: str
+    text: str
+
+
+class Logs(logging.Handler):
+    """Keeps lines of the package's loggers. ``owner`` finds the fragment that a line is about, by its text.
+
+    A line of a fragment's own thread is that fragment's; one of the event loop names a channel.
+    """
+
+    def __init__(self, owner: Callable[[str], str]) -> None:
+        super().__init__(logging.INFO)
+        self._owner = owner
+        self._lines: deque[LogLine] = deque(maxlen=KEPT)
+        self._count = 0  # of all lines that there ever were
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._threads: dict[int, str] = {}
+
+    def of_thread(self, id_: str) -> None:
+        """What the calling thread logs from now on is about this fragment."""
+        self._threads[threading.get_ident()] = id_
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line; called on any thread."""
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        id_ = self._threads.get(record.thread or 0, "") or self._owner(text)
+        line = LogLine(int(record.created * 1e6), record.levelname, id_, text)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._keep, line)
+
+    def _keep(self, line: LogLine) -> None:
+        self._lines.append(line)
+        self._count += 1
+        self._news.set()
+
+    async def lines(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
+        """What is kept, of one fragment or of all, and with ``follow`` what comes, for as long as it is asked for."""
+        seen = self._count - len(self._lines)
+        while True:
+            self._news.clear()
+            new = min(self._count - seen, len(self._lines))
+            for line in list(self._lines)[len(self._lines) - new :]:
+                if id_ in ("", line.id):
+                    yield line
+            seen += new
+            if new:
+                continue
+            if not follow:
+                return
+            await self._news.wait()

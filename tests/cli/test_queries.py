@@ -1,0 +1,174 @@
+"""Queries on workers that run already, by commands of their own: each finds by its id what another has registered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.commands import Command, Ended, nebuli
+from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+
+class Site:
+    """Two workers: a source here, a sink there, and a query that copies."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.out = directory / "out.csv"
+        first, second, *self.grpc = free_addresses(4)
+        self.nodes = [first, second]
+        (directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(1000)))
+        self.topology = directory / "topology.yaml"
+        source = {"logical": "numbers", "type": "CSV", "path": str(directory / "numbers.csv")}
+        sink = {"name": "out", "type": "CSV", "path": str(self.out)}
+        nodes = [
+            {
+                "address": first,
+                "grpc": self.grpc[0],
+                "links": {"downstream": [second]},
+                "physical": [source],
+            },
+            {"address": second, "grpc": self.grpc[1], "sinks": [sink]},
+        ]
+        logical = [{"name": "numbers", "schema": [{"name": "n", "type": "int64"}]}]
+        self.topology.write_text(yaml.safe_dump({"logical": logical, "nodes": nodes}))
+        self.query = directory / "copy.json"
+        operators = [
+            {"id": "in", "type": "source", "logical": "numbers"},
+            {"id": "out", "type": "sink", "input": "in", "sink": "out"},
+        ]
+        self.query.write_text(json.dumps({"operators": operators}))
+        self.workers: list[Command] = []
+        for number, (node, grpc) in enumerate(zip(self.nodes, self.grpc, strict=True)):
+            folder = directory / f"worker{number}"
+            folder.mkdir()
+            self.workers.append(Command("worker", "--data", node, "--grpc", grpc, directory=folder))
+        for worker in self.workers:
+            worker.wait_until_said("worker ready")
+
+    def run(self, *arguments: str | Path) -> Ended:
+        return nebuli(*arguments, directory=self.directory)
+
+    def status(self, id_: str) -> dict[str, Any]:
+        return json.loads(self.run("status", id_, "--json").stdout)
+
+    def wait_for_state(self, id_: str, state: str) -> None:
+        wait_for(lambda: self.status(id_)["state"] == state, f"{state}: {self.status(id_)}")
+
+    def hold_the_sink(self) -> None:
+        """A file that nothing is written to before somebody reads it."""
+        data = yaml.safe_load(self.topology.read_text())
+        data["nodes"][1]["sinks"][0]["mode"] = "changes"
+        self.topology.write_text(yaml.safe_dump(data))
+        os.mkfifo(self.out)
+
+    def release_the_sink(self) -> None:
+        self.out.open("rb", buffering=0).close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    site = Site(tmp_path)
+    yield site
+    for worker in site.workers:
+        worker.process.send_signal(signal.SIGCONT)
+        worker.process.kill()
+        worker.end()
+
+
+def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
+    """DP-2: `nebuli start` prints one id, `status` shows every fragment under it."""
+    started = site.run("start", site.topology, site.query)
+    assert (started.exit_code, started.stderr) == (0, "")
+    id_ = started.stdout.strip()
+    site.wait_for_state(id_, "finished")
+    fragments = site.status(id_)["fragments"]
+    assert [(each["node"], each["state"], each["rows_in"]) for each in fragments] == [
+        (site.nodes[0], "finished", 1000),
+        (site.nodes[1], "finished", 1000),
+    ]
+    assert site.out.read_text().count("\n") == 1001
+    assert json.loads(site.run("list", "--json").stdout)[0]["id"] == id_
+    assert site.run("unregister", id_[:4]).exit_code == 0
+    assert site.run("list").stdout == ""
+    assert "no query has the id" in site.run("status", id_).error
+
+
+def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
+    """DP-5: stopped by its id from any later invocation; stopping twice is harmless."""
+    site.hold_the_sink()
+    id_ = site.run("register", site.topology, site.query).stdout.strip()
+    assert site.status(id_)["state"] == "registered"
+    assert site.run("start", id_).exit_code == 0
+    assert site.status(id_)["state"] == "running"
+    assert "running: stop it first" in site.run("unregister", id_).error
+    for _ in range(2):
+        assert site.run("stop", id_).exit_code == 0
+    site.release_the_sink()
+    site.wait_for_state(id_, "stopped")
+
+
+def test_what_workers_log_is_read_in_one_place(site: Site) -> None:
+    """DP-8: `nebuli logs ID`."""
+    first = site.run("start", site.topology, site.query).stdout.strip()
+    site.wait_for_state(first, "finished")
+    site.run("unregister", first)
+    second = site.run("start", site.topology, site.query).stdout.strip()
+    site.wait_for_state(second, "finished")
+    lines = [json.loads(line) for line in site.run("logs", second, "--json").stdout.splitlines()]
+    assert {line["node"] for line in lines} == set(site.nodes)
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    for node in site.nodes:
+        told = [line["text"] for line in lines if line["node"] == node]
+        assert any(text.endswith("finished") for text in told)
+        assert any(f"{second}/" in text for text in told), "the channel's own lines"
+    assert not any(f"{first}/" in line["text"] for line in lines)
+
+
+def test_a_worker_that_is_gone_is_named_and_the_others_are_shown(site: Site) -> None:
+    """DP-6: the dead worker is named as unreachable, the others stay up."""
+    site.hold_the_sink()
+    id_ = site.run("start", site.topology, site.query).stdout.strip()
+    site.workers[1].process.kill()
+    site.workers[1].process.wait()
+    ended = site.run("status", id_)
+    assert ended.exit_code == 3
+    assert "is unreachable" in ended.stdout
+    assert f"worker {site.nodes[1]} does not answer at {site.grpc[1]}" in ended.stdout
+    states = [each["state"] for each in site.status(id_)["fragments"]]
+    assert (states[0] != "unreachable", states[1]) == (True, "unreachable")
+    stopped = site.run("stop", id_)
+    assert (stopped.exit_code, site.nodes[1] in stopped.error) == (3, True)
+    # The fragment that lives tells its reader why it ends, for a while; then it can be taken away.
+    wait_for(lambda: site.run("unregister", id_, "--force").exit_code == 0, "unregistered")
+
+
+def test_a_node_without_a_grpc_address_is_named(site: Site) -> None:
+    data = yaml.safe_load(site.topology.read_text())
+    del data["nodes"][1]["grpc"]
+    site.topology.write_text(yaml.safe_dump(data))
+    ended = site.run("register", site.topology, site.query)
+    assert ended.exit_code == 2
+    assert ended.error.endswith(
+        f"{site.nodes[1]} has no grpc address, where workers take queries: add grpc: host:port"
+    )
+
+
+def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) -> None:
+    site.workers[1].process.kill()
+    site.workers[1].process.wait()
+    ended = site.run("start", site.topology, site.query)
+    assert (ended.exit_code, ended.stdout) == (3, "")
+    assert site.nodes[1] in ended.error
+    assert site.run("list").stdout == ""
