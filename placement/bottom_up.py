@@ -40,6 +40,7 @@ from placement.errors import NoCapacity
 from placement.meeting import Meeting
 from placement.paths import Paths
 from placement.plan import BoundSink, BoundSource
+from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ class _Placer:
         key = operator.id
         match operator:
             case BoundSource():
-                self._put(key, self._plan.pins[key], f"pinned: {operator.physical.path} is attached here")
+                self._put(
+                    key, self._plan.pins[key], f"pinned: {place_of(operator.physical)} is attached here"
+                )
             case BoundSink():
                 self._put(key, self._plan.pins[key], f"pinned: sink {operator.sink} is attached here")
             case _ if len(operator.children) == 1:

@@ -29,6 +29,7 @@ from placement.errors import NoCapacity
 from placement.plan import BoundSink, BoundSource
 from placement.traffic import Traffic
 from placement.tree import bottom_up
+from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class _Model:
         for key, operator in self.plan.operators.items():
             match operator:
                 case BoundSource():
-                    reasons[key] = f"pinned: {operator.physical.path} is attached here"
+                    reasons[key] = f"pinned: {place_of(operator.physical)} is attached here"
                 case BoundSink():
                     reasons[key] = f"pinned: sink {operator.sink} is attached here"
                 case _:

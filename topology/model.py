@@ -65,7 +65,49 @@ class ParquetSource(_Source):
     path: FilePath
 
 
-PhysicalSource = Annotated[CsvSource | ParquetSource, Field(discriminator="type")]
+LineFormat = Literal["CSV", "JSON"]
+"""``CSV``: the columns in the schema's order, without a header. ``JSON``: an object with the columns as its keys."""
+
+
+class TcpSource(_Source):
+    """Lines from whoever listens at ``address``, until that side ends the connection.
+
+    A field in ``nulls`` is null, where lines are CSV.
+    """
+
+    type: Literal["TCP"]
+    address: Address
+    format: LineFormat = "CSV"
+    nulls: tuple[str, ...] = ("",)
+
+
+class GeneratorSource(_Source):
+    """Rows that are made up, the same for the same ``seed``: ``count`` of them, or without an end.
+
+    The first column of whole numbers counts from 0, and the first of timestamps goes on by a second; all else is
+    drawn. ``rows_per_s``: no faster than that.
+    """
+
+    type: Literal["Generator"]
+    count: Annotated[int, Field(strict=True, ge=0)] | None = None
+    rows_per_s: Annotated[float, Field(gt=0)] | None = None
+    seed: int = 0
+
+
+PhysicalSource = Annotated[
+    CsvSource | ParquetSource | TcpSource | GeneratorSource, Field(discriminator="type")
+]
+
+
+def place_of(source: PhysicalSource) -> str:
+    """What a source reads, in a sentence."""
+    match source:
+        case TcpSource():
+            return f"TCP {source.address}"
+        case GeneratorSource():
+            return "a generator"
+    return source.path
+
 
 SinkMode = Literal["final", "changes", "append"]
 """``final``: the result, once, at a clean end. ``changes``: every change as it comes, with its ``_weight``.
@@ -97,7 +139,21 @@ class PrintSink(_Sink):
     type: Literal["Print"]
 
 
-Sink = Annotated[CsvSink | ParquetSink | PrintSink, Field(discriminator="type")]
+class TcpSink(_Sink):
+    """Lines to whoever listens at ``address``."""
+
+    type: Literal["TCP"]
+    address: Address
+    format: LineFormat = "CSV"
+
+
+class NullSink(_Sink):
+    """Drops all rows; the worker counts them."""
+
+    type: Literal["Null"]
+
+
+Sink = Annotated[CsvSink | ParquetSink | PrintSink | TcpSink | NullSink, Field(discriminator="type")]
 
 
 class LinkLimits(_Model):

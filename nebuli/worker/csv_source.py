@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import InputError, unreadable
+from nebuli.worker.instants import ZONE, instants
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -35,8 +35,7 @@ _LONGEST_VALUE = (1 << 31) - 1
 _BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: (.*)", re.DOTALL)
 _BAD_ROW = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _QUOTED = re.compile(r"'(.*?)'", re.DOTALL)
-_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
-_HAS_ZONE = re.compile(_ZONE)
+_HAS_ZONE = re.compile(ZONE)
 _TIMESTAMP_FORMS = (
     "expected a form such as 2024-01-31, 2024-01-31T10:00:00, "
     "2024-01-31T10:00:00Z or 2024-01-31T10:00:00+02:00"
@@ -178,7 +177,7 @@ class CsvSource:
                 continue
             texts = batch.column(place)
             try:
-                column = _instants(texts, field.type)
+                column = instants(texts, field.type)
             except pa.ArrowInvalid:
                 raise self._first_bad(texts, field) from None
             batch = batch.set_column(place, field, column)
@@ -189,7 +188,7 @@ class CsvSource:
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                _instants(texts.slice(low, middle - low), field.type)
+                instants(texts.slice(low, middle - low), field.type)
                 low = middle
             except pa.ArrowInvalid:
                 high = middle
@@ -268,15 +267,6 @@ class CsvSource:
                 if row:
                     yield row, line
                 line = reader.line_num + 1
-
-
-def _instants(texts: pa.Array, type_: pa.TimestampType) -> pa.Array:
-    """Timestamps, each with a zone or, as UTC, without."""
-    zoned = pc.match_substring_regex(texts, _ZONE)
-    none = pa.scalar(None, pa.string())
-    with_zone = pc.if_else(zoned, texts, none).cast(type_)
-    without = pc.if_else(zoned, none, texts).cast(pa.timestamp(type_.unit)).cast(type_)
-    return pc.coalesce(with_zone, without)
 
 
 def _open_bytes(path: str) -> IO[bytes]:

@@ -19,7 +19,7 @@ from nebuli.worker.text_table import TextTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GrowingFile", "Output", "Terminal", "WholeFile", "csv_rows", "parquet_rows"]
+__all__ = ["GrowingFile", "Nothing", "Output", "Terminal", "WholeFile", "csv_rows", "parquet_rows"]
 
 
 class Rows(Protocol):
@@ -63,6 +63,9 @@ class Output(Protocol):
     def discard(self) -> None:
         """End, because of a failure."""
 
+    def interrupt(self) -> None:
+        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
+
 
 class _File:
     """A file of one of the formats, at ``place`` while it is written; makes missing directories."""
@@ -98,6 +101,9 @@ class _File:
             self._rows.write_batch(batch)
         except OSError as error:
             raise unwritable(str(self._path), error) from error
+
+    def interrupt(self) -> None:
+        """Writing to a file does not wait for anybody."""
 
     def _complete(self) -> None:
         """All bytes on the disk."""
@@ -193,6 +199,9 @@ class Terminal:
     def discard(self) -> None:
         """What is printed stays."""
 
+    def interrupt(self) -> None:
+        """Who reads what is printed is not asked to hurry."""
+
     def _print(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         encoding = sys.stdout.encoding
@@ -202,3 +211,24 @@ class Terminal:
             sys.stdout.flush()
         except OSError as error:
             raise unwritable("standard output", error) from error
+
+
+class Nothing:
+    """Drops all rows."""
+
+    directory = None
+
+    def open(self, schema: pa.Schema) -> None:
+        """There is nothing to prepare."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Who wrote has counted them."""
+
+    def publish(self) -> None:
+        """There is nothing to end."""
+
+    def discard(self) -> None:
+        """There is nothing to end."""
+
+    def interrupt(self) -> None:
+        """Nothing waits here."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import topology
 from nebuli.worker.csv_source import CsvSource
+from nebuli.worker.generator_source import GeneratorSource
 from nebuli.worker.network import ChannelSink, ChannelSource
-from nebuli.worker.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
+from nebuli.worker.outputs import GrowingFile, Nothing, Terminal, WholeFile, csv_rows, parquet_rows
 from nebuli.worker.parquet_source import ParquetSource
 from nebuli.worker.sinks import AppendSink, ChangesSink, FinalSink
+from nebuli.worker.tcp_output import TcpOutput
+from nebuli.worker.tcp_source import TcpSource
 from placement.plan import BoundSink, BoundSource, NetworkSink, NetworkSource
-from topology import CsvSink, ParquetSink, PrintSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.outputs import Output
+    from topology import Sink as Target
 
 __all__ = ["Provider"]
 
@@ -38,13 +42,17 @@ class Provider:
 
     def source(self, operator: BoundSource | NetworkSource, wake: Callable[[], None]) -> Source:
         """The source of an operator; ``wake`` is called when it has something after it had nothing."""
-        match operator:
-            case NetworkSource():
-                return ChannelSource(operator, self.receiver, wake)
-            case BoundSource(physical=physical) if physical.type == "CSV":
+        if isinstance(operator, NetworkSource):
+            return ChannelSource(operator, self.receiver, wake)
+        match operator.physical:
+            case topology.CsvSource() as physical:
                 return CsvSource(physical.path, operator.columns, physical.nulls)
-            case BoundSource(physical=physical):
+            case topology.ParquetSource() as physical:
                 return ParquetSource(physical.path, operator.columns)
+            case topology.TcpSource() as physical:
+                return TcpSource(physical, operator.columns, wake)
+            case topology.GeneratorSource() as physical:
+                return GeneratorSource(physical, operator.columns, wake)
 
     def sink(self, operator: BoundSink | NetworkSink) -> Sink:
         """The sink of an operator."""
@@ -55,13 +63,17 @@ class Provider:
                 return _MODES[target.mode](_output(target))
 
 
-def _output(target: CsvSink | ParquetSink | PrintSink) -> Output:
+def _output(target: Target) -> Output:
     match target:
-        case PrintSink():
+        case topology.TcpSink():
+            return TcpOutput(target)
+        case topology.NullSink():
+            return Nothing()
+        case topology.PrintSink():
             return Terminal()
-        case ParquetSink():
+        case topology.ParquetSink():
             return WholeFile(target.path, parquet_rows)
-        case CsvSink(mode="final"):
+        case topology.CsvSink(mode="final"):
             return WholeFile(target.path, csv_rows)
-        case CsvSink():
+        case topology.CsvSink():
             return GrowingFile(target.path, csv_rows)

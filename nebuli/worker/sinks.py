@@ -48,7 +48,8 @@ class FinalSink:
         self._output.discard()
 
     def interrupt(self) -> None:
-        """Writing to a file does not wait for anybody."""
+        """From another thread: a write that waits ends."""
+        self._output.interrupt()
 
 
 class ChangesSink:
@@ -76,7 +77,8 @@ class ChangesSink:
         self._output.discard()
 
     def interrupt(self) -> None:
-        """Writing to a file does not wait for anybody."""
+        """From another thread: a write that waits ends."""
+        self._output.interrupt()
 
 
 class AppendSink(ChangesSink):

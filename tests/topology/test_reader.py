@@ -120,7 +120,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
             "unknown type 'parquet' (did you mean 'Parquet'?); expected one of",
         ),
         ("type: int64", "type: Int64", "got 'Int64' (did you mean 'int64'?)"),
-        ("type: CSV", "type: TCP", "11:34: unknown type 'TCP'; expected one of CSV, Parquet"),
+        ("type: CSV", "type: XML", "11:34: unknown type 'XML'; expected one of CSV, Parquet, TCP, Generator"),
         ("name: origin", "name: flight_id", "3:53: duplicate column 'flight_id'"),
         (
             "address: 127.0.0.1:9003",

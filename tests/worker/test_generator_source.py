@@ -1,0 +1,64 @@
+"""Rows that are made up: the same for the same seed, however they are taken, and no faster than their rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pyarrow as pa
+import pytest
+
+from nebuli.dataflow import zset
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.generator_source import GeneratorSource
+from topology import Column, DataType
+from topology import GeneratorSource as Settings
+
+COLUMNS = tuple(Column(name=str(type_), type=type_) for type_ in DataType)
+
+
+def settings(**given: object) -> Settings:
+    return Settings.model_validate({"logical": "l", "type": "Generator", **given})
+
+
+async def taken(given: Settings, *, pause_s: float = 0.0) -> tuple[pa.Table, int]:
+    """All rows, and how many batches they came in."""
+    woken = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    source = GeneratorSource(given, COLUMNS, lambda: loop.call_soon_threadsafe(woken.set))
+    source.open()
+    batches = []
+    while (item := source.poll()) is not Signal.END:
+        if isinstance(item, pa.RecordBatch):
+            batches.append(zset.expand(item))
+            await asyncio.sleep(pause_s)
+        else:
+            await asyncio.wait_for(woken.wait(), 10)
+            woken.clear()
+    return pa.Table.from_batches(batches), len(batches)
+
+
+async def test_the_same_seed_gives_the_same_rows_however_many_are_due_at_a_time() -> None:
+    whole, _ = await taken(settings(count=40_000, seed=3))
+    paced, batches = await taken(settings(count=40_000, seed=3, rows_per_s=200_000), pause_s=0.01)
+    assert batches > 5
+    assert whole.num_rows == 40_000
+    assert paced.equals(whole)
+    assert whole["int64"].to_pylist() == list(range(40_000))
+    assert not (await taken(settings(count=40_000, seed=4)))[0].equals(whole)
+    assert all(whole[column.name].null_count == 0 for column in COLUMNS)
+
+
+async def test_it_is_no_faster_than_its_rate() -> None:
+    began = time.monotonic()
+    table, _ = await taken(settings(count=100, rows_per_s=500))
+    assert table.num_rows == 100
+    assert time.monotonic() - began >= 100 / 500 - 0.01
+
+
+@pytest.mark.parametrize("count", [0, 1])
+async def test_few_rows_come_to_their_end(count: int) -> None:
+    source = GeneratorSource(settings(count=count), COLUMNS, lambda: None)
+    source.open()
+    assert [isinstance(source.poll(), pa.RecordBatch) for _ in range(count)] == [True] * count
+    assert source.poll() is Signal.END

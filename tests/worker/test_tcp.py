@@ -1,0 +1,188 @@
+"""Lines over TCP into a worker and out of it, with real sockets at the other side."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nebuli.worker import worker_pb2 as wire
+from tests.support.waiting import wait_for
+from tests.worker.test_service import Worker
+
+pytestmark = pytest.mark.processes
+
+SCHEMA = [
+    {"name": "n", "type": "int64"},
+    {"name": "at", "type": "timestamp"},
+    {"name": "word", "type": "string"},
+]
+CSV = '1,2024-01-01 00:00:00,a\n2,2024-01-01T02:00:00+02:00,"b,c"\n3,,\n'
+JSON = (
+    '{"n": 1, "at": "2024-01-01 00:00:00", "word": "a"}\n'
+    '{"n": 2, "at": "2024-01-01T02:00:00+02:00", "word": "b,c", "else": [1]}\n'
+    '{"n": 3}\n'
+)
+ROWS = [(1, "2024-01-01 00:00:00", "a"), (2, "2024-01-01 00:00:00", "b,c"), (3, None, None)]
+
+
+class Peer:
+    """Listens, for one connection."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        host, port = self._listener.getsockname()
+        self.address = f"{host}:{port}"
+        self._listener.settimeout(20)
+
+    def accept(self) -> socket.socket:
+        connection, _ = self._listener.accept()
+        connection.settimeout(20)
+        return connection
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path)
+    yield worker
+    worker.channel.close()
+    worker.command.process.kill()
+    worker.command.end()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
+
+
+def fragment(
+    worker: Worker, physical: dict[str, Any], target: dict[str, Any], schema: Any = None
+) -> dict[str, Any]:
+    source = {"logical": "l", **physical}
+    operators = [
+        {"id": "in", "type": "source", "logical": "l", "schema": schema or SCHEMA, "physical": source},
+        {"id": "out", "type": "sink", "input": "in", "sink": "out", "target": {"name": "out", **target}},
+    ]
+    return {"id": "tcp", "node": worker.data, "operators": operators}
+
+
+@pytest.mark.parametrize(("form", "lines"), [("CSV", CSV), ("JSON", JSON)])
+def test_lines_become_rows(worker: Worker, peer: Peer, form: str, lines: str) -> None:
+    out = worker.directory / "out.csv"
+    id_ = worker.register(
+        fragment(
+            worker,
+            {"type": "TCP", "address": peer.address, "format": form},
+            {"type": "CSV", "path": str(out)},
+        )
+    )
+    worker.start(id_)
+    connection = peer.accept()
+    data = lines.encode()
+    for start in range(0, len(data), 7):  # lines are cut anywhere
+        connection.sendall(data[start : start + 7])
+        time.sleep(0.001)
+    connection.close()
+    worker.wait_for_state(id_, wire.STATE_FINISHED)
+    rows = out.read_text().splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["1", "2", "3"]
+    assert all("2024-01-01 00:00:00" in row for row in rows[:2])
+    assert '"b,c"' in rows[1]
+
+
+def test_a_line_that_is_none_is_named(worker: Worker, peer: Peer) -> None:
+    id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
+    worker.start(id_)
+    connection = peer.accept()
+    connection.sendall(b"1,2024-01-01,a\nx,2024-01-01,b\n")
+    connection.close()
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert f"TCP {peer.address}, lines 1 to 2" in status.error
+    assert "'x'" in status.error
+    assert status.cause == wire.CAUSE_INPUT
+
+
+def test_a_peer_that_is_not_there_is_named(worker: Worker, peer: Peer) -> None:
+    peer.close()
+    id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
+    worker.start(id_)
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert status.error.startswith(f"TCP {peer.address} cannot be reached")
+
+
+@pytest.mark.parametrize("form", ["CSV", "JSON"])
+def test_rows_become_lines(worker: Worker, peer: Peer, form: str) -> None:
+    (worker.directory / "in.csv").write_text("n,at,word\n" + CSV)
+    source = {"type": "CSV", "path": str(worker.directory / "in.csv")}
+    target = {"type": "TCP", "address": peer.address, "format": form, "mode": "append"}
+    id_ = worker.register(fragment(worker, source, target))
+    worker.start(id_)
+    with peer.accept() as connection, connection.makefile() as lines:
+        got = lines.read().splitlines()
+    worker.wait_for_state(id_, wire.STATE_FINISHED)
+    assert len(got) == 3
+    if form == "JSON":
+        assert [json.loads(line)["n"] for line in got] == [1, 2, 3]
+        assert json.loads(got[2]) == {"n": 3, "at": None, "word": None}
+    else:
+        assert got[1].startswith("2,")
+        assert '"b,c"' in got[1]
+
+
+def test_backpressure_is_per_query(worker: Worker, peer: Peer) -> None:
+    """CH-BP-2: two queries on the same workers; where one's sink is stalled, the other goes on to its end."""
+    schema = [{"name": "n", "type": "int64"}, {"name": "word", "type": "string"}]
+
+    def query(name: str, count: int, target: dict[str, Any]) -> list[str]:
+        """Two fragments and a channel between them."""
+        source = {"logical": "l", "type": "Generator", "count": count}
+        channel = {"channel": name, "address": worker.data}
+        above = [
+            {"id": "in", "type": "source", "logical": "l", "schema": schema, "physical": source},
+            {"id": "in>", "type": "network_sink", "input": "in", **channel},
+        ]
+        below = [
+            {"id": "in", "type": "network_source", "schema": schema, **channel},
+            {"id": "out", "type": "sink", "input": "in", "sink": "out", "target": {"name": "out", **target}},
+        ]
+        parts = {f"{name}/in": above, f"{name}/out": below}
+        ids = [
+            worker.register({"id": id_, "node": worker.data, "operators": operators})
+            for id_, operators in parts.items()
+        ]
+        for id_ in ids:
+            worker.start(id_)
+        return ids
+
+    stalled = query("stalled", 1 << 40, {"type": "TCP", "address": peer.address, "mode": "append"})
+    with peer.accept():
+
+        def rows() -> int:
+            return next(each.rows_in for each in worker.statuses() if each.id == stalled[0])
+
+        def stands_still() -> bool:
+            before = rows()
+            time.sleep(0.3)
+            return before > 0 and rows() == before
+
+        wait_for(stands_still, "the stalled query's source is held back")
+        held = rows()
+        other = query("other", 2_000_000, {"type": "Null", "mode": "append"})
+        for id_ in other:
+            status = worker.wait_for_state(id_, wire.STATE_FINISHED)
+            assert status.rows_in == 2_000_000
+        assert rows() == held
+        for id_ in stalled:
+            worker.stop(id_)
+        for id_ in stalled:
+            worker.wait_for_state(id_, wire.STATE_STOPPED)
