@@ -27,16 +27,19 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--data", required=True, help="Where to take data from other workers.")
 @_option("--advertise", help="Where others reach --data, where that differs.")
 @_option("--grpc", required=True, help="Where to take queries.")
+@_option("--metrics", help="Where to serve /metrics for Prometheus.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
-def worker(data: str, advertise: str | None, grpc: str, ends_with_stdin: bool) -> None:
+def worker(data: str, advertise: str | None, grpc: str, metrics: str | None, ends_with_stdin: bool) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
 
-    settings = WorkerSettings(data=data, grpc=grpc, advertise=advertise, ends_with_stdin=ends_with_stdin)
+    settings = WorkerSettings(
+        data=data, grpc=grpc, advertise=advertise, metrics=metrics, ends_with_stdin=ends_with_stdin
+    )
     try:
         run_worker(settings)
-    except AddressUnusable as error:
+    except (AddressUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error

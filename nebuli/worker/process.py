@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 import uvloop
+from grpc_health.v1 import health as health_service
+from grpc_health.v1 import health_pb2_grpc as health
+from grpc_reflection.v1alpha import reflection
 
 import netchannel
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.node import Node
 from nebuli.worker.provider import Provider
 from nebuli.worker.service import Service
+from nebuli.worker.worker_pb2 import DESCRIPTOR
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
 if TYPE_CHECKING:
@@ -39,11 +43,15 @@ class AddressUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs."""
+    """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
+
+    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given.
+    """
 
     data: str
     grpc: str
     advertise: str | None = None
+    metrics: str | None = None
     ends_with_stdin: bool = False
 
 
@@ -71,11 +79,29 @@ async def _serve(settings: WorkerSettings) -> bool:
         stack.enter_context(_logged_by(node.logs))
         service = await _grpc_server(node, settings.grpc)
         stack.push_async_callback(service.server.stop, None)
-        sys.stderr.write(f"{READY_PREFIX}data={receiver.address} grpc={service.address}\n")
+        where = f"data={receiver.address} grpc={service.address}"
+        if settings.metrics is not None:
+            where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
+        sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()
         await stop.wait()
         asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
         return await node.shutdown(_STOP_S)
+
+
+def _serve_metrics(
+    stack: AsyncExitStack,
+    address: str,
+    node: Node,
+    receiver: netchannel.ReceiverServer,
+    sender: netchannel.SenderServer,
+) -> str:
+    from nebuli.worker.metrics import serving
+
+    try:
+        return stack.enter_context(serving(address, node, receiver, sender))
+    except OSError as error:
+        raise _unusable("metrics", address, error) from error
 
 
 @contextmanager
@@ -113,6 +139,13 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
     await probe.wait_closed()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_WorkerServicer_to_server(Service(node), server)
+    health.add_HealthServicer_to_server(health_service.aio.HealthServicer(), server)
+    names = [
+        DESCRIPTOR.services_by_name["Worker"].full_name,
+        health_service.SERVICE_NAME,
+        reflection.SERVICE_NAME,
+    ]
+    reflection.enable_server_reflection(names, server)
     try:
         bound = server.add_insecure_port(address)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
