@@ -294,7 +294,9 @@ def test_random_expressions_agree_with_duckdb(sql: str, batch: pa.RecordBatch) -
     try:
         types, rows = oracle.query(f"SELECT {sql} FROM input", {"input": batch})
     except duckdb.Error as error:
-        # It has types that we have not, and may evaluate what CASE, AND and OR leave out.
+        # It has types that we have not, evaluates constants for no rows too, and may evaluate what CASE, AND and OR
+        # leave out.
+        assume(batch.num_rows)
         assume("HUGEINT" in str(error) or not any(word in sql for word in ("CASE", "AND", "OR", "coalesce")))
         with pytest.raises((DataflowError, ExpressionError)):
             _ours(sql, batch)

@@ -95,7 +95,16 @@ _INTERNAL = {
     "SenderChannel": {"committed", "take"},
     "ReceiverChannel": {"next_item", "put_back", "read"},
     "Listener": {"descriptors"},
-    "ChannelReader": {"begin", "cancel", "decoded", "decoder", "heads_within", "more", "over"},
+    "ChannelReader": {
+        "begin",
+        "cancel",
+        "decoded",
+        "decoder",
+        "heads_within",
+        "more",
+        "over",
+        "schema_within",
+    },
 }  # for the package's own faces on other threads
 
 
