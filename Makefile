@@ -26,7 +26,7 @@ demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	@echo
 	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
 
-JOBS ?= 3
+JOBS ?= 2
 
 test: lint  ## Lint, check types and imports, and run all tests
 	@$(BIN)/python examples/flights/prepare.py
