@@ -247,10 +247,7 @@ class RetainedSenderChannel:
         core.check_open()
         self._changes.check_loop()
         body = self._encoder.encode(batch)
-        if not isinstance(note, bytes) or len(note) > NOTE_LIMIT:
-            raise NetChannelError(
-                f"a note is {type(note).__name__} of {len(note)}: expected at most {NOTE_LIMIT} bytes"
-            )
+        check_note(note)
         size = len(body) + len(note)
         while not core.room(size):
             self._seal()
