@@ -260,19 +260,23 @@ class ReceiverCore(Core):
         return channel if channel.state is ReceiverState.GRANTED or channel.terminal else None
 
     def reading_token(self, retained: Retained, client: RequestControl, now: float) -> bytes:
-        """A token for one connection on which ``client`` reads."""
+        """A token for one connection on which ``client`` reads. Raises NetChannelError if it has too many unused."""
         token = self.random(TOKEN_SIZE)
+        client.hold(token)
         self._reading_tokens[token] = ReadingToken(retained, client)
         self.timers.at(now + self.timing.token_s, lambda _: self._forget_reading(token))
         return token
 
     def _forget_reading(self, token: bytes) -> None:
-        self._reading_tokens.pop(token, None)
+        self.redeem_reading(token)
 
     def redeem_reading(self, token: bytes) -> ReadingToken | None:
         """What ``token`` was given for, if it was not used, and who has it is still there."""
         found = self._reading_tokens.pop(token, None)
-        return found if found is not None and found.client in self.clients else None
+        if found is None:
+            return None
+        found.client.let_go(token)
+        return found if found.client in self.clients else None
 
     def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
         """A sender asks to open a channel."""

@@ -12,8 +12,14 @@ from .client import ANSWERS, TOLD
 from .control import AcceptedControl
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from .messages import Message
     from .receiver import ReceiverCore
+
+
+HELD_LIMIT = 10_000
+"""Watches, and tokens to read that were not used yet, of one client at most."""
 
 
 class Service(ABC):
@@ -41,12 +47,26 @@ class RequestControl(AcceptedControl):
         super().__init__(core, remote)
         self.waiting: set[str] = set()
         self._asked: dict[Service, None] = {}
+        self._held: set[Hashable] = set()
         core.clients[self] = None
 
     @property
     def asks(self) -> int:
         """How many channels it has asked for."""
         return len(self._asked)
+
+    def hold(self, what: Hashable) -> None:
+        """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
+        if what not in self._held and len(self._held) >= HELD_LIMIT:
+            raise NetChannelError(
+                f"{self.peer} has {len(self._held)} watches and unused tokens, and a client may have {HELD_LIMIT}: "
+                "close readers that are not needed, or use another connection"
+            )
+        self._held.add(what)
+
+    def let_go(self, what: Hashable) -> None:
+        """It is not kept any more."""
+        self._held.discard(what)
 
     def told(self, message: Message, now: float) -> None:
         if message["t"] not in ANSWERS and message["t"] not in TOLD:

@@ -209,7 +209,7 @@ class Retained(Service):
                 case "watch":
                     self._watch(client, message)
                 case "unwatch":
-                    self._watching.pop((client, message["request"]), None)
+                    self._unwatch(client, message["request"])
                 case "yield":
                     self.consumers.release(message["consumer"], message["holder"], now)
                 case "hold":
@@ -225,8 +225,13 @@ class Retained(Service):
         return True
 
     def _watch(self, client: RequestControl, message: Message) -> None:
+        client.hold((self.id, message["request"]))
         watch = self._watching[client, message["request"]] = _Watch(message)
         self._tell(client, watch, self.heads)
+
+    def _unwatch(self, client: RequestControl, number: int) -> None:
+        if self._watching.pop((client, number), None) is not None:
+            client.let_go((self.id, number))
 
     def _no_stream(self, client: RequestControl, message: Message) -> None:
         """The client asks again when there is one. Raises ChannelBroken if there will be none."""
@@ -319,8 +324,9 @@ class Retained(Service):
             self.on_change()
 
     def left(self, client: RequestControl, now: float) -> None:
-        for key in [key for key in self._watching if key[0] is client]:
-            del self._watching[key]
+        for each, number in list(self._watching):
+            if each is client:
+                self._unwatch(client, number)
         self.consumers.left(client, now)
         for link in [link for link in self._links if link.client is client]:
             link.abort()
@@ -340,7 +346,8 @@ class Retained(Service):
         if self.is_left:
             return
         self.is_left = True
-        self._watching.clear()
+        for client, number in list(self._watching):
+            self._unwatch(client, number)
         if self._push is not None:
             self._push.cancel()
             self._push = None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.codec import make_decoder
-from netchannel.core.client import ClientControl, ClientCore
+from netchannel.core.client import ClientControl, ClientCore, Question
 from netchannel.core.control import FOR_READING, greeting
 from netchannel.core.frames import Kind, blob, pack, signal
 from netchannel.core.history import MemoryHistory
@@ -18,7 +18,7 @@ from netchannel.core.reading import Reader, Reading, ReadingData
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.requests import RequestControl
 from netchannel.core.serving import REQUEST, REQUESTS_LIMIT, ServingData
-from netchannel.errors import ProtocolError
+from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.values import FaultPolicy, RetainPolicy
 from tests.netchannel.test_fuzz import MESSAGES, frames_of
 from tests.support.world import End, World
@@ -293,3 +293,36 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
         reading = answer(session, pieces)
         assert not reading.over
         assert session.end_of(ReadingData) is None or session.all_of(reading) == SENT
+
+
+@pytest.mark.parametrize("kind", ["watch", "read"])
+def test_a_client_has_no_more_watches_and_tokens_than_it_may(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netchannel.core.requests.HELD_LIMIT", 3)
+    session = Session()
+    world, channel = session.world, session.reader.channel
+    answers: list[Any] = []
+    errors: list[NetChannelError] = []
+
+    def ask() -> Question:
+        fields = {"stream": "s"} if kind == "read" else {}
+        return channel.ask(
+            kind,
+            lambda answer, now: answers.append(answer),
+            lambda error, now: errors.append(error),
+            world.now,
+            **fields,
+        )
+
+    questions = [ask() for _ in range(4)]
+    world.run(lambda: len(errors) == 1)
+    assert len(answers) == 3
+    assert "a client may have 3" in str(errors[0])
+    if kind == "watch":
+        channel.tell("unwatch", request=questions[0].number)
+    else:
+        expiry = world.now + world.timing.token_s
+        world.run(lambda: world.now > expiry)
+    ask()
+    world.run(lambda: len(answers) == 4)
