@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 
 import click
+
+from nebuli.cli.saved import state_directory
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -28,18 +31,55 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--advertise", help="Where others reach --data, where that differs.")
 @_option("--grpc", required=True, help="Where to take queries.")
 @_option("--metrics", help="Where to serve /metrics for Prometheus.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    help="Where to remember fragments, to take them up again; 'none': nowhere.  [default: by --data, below the XDG "
+    "state directory]",
+)
+@click.option(
+    "--fragment-memory",
+    metavar="MIB",
+    type=click.IntRange(min=1),
+    help="The most memory that a fragment may take.  [default: no limit]",
+)
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
-def worker(data: str, advertise: str | None, grpc: str, metrics: str | None, ends_with_stdin: bool) -> None:
+def worker(
+    *,
+    data: str,
+    advertise: str | None,
+    grpc: str,
+    metrics: str | None,
+    state: str | None,
+    fragment_memory: int | None,
+    ends_with_stdin: bool,
+) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
+    from nebuli.worker.records import StateUnusable
 
     settings = WorkerSettings(
-        data=data, grpc=grpc, advertise=advertise, metrics=metrics, ends_with_stdin=ends_with_stdin
+        data=data,
+        grpc=grpc,
+        advertise=advertise,
+        metrics=metrics,
+        ends_with_stdin=ends_with_stdin,
+        state=_state(state, data),
+        fragment_memory=None if fragment_memory is None else fragment_memory << 20,
     )
     try:
         run_worker(settings)
-    except (AddressUnusable, ImportError) as error:
+    except (AddressUnusable, StateUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _state(given: str | None, data: str) -> Path | None:
+    """The directory of a worker's state; one at a port that is free by chance is nobody's successor."""
+    if given == "none" or (given is None and data.endswith(":0")):
+        return None
+    if given is not None:
+        return Path(given)
+    return state_directory() / "workers" / re.sub(r"[^\w.-]", "_", data)

@@ -69,10 +69,10 @@ class WorkerClient:
         with self._errors():
             await self._stub.Start(wire.StartRequest(id=id_), timeout=_DEADLINE_S)
 
-    async def stop(self, id_: str) -> None:
-        """Ask a fragment to end."""
+    async def stop(self, id_: str, *, at_once: bool = False) -> None:
+        """Ask a fragment to end, or end its process at once."""
         with self._errors():
-            await self._stub.Stop(wire.StopRequest(id=id_), timeout=_DEADLINE_S)
+            await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
 
     async def unregister(self, id_: str) -> None:
         """Have a fragment forgotten."""
@@ -115,4 +115,5 @@ def _status(message: wire.FragmentStatus) -> FragmentStatus:
         rows_out=message.rows_out,
         bytes_in=message.bytes_in,
         bytes_out=message.bytes_out,
+        pid=message.pid,
     )

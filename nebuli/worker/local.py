@@ -165,7 +165,7 @@ class LocalWorkers:
 
 def _command(node: Node) -> list[str]:
     # -P, because the working directory is the user's, and its files are no modules of ours.
-    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
+    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin", "--state", "none"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,15 +21,19 @@ from grpc_health.v1 import health_pb2_grpc as health
 from grpc_reflection.v1alpha import reflection
 
 import netchannel
+from nebuli.worker.hosted import Host
 from nebuli.worker.local import READY_PREFIX
+from nebuli.worker.logs import PACKAGES
 from nebuli.worker.node import Node
-from nebuli.worker.provider import Provider
+from nebuli.worker.records import Records
 from nebuli.worker.service import Service
+from nebuli.worker.spawning import Spawner
 from nebuli.worker.worker_pb2 import DESCRIPTOR
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
@@ -45,7 +50,8 @@ class AddressUnusable(Exception):
 class WorkerSettings:
     """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
 
-    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given.
+    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. In the directory ``state`` it remembers its
+    fragments, and takes them up again. ``fragment_memory`` is the most memory, in bytes, that a fragment may take.
     """
 
     data: str
@@ -53,13 +59,15 @@ class WorkerSettings:
     advertise: str | None = None
     metrics: str | None = None
     ends_with_stdin: bool = False
+    state: Path | None = None
+    fragment_memory: int | None = None
 
 
 def run_worker(settings: WorkerSettings) -> None:
     """Run a worker until SIGTERM, SIGINT or, if asked for, the end of standard input.
 
-    ``AddressUnusable`` if it cannot start. A fragment that cannot be stopped in time does not keep the
-    process.
+    ``AddressUnusable`` or ``StateUnusable`` if it cannot start. A fragment that cannot be stopped in time does not
+    keep the process.
     """
     if not uvloop.run(_serve(settings)):
         # A thread is stuck, writing to a full pipe say; leaving by the normal way would wait for it.
@@ -69,19 +77,33 @@ def run_worker(settings: WorkerSettings) -> None:
 async def _serve(settings: WorkerSettings) -> bool:
     stop = _stop_requests(ends_with_stdin=settings.ends_with_stdin)
     async with AsyncExitStack() as stack:
+        records = None if settings.state is None else stack.enter_context(Records(settings.state))
+        known = [] if records is None else records.load()
+        spawner = await stack.enter_async_context(Spawner())  # first: it needs a moment until it can fork
+        members = f"unix:{stack.enter_context(tempfile.TemporaryDirectory(prefix='nebuli-'))}/members"
         try:
-            server = netchannel.ReceiverServer(settings.data, advertise=settings.advertise)
+            server = netchannel.ReceiverServer(settings.data, advertise=settings.advertise, members=members)
             receiver = await stack.enter_async_context(server)
         except OSError as error:
             raise _unusable("data", settings.data, error) from error
         sender = await stack.enter_async_context(netchannel.SenderServer())
-        node = Node(Provider(receiver, sender))
+        host = Host(
+            spawner,
+            receiver,
+            sender,
+            listen=f"{settings.data.rpartition(':')[0]}:0",
+            node=members,
+            memory_bytes=settings.fragment_memory,
+            measured=settings.metrics is not None,
+        )
+        node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
         service = await _grpc_server(node, settings.grpc)
         stack.push_async_callback(service.server.stop, None)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
+        node.take_up(known)
         sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()
         await stop.wait()
@@ -107,7 +129,7 @@ def _serve_metrics(
 @contextmanager
 def _logged_by(handler: logging.Handler) -> Iterator[None]:
     """What the packages log goes to ``handler``, from INFO on, and as before to standard error from WARNING on."""
-    loggers = [logging.getLogger(name) for name in ("nebuli", "netchannel")]
+    loggers = [logging.getLogger(name) for name in PACKAGES]
     said = logging.StreamHandler()
     said.setLevel(logging.WARNING)
     for logger in loggers:

@@ -57,7 +57,7 @@ class Service(WorkerServicer):
     async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:
         """Ask a fragment to end."""
         async with _refusals(context, request.id):
-            self._node.stop(request.id)
+            self._node.stop(request.id, at_once=request.at_once)
             return wire.StopReply()
 
     async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
@@ -99,4 +99,5 @@ def _message(status: FragmentStatus) -> wire.FragmentStatus:
         rows_out=status.rows_out,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
+        pid=status.pid,
     )

@@ -24,6 +24,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_UPSTREAM: _ClassVar[Cause]
     CAUSE_DOWNSTREAM: _ClassVar[Cause]
     CAUSE_REQUEST: _ClassVar[Cause]
+    CAUSE_LOST: _ClassVar[Cause]
 STATE_UNSPECIFIED: State
 STATE_REGISTERED: State
 STATE_RUNNING: State
@@ -36,6 +37,7 @@ CAUSE_INPUT: Cause
 CAUSE_UPSTREAM: Cause
 CAUSE_DOWNSTREAM: Cause
 CAUSE_REQUEST: Cause
+CAUSE_LOST: Cause
 
 class RegisterRequest(_message.Message):
     __slots__ = ("fragment",)
@@ -60,10 +62,12 @@ class StartReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StopRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "at_once")
     ID_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, id: _Optional[str] = ..., at_once: bool = ...) -> None: ...
 
 class StopReply(_message.Message):
     __slots__ = ()
@@ -110,7 +114,7 @@ class LogLine(_message.Message):
     def __init__(self, time: _Optional[int] = ..., level: _Optional[str] = ..., id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid")
     ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +124,7 @@ class FragmentStatus(_message.Message):
     ROWS_OUT_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     id: str
     fragment: str
     state: State
@@ -129,7 +134,8 @@ class FragmentStatus(_message.Message):
     rows_out: int
     bytes_in: int
     bytes_out: int
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    pid: int
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")

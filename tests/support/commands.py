@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -38,7 +39,11 @@ class Command:
         self._stderr = directory / "stderr.txt"
         with self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nebuli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
+                [sys.executable, "-m", "nebuli", *map(str, arguments)],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                # What workers remember is of this test, unless the test says where it is.
+                env={"XDG_STATE_HOME": str(directory / "state"), **os.environ},
             )
 
     def wait_until_said(self, *texts: str) -> None:
@@ -53,7 +58,7 @@ class Command:
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes, in the order of its nodes."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        children = psutil.Process(self.process.pid).children()
         return sorted(children, key=lambda child: str(child.cmdline()))
 
     def end(self) -> Ended:
