@@ -7,7 +7,7 @@ cycle.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,9 @@ from topology.consistency import inconsistencies
 from topology.errors import TopologyError
 from topology.mistakes import Marks
 from topology.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Address = Annotated[str, AfterValidator(check_address)]
 Text = Annotated[str, Field(min_length=1)]
@@ -204,6 +207,17 @@ class Topology(_Model):
     def to_data(self) -> dict[str, Any]:
         """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+    def without(self, addresses: Collection[str]) -> Topology:
+        """The topology as if these nodes, and the links to them, were not there."""
+        nodes = []
+        for node in self.nodes:
+            if node.address not in addresses:
+                downstream = tuple(each for each in node.links.downstream if each not in addresses)
+                limits = {each: limit for each, limit in node.links.limits.items() if each not in addresses}
+                links = node.links.model_copy(update={"downstream": downstream, "limits": limits})
+                nodes.append(node.model_copy(update={"links": links}))
+        return self.model_copy(update={"nodes": tuple(nodes)})
 
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal topology."""

@@ -25,6 +25,7 @@ _COMMANDS = {
     "stop": ("nebuli.cli.queries", "Stop a query."),
     "unregister": ("nebuli.cli.queries", "Have workers forget a query."),
     "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),
+    "watch": ("nebuli.cli.watch", "Watch a query to its end, and act when a node is lost."),
     "worker": ("nebuli.cli.worker", "Run one node of a topology."),
 }
 """By name: the module, which holds the command under the same name, and what the help says."""

@@ -13,16 +13,25 @@ import click
 
 from nebuli.cli import saved
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Collection, Coroutine, Iterable, Sequence
 
     from nebuli.worker.client import WorkerUnreachable
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
+    from topology import Topology
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+_on_loss = click.option(
+    "--on-loss",
+    type=click.Choice(["wait", "fail", "replace"]),
+    default="wait",
+    show_default=True,
+    help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
+)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _id = click.argument("id_", metavar="ID")
 
@@ -57,23 +66,16 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
-async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
-    import placement
+async def _register(topology: str, query: str, seed: int, on_loss: str) -> DeployedQuery:
     from nebuli.cli.files import load
     from nebuli.worker.deployed import DeployedQuery, Workers
+    from nebuli.worker.supervision import Policy, fragments_of
 
     model, plan = load(topology, query)
-    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     id_ = uuid4().hex[:12]
-    fragments = placement.with_deployment(fragments, id_)
-    grpc = {node.address: node.grpc for node in model.nodes}
-    used = list(dict.fromkeys(fragment.node for fragment in fragments))
-    if silent := [node for node in used if grpc[node] is None]:
-        raise click.ClickException(
-            f"{topology}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
-            f"take queries: add grpc: host:port"
-        )
-    async with Workers((node, str(grpc[node])) for node in used) as workers:
+    fragments = fragments_of(plan, model, seed, id_)
+    used = dict.fromkeys(fragment.node for fragment in fragments)
+    async with Workers(grpc_of(model, topology, used)) as workers:
         deployed = await workers.register(fragments)
     found = DeployedQuery(
         id=id_,
@@ -81,24 +83,39 @@ async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
         topology=_absolute(topology),
         query=_absolute(query),
         registered=datetime.now(UTC).isoformat(timespec="seconds"),
+        deployment=id_,
+        seed=seed,
+        policy=Policy(on_loss),
         fragments=tuple(deployed),
     )
     saved.save(found)
     return found
 
 
+def grpc_of(model: Topology, path: str, used: Collection[str]) -> list[tuple[str, str]]:
+    """The nodes that can be asked, with where; ClickException if one that is used cannot."""
+    grpc = {node.address: node.grpc for node in model.nodes}
+    if silent := [node for node in used if grpc[node] is None]:
+        raise click.ClickException(
+            f"{path}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
+            f"take queries: add grpc: host:port"
+        )
+    return [(node, address) for node, address in grpc.items() if address is not None]
+
+
 @click.command()
 @click.argument("topology")
 @click.argument("query")
 @_seed
-def register(topology: str, query: str, seed: int) -> int:
+@_on_loss
+def register(topology: str, query: str, seed: int, on_loss: str) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        click.echo((await _register(topology, query, seed)).id)
+        click.echo((await _register(topology, query, seed, on_loss)).id)
         return ExitCode.DONE
 
     return _ran(work())
@@ -107,30 +124,40 @@ def register(topology: str, query: str, seed: int) -> int:
 @click.command()
 @click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
 @_seed
-def start(files: tuple[str, ...], seed: int) -> int:
+@_on_loss
+@click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
+def start(files: tuple[str, ...], seed: int, on_loss: str, *, watched: bool) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
 
     async def work() -> int:
-        query = saved.load(files[0]) if len(files) == 1 else await _register(files[0], files[1], seed)
+        query = await _query(files)
         async with _workers(query.fragments) as workers:
             await workers.start(query.fragments)
         click.echo(query.id)
-        return ExitCode.DONE
+        return await watching(query) if watched else ExitCode.DONE
+
+    async def _query(files: tuple[str, ...]) -> DeployedQuery:
+        if len(files) == 1:
+            return saved.load(files[0])
+        return await _register(files[0], files[1], seed, on_loss)
 
     return _ran(work())
 
 
 @click.command()
 @_id
-def stop(id_: str) -> int:
+@click.option(
+    "--now", is_flag=True, help="End the fragments' processes at once; else each has 3 s to end in order."
+)
+def stop(id_: str, *, now: bool) -> int:
     """Stop the query ID; harmless when it has ended."""
     query = saved.load(id_)
 
     async def work() -> int:
         async with _workers(query.fragments) as workers:
-            return _said(await workers.stop(query.fragments))
+            return _said(await workers.stop(query.fragments, at_once=now))
 
     return _ran(work())
 

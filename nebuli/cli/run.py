@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 import click
@@ -16,9 +16,10 @@ from nebuli.cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.worker.deployment import Deployment
+    from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
-    from placement import Fragment
+    from nebuli.worker.supervision import Active, Policy
+    from placement import Fragment, Query
     from topology import Topology
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -29,7 +30,14 @@ _PROGRESS_S = 5.0
 @click.argument("topology")
 @click.argument("query")
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
-def run(topology: str, query: str, seed: int) -> int:
+@click.option(
+    "--on-loss",
+    type=click.Choice(["fail", "wait", "replace"]),
+    default="fail",
+    show_default=True,
+    help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
+)
+def run(topology: str, query: str, seed: int, on_loss: str) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -38,60 +46,84 @@ def run(topology: str, query: str, seed: int) -> int:
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
     """
-    import placement
     from nebuli.cli.files import load
+    from nebuli.worker.supervision import Active, Policy, fragments_of
 
     model, plan = load(topology, query)
-    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
-    deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve().parent, deployed)
+    deployment = uuid4().hex[:12]
+    active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
+    return _run_to_end(_Run(model, plan, Path(topology).resolve().parent, active, seed, Policy(on_loss)))
 
 
-def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
+class _Run(NamedTuple):
+    topology: Topology
+    query: Query
+    directory: Path
+    active: Active
+    seed: int
+    policy: Policy
+
+
+def _run_to_end(settings: _Run) -> int:
     """Run the fragments; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployment import QueryFailed
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
     from nebuli.worker.status import Cause
+    from nebuli.worker.supervision import NodeUnreachable, QueryLost
 
     try:
-        asyncio.run(_run(topology, directory, fragments))
+        asyncio.run(_run(settings))
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
     except asyncio.CancelledError:
         return _TERMINATED
-    except (QueryFailed, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable) as error:
+    except (
+        NodeUnreachable, QueryFailed, QueryLost, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable
+    ) as error:  # fmt: skip
         click.echo(f"Error: {error}", err=True)
         match error:
             case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
                 return ExitCode.BAD_INPUT
-            case QueryFailed() | WorkerRefused():
+            case QueryFailed() | WorkerRefused() | QueryLost():
                 return ExitCode.FAILED
             case _:
                 return ExitCode.UNREACHABLE
     return ExitCode.DONE
 
 
-async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:
-    from nebuli.worker.deployment import Deployment
+async def _run(settings: _Run) -> None:
     from nebuli.worker.local import LocalWorkers
+    from nebuli.worker.supervision import Policy
 
     _end_on_termination()
-    used = {fragment.node for fragment in fragments}
-    nodes = [node for node in topology.nodes if node.address in used]
-    progress = _Progress(fragments)
-    async with LocalWorkers(nodes, directory) as workers:
-        progress.say(f"{_count(len(nodes), 'worker')} ready")
-        deployment = Deployment(fragments, workers.clients)
-        await workers.guard(_deploy(deployment, progress))
+    progress = _Progress(settings.active.fragments)
+    used = {fragment.node for fragment in settings.active.fragments}
+    async with LocalWorkers(settings.topology.nodes, settings.directory, used) as workers:
+        progress.say(f"{_count(len(used), 'worker')} ready")
+        work = _deploy(settings, workers, progress)
+        # Where a death is an end, it is noticed by itself; else by whoever does not answer any more.
+        await (workers.guard(work) if settings.policy is Policy.FAIL else work)
     progress.say("done")
 
 
-async def _deploy(deployment: Deployment, progress: _Progress) -> None:
-    await deployment.register()
-    await deployment.start()
-    await deployment.finish(progress.report)
+async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
+    from nebuli.worker.supervision import Supervisor, deploy
+
+    supervisor = Supervisor(
+        await deploy(settings.active, workers),
+        settings.query,
+        settings.topology,
+        workers,
+        seed=settings.seed,
+        policy=settings.policy,
+        patience_s=0.0,
+        say=progress.say,
+        report=progress.report,
+        moved=progress.follow,
+    )
+    await supervisor.watch()
 
 
 def _end_on_termination() -> None:
@@ -107,10 +139,17 @@ class _Progress:
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self._began = time.monotonic()
+        self._begin(fragments)
+
+    def _begin(self, fragments: Sequence[Fragment]) -> None:
         self._said: dict[str, tuple[str, float]] = {}
         self._widths = tuple(
             max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
         )
+
+    def follow(self, active: Active) -> None:
+        """The query has begun again."""
+        self._begin(active.fragments)
 
     def say(self, text: str) -> None:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)

@@ -46,7 +46,9 @@ class WorkerClient:
         self._node = node
         self._address = address
         # gRPC would take the proxy that $http_proxy names, which reaches neither this machine nor its network.
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+        # A worker that was away is found soon after it is back, however long it was.
+        options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 1000)]
+        self._channel = grpc.aio.insecure_channel(address, options=options)
         self._stub = WorkerStub(self._channel)
 
     async def __aenter__(self) -> Self:

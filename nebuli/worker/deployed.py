@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nebuli.worker.client import WorkerClient, WorkerRefused, WorkerUnreachable
 from nebuli.worker.global_state import GlobalState, combined
-from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.supervision import Policy, status_in
 from nebuli.worker.worker_pb2 import Refusal
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nebuli.worker.logs import LogLine
+    from nebuli.worker.status import FragmentStatus
     from placement import Fragment
 
 __all__ = ["DeployedFragment", "DeployedQuery", "Workers", "global_state"]
-
-_FORGOTTEN = "the worker knows nothing of it: it was started anew, or somebody has unregistered it"
 
 
 class DeployedFragment(BaseModel):
@@ -46,6 +45,12 @@ class DeployedQuery(BaseModel):
     topology: str
     query: str
     registered: str
+    deployment: str = ""
+    """The id that its channels have; empty: its own. It has another one each time that it begins again."""
+    seed: int = 0
+    without: tuple[str, ...] = ()
+    """Nodes that it was placed without, since they were lost."""
+    policy: Policy = Policy.WAIT
     fragments: tuple[DeployedFragment, ...]
 
 
@@ -66,6 +71,13 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    def client(self, node: str) -> WorkerClient:
+        """How to ask the worker of a node; a `Fleet` has it."""
+        return self._clients[node]
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Whoever runs the workers starts them again."""
 
     async def register(self, fragments: Iterable[Fragment]) -> list[DeployedFragment]:
         """Hand over the fragments; none stays behind if one of them is refused. Raises as `WorkerClient` does."""
@@ -91,9 +103,11 @@ class Workers:
             await self.stop(started)
             raise
 
-    async def stop(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
-        """Ask all to end; harmless where they have. Who could not be asked."""
-        return await self._all(fragments, lambda client, id_: client.stop(id_))
+    async def stop(
+        self, fragments: Iterable[DeployedFragment], *, at_once: bool = False
+    ) -> list[WorkerUnreachable]:
+        """Ask all to end, or end their processes at once; harmless where they have. Who could not be asked."""
+        return await self._all(fragments, lambda client, id_: client.stop(id_, at_once=at_once))
 
     async def unregister(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
         """Have all forgotten. Who could not be asked. Raises WorkerRefused for what still runs."""
@@ -139,12 +153,7 @@ class Workers:
 def _status(
     each: DeployedFragment, answer: list[FragmentStatus] | WorkerUnreachable
 ) -> FragmentStatus | WorkerUnreachable:
-    if isinstance(answer, WorkerUnreachable):
-        return answer
-    for status in answer:
-        if (status.id, status.fragment) == (each.id, each.fragment):
-            return status
-    return FragmentStatus(each.id, each.fragment, FragmentState.FAILED, Cause.ITSELF, _FORGOTTEN)
+    return status_in(answer, each.id, each.fragment)
 
 
 def global_state(statuses: Iterable[FragmentStatus | WorkerUnreachable]) -> GlobalState:

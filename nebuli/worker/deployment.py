@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from nebuli.worker.status import FragmentStatus
     from placement.plan import Fragment
 
-__all__ = ["Deployment", "QueryFailed"]
+__all__ = ["SUSPECTS", "Deployment", "QueryFailed"]
 
 _POLL_S = 0.1
 _SETTLE_S = 2.0
 
-_SUSPECTS = (Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
+SUSPECTS = (Cause.LOST, Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
 """Whose word to take when several fragments ended: the others heard of it from these."""
 
 
@@ -85,7 +85,7 @@ class Deployment:
             if ended_badly:
                 deadline = min(deadline, loop.time() + _SETTLE_S)
                 if all(status.state.is_final for status in statuses.values()) or loop.time() >= deadline:
-                    first = min(ended_badly, key=lambda status: _SUSPECTS.index(status.cause))
+                    first = min(ended_badly, key=lambda status: SUSPECTS.index(status.cause))
                     raise QueryFailed(first, self._fragments[first.fragment].node)
             await asyncio.sleep(_POLL_S)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any, Self
 
@@ -55,6 +56,11 @@ class LocalWorker:
         self.client = client
         self._process = process
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.returncode is not None
+
     def kill(self) -> None:
         """End the process at once, as an accident would."""
         self._process.kill()
@@ -65,19 +71,31 @@ class LocalWorker:
 
 
 class LocalWorkers:
-    """Starts a worker for each node; leaving the context ends them all, within four seconds.
+    """Starts a worker for each node, or at first for those that are ``used``.
 
-    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
-    process's, with the node before it; their standard output is this process's.
+    Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
+    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
+    with the node before it; their standard output is this process's.
     """
 
-    def __init__(self, nodes: Iterable[Node], directory: Path) -> None:
+    def __init__(self, nodes: Iterable[Node], directory: Path, used: Collection[str] | None = None) -> None:
         self._nodes = tuple(nodes)
+        self._used = {node.address for node in self._nodes} if used is None else set(used)
         self._directory = directory
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
+        self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")
+
+    def client(self, node: str) -> WorkerClient:
+        """How to ask the worker of a node; a `Fleet` has it."""
+        return self._workers[node].client
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Start the workers of these nodes that have died, or never were; they know what their predecessors ran."""
+        known = {address for address, worker in self._workers.items() if not worker.is_dead}
+        await self._start_all(set(nodes) - known)
 
     @property
     def workers(self) -> Mapping[str, LocalWorker]:
@@ -91,13 +109,9 @@ class LocalWorkers:
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.TaskGroup() as group:
-                for node in self._nodes:
-                    group.create_task(self._start(node))
-        except BaseException as error:
+            await self._start_all(self._used)
+        except BaseException:
             await self._stop()
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from None
             raise
         return self
 
@@ -124,9 +138,18 @@ class LocalWorkers:
                 each.cancel()
             await asyncio.gather(task, *deaths, return_exceptions=True)
 
+    async def _start_all(self, addresses: Collection[str]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for node in self._nodes:
+                    if node.address in addresses:
+                        group.create_task(self._start(node))
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
-            *_command(node),
+            *_command(node, Path(self._state.name)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,
@@ -156,6 +179,7 @@ class LocalWorkers:
                 if process.returncode is None:
                     process.kill()
             await self._ended()
+        self._state.cleanup()
 
     async def _ended(self) -> None:
         """Wait for all processes, and until what they said last is passed on."""
@@ -163,10 +187,11 @@ class LocalWorkers:
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
-def _command(node: Node) -> list[str]:
+def _command(node: Node, state: Path) -> list[str]:
     # -P, because the working directory is the user's, and its files are no modules of ours.
-    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin", "--state", "none"]
+    command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
+    command += ["--state", str(state / node.address.replace(":", "_"))]
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 

@@ -98,12 +98,12 @@ async def _serve(settings: WorkerSettings) -> bool:
         )
         node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
+        node.take_up(known)  # before anybody asks how they are
         service = await _grpc_server(node, settings.grpc)
         stack.push_async_callback(service.server.stop, None)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
-        node.take_up(known)
         sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()
         await stop.wait()
