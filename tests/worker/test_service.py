@@ -51,8 +51,9 @@ class Worker:
     def end(self) -> None:
         """Whatever state it is in."""
         self.channel.close()
-        self.command.process.kill()
-        self.command.end()
+        if self.command.process.poll() is None:
+            self.command.process.kill()
+            self.command.end()
 
     def unregister(self, id_: str) -> None:
         self.stub.Unregister(wire.UnregisterRequest(id=id_), timeout=10)
