@@ -69,7 +69,8 @@ def _absolute(path: str) -> str:
 async def _register(topology: str, query: str, seed: int, on_loss: str) -> DeployedQuery:
     from nebuli.cli.files import load
     from nebuli.worker.deployed import DeployedQuery, Workers
-    from nebuli.worker.supervision import Policy, fragments_of
+    from nebuli.worker.deployment import fragments_of
+    from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query)
     id_ = uuid4().hex[:12]

@@ -16,9 +16,10 @@ from nebuli.cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nebuli.worker.deployment import Active
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
-    from nebuli.worker.supervision import Active, Policy
+    from nebuli.worker.supervision import Policy
     from placement import Fragment, Query
     from topology import Topology
 
@@ -47,7 +48,8 @@ def run(topology: str, query: str, seed: int, on_loss: str) -> int:
     file; 3 a worker died or does not answer; 130 interrupted.
     """
     from nebuli.cli.files import load
-    from nebuli.worker.supervision import Active, Policy, fragments_of
+    from nebuli.worker.deployment import Active, fragments_of
+    from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query)
     deployment = uuid4().hex[:12]
@@ -67,10 +69,9 @@ class _Run(NamedTuple):
 def _run_to_end(settings: _Run) -> int:
     """Run the fragments; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-    from nebuli.worker.deployment import QueryFailed
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
+    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.worker.status import Cause
-    from nebuli.worker.supervision import NodeUnreachable, QueryLost
 
     try:
         asyncio.run(_run(settings))
@@ -109,7 +110,8 @@ async def _run(settings: _Run) -> None:
 
 
 async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
-    from nebuli.worker.supervision import Supervisor, deploy
+    from nebuli.worker.deployment import deploy
+    from nebuli.worker.supervision import Supervisor
 
     supervisor = Supervisor(
         await deploy(settings.active, workers),

@@ -12,7 +12,7 @@ from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedQuery
-    from nebuli.worker.supervision import Active
+    from nebuli.worker.deployment import Active
     from placement import Query
     from topology import Topology
 
@@ -54,8 +54,8 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
     from nebuli.cli.files import load
     from nebuli.worker.client import WorkerRefused
     from nebuli.worker.deployed import Workers
-    from nebuli.worker.deployment import QueryFailed
-    from nebuli.worker.supervision import NodeUnreachable, QueryLost, Supervisor
+    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.worker.supervision import Supervisor
 
     model, plan = load(query.topology, query.query)
     active = _active(query, plan, model)
@@ -87,7 +87,7 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
 
 def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
     """The query as it is deployed; ClickException if the files say something else by now."""
-    from nebuli.worker.supervision import Active, fragments_of
+    from nebuli.worker.deployment import Active, fragments_of
 
     deployment = query.deployment or query.id
     fragments = fragments_of(plan, model, query.seed, deployment, query.without)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict
 
 from nebuli.worker.client import WorkerClient, WorkerRefused, WorkerUnreachable
+from nebuli.worker.deployment import status_in
 from nebuli.worker.global_state import GlobalState, combined
-from nebuli.worker.supervision import Policy, status_in
+from nebuli.worker.supervision import Policy
 from nebuli.worker.worker_pb2 import Refusal
 
 if TYPE_CHECKING:

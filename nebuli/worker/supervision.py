@@ -1,61 +1,33 @@
-"""A deployed query, watched to its end, and what is done when a node is lost.
-
-::
-
-    QueryLost        the query cannot go on, nor begin again; says what is lost
-    NodeUnreachable  a node does not answer, and the policy is to fail
-
-`QueryFailed` is for what a fragment has done by itself.
-"""
+"""A deployed query, watched to its end, and what is done when a node is lost."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import placement
 import topology
-from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-from nebuli.worker.deployment import SUSPECTS, QueryFailed
+from nebuli.worker.client import WorkerUnreachable
+from nebuli.worker.deployment import Active, ask_each, deploy, fragments_of, status_in
 from nebuli.worker.exactness import unreplayable_sources
+from nebuli.worker.query_errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
-from nebuli.worker.worker_pb2 import Refusal
 from placement.plan import BoundSink, BoundSource
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from nebuli.worker.client import WorkerClient
+    from nebuli.worker.deployment import Fleet
     from placement import Fragment, Query
 
-__all__ = [
-    "Active",
-    "Fleet",
-    "NodeUnreachable",
-    "Policy",
-    "QueryLost",
-    "Supervisor",
-    "deploy",
-    "fragments_of",
-]
+__all__ = ["Policy", "Supervisor"]
 
 _POLL_S = 0.1
 _SETTLE_S = 2.0
 _STOP_S = 10.0
-FORGOTTEN = (
-    "its worker knows nothing of it: it was started anew without its state, or somebody has unregistered it"
-)
-
-
-class QueryLost(Exception):
-    """The query cannot go on, nor begin again; the message says what is lost."""
-
-
-class NodeUnreachable(Exception):
-    """A node does not answer, and the policy is to fail."""
 
 
 class Policy(StrEnum):
@@ -69,55 +41,6 @@ class Policy(StrEnum):
     FAIL = "fail"
     REPLACE = "replace"
     """Place the query again without the node, and begin from the beginning."""
-
-
-class Fleet(Protocol):
-    """The workers that a query may be given to."""
-
-    def client(self, node: str) -> WorkerClient:
-        """How to ask the worker of a node."""
-
-    async def prepare(self, nodes: Iterable[str]) -> None:
-        """Have workers at these nodes, as far as that is in one's hands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Active:
-    """A query as it is deployed now: under which id, without which nodes, and how workers call its fragments."""
-
-    deployment: str
-    without: tuple[str, ...]
-    fragments: tuple[Fragment, ...]
-    local_ids: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def root(self) -> Fragment:
-        """The fragment with the query's sink."""
-        return self.fragments[-1]
-
-
-def fragments_of(
-    query: Query, model: topology.Topology, seed: int, deployment: str, without: Collection[str] = ()
-) -> tuple[Fragment, ...]:
-    """The fragments of a query, placed without some nodes. Equal arguments, equal fragments. Raises PlacementError."""
-    placed = placement.place(query, model.without(without), seed)
-    return placement.with_deployment(placement.decompose(placed).fragments, deployment)
-
-
-async def deploy(active: Active, fleet: Fleet, *, start: bool = True) -> Active:
-    """Give the fragments to workers, and start them; none stays behind if one is refused. Raises as `WorkerClient`."""
-    local_ids: dict[str, str] = {}
-    try:
-        for fragment in active.fragments:
-            local_ids[fragment.id] = await fleet.client(fragment.node).register(fragment)
-        if start:
-            for fragment in active.fragments:
-                await fleet.client(fragment.node).start(local_ids[fragment.id])
-    except (WorkerRefused, WorkerUnreachable):
-        known = [fragment for fragment in active.fragments if fragment.id in local_ids]
-        await _clear(Active(active.deployment, active.without, tuple(known), local_ids), fleet)
-        raise
-    return Active(active.deployment, active.without, active.fragments, local_ids)
 
 
 class Supervisor:
@@ -317,43 +240,11 @@ class Supervisor:
             return error
 
     async def _each(self, active: Active, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
-        await _each(active, self._fleet, ask)
+        await ask_each(active, self._fleet, ask)
 
     def _node_of(self, status: FragmentStatus) -> str:
         return next(fragment.node for fragment in self._active.fragments if fragment.id == status.fragment)
 
 
-def status_in(
-    answer: list[FragmentStatus] | WorkerUnreachable, local_id: str, fragment: str
-) -> FragmentStatus | WorkerUnreachable:
-    """How a fragment is, by the answer of its worker; lost, if that does not know it."""
-    if isinstance(answer, WorkerUnreachable):
-        return answer
-    for status in answer:
-        if (status.id, status.fragment) == (local_id, fragment):
-            return status
-    return FragmentStatus(local_id, fragment, FragmentState.FAILED, Cause.LOST, FORGOTTEN)
-
-
 def _is_finished(status: FragmentStatus | None) -> bool:
     return status is not None and status.state is FragmentState.FINISHED
-
-
-async def _clear(active: Active, fleet: Fleet) -> None:
-    await _each(active, fleet, lambda client, id_: client.stop(id_))
-    await _each(active, fleet, lambda client, id_: client.unregister(id_))
-
-
-async def _each(active: Active, fleet: Fleet, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
-    """Ask for each fragment; a worker that is not there, or knows it no more, does not keep the others."""
-
-    async def one(fragment: Fragment) -> None:
-        try:
-            await ask(fleet.client(fragment.node), active.local_ids.get(fragment.id, ""))
-        except WorkerUnreachable:
-            pass
-        except WorkerRefused as error:
-            if error.refusal.reason not in (Refusal.REASON_UNKNOWN_ID, Refusal.REASON_STILL_RUNNING):
-                raise
-
-    await asyncio.gather(*map(one, active.fragments))

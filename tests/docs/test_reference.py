@@ -236,7 +236,7 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate certs%dev run register start status list logs stop unregister worker"
+    commands = "place validate certs%dev run register start status list logs stop unregister watch worker"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
@@ -553,6 +553,15 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
         timeout=60,
     )
     assert [block.text for block in blocks(README) if block.language == "mermaid"] == [drawn.stdout]
+
+
+def test_what_is_said_of_running_queries_names_tests() -> None:
+    page = (DOCS / "topics" / "running-queries.md").read_text()
+    named = re.findall(r"`([\w/]+/test_\w+\.py)::(test_\w+)`", page)
+    assert len(named) > 10
+    for file, function in named:
+        source = (ROOT / "tests" / file).read_text()
+        assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
 
 
 def test_every_failure_names_a_test() -> None:

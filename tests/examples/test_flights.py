@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.worker.deployment import Deployment
 from nebuli.worker.local import LocalWorkers
 from nebuli.worker.status import FragmentState
 from placement import Fragment, decompose, load_query, place, with_deployment
 from tests.examples import flights
 from tests.support.chaos import ChaosProxy, Proxy
 from tests.support.commands import Command, nebuli, watch_peak
+from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 from topology import load_topology

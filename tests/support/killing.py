@@ -12,10 +12,12 @@ from typing import Any
 
 import yaml
 
+from nebuli.worker.deployment import Active, deploy, fragments_of
 from nebuli.worker.local import LocalWorkers
 from nebuli.worker.status import FragmentStatus
-from nebuli.worker.supervision import Active, Policy, Supervisor, deploy, fragments_of
+from nebuli.worker.supervision import Policy, Supervisor
 from placement import Fragment, load_query
+from tests.support.waiting import until_async
 from topology import load_topology
 
 
@@ -33,8 +35,11 @@ class Watched:
     async def kill_at(self, node: str, rows: int) -> None:
         """Kill the worker, once its fragment has read so many rows in its present process."""
         address = self.nodes[node]
-        while address not in self.seen or self.seen[address].rows_in < rows:
-            await asyncio.sleep(0.005)
+
+        async def has_read() -> bool:
+            return address in self.seen and self.seen[address].rows_in >= rows
+
+        await until_async(has_read, f"{node} has read {rows} rows", 60.0)
         self.workers.workers[address].kill()
         await self.workers.workers[address].died()
         del self.seen[address]
@@ -63,6 +68,7 @@ async def watched(
     (directory / "query.json").write_text(json.dumps(query))
     model, plan = load_topology(directory / "topology.yaml"), load_query(directory / "query.json")
     active = Active("first", (), fragments_of(plan, model, 0, "first"))
+    said: list[str] = []
     async with LocalWorkers(model.nodes, directory) as workers:
 
         def report(fragment: Fragment, status: FragmentStatus) -> None:
@@ -76,9 +82,9 @@ async def watched(
             seed=0,
             policy=policy,
             patience_s=0.0,
-            say=lambda text: found.said.append(text),
+            say=said.append,
             report=report,
             moved=lambda active: found.deployments.append(active.deployment),
         )
-        found = Watched(workers, supervisor, nodes)
+        found = Watched(workers, supervisor, nodes, said)
         yield found

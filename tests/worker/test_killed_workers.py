@@ -14,8 +14,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from nebuli.worker.query_errors import NodeUnreachable, QueryLost
 from nebuli.worker.status import FragmentState
-from nebuli.worker.supervision import NodeUnreachable, Policy, QueryLost
+from nebuli.worker.supervision import Policy
 from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses
 
