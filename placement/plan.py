@@ -19,6 +19,8 @@ from topology import Marks, Mistake, PhysicalSource, Schema, Sink
 if TYPE_CHECKING:
     from topology.mistakes import Location
 
+StateBytes = Annotated[int, Field(strict=True, ge=1)]
+"""What an operator's state may hold; where a plan does not say it, the worker's bound counts."""
 OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
@@ -81,6 +83,7 @@ class JoinOperator(_Nary):
 
     type: Literal["join"] = "join"
     on: Annotated[tuple[str, ...], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
 
 
 class AggregateOperator(_Unary):
@@ -89,6 +92,14 @@ class AggregateOperator(_Unary):
     type: Literal["aggregate"] = "aggregate"
     by: tuple[str, ...] = ()
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
+
+
+class DistinctOperator(_Unary):
+    """Every row once, however often it came; null equals null."""
+
+    type: Literal["distinct"] = "distinct"
+    max_state_bytes: StateBytes | None = None
 
 
 class SinkOperator(_Unary):
@@ -135,6 +146,7 @@ QueryOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
     | SinkOperator,
     Field(discriminator="type"),
 ]
@@ -145,6 +157,7 @@ FragmentOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
     | BoundSink
     | NetworkSource
     | NetworkSink,

@@ -9,6 +9,7 @@ from placement.errors import QueryError
 from placement.plan import (
     AggregateOperator,
     BoundSink,
+    DistinctOperator,
     FilterOperator,
     JoinOperator,
     ProjectOperator,
@@ -27,7 +28,13 @@ Fault = tuple["Location", str]
 RESERVED = "_weight"
 """The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
 InnerOperator = (
-    FilterOperator | ProjectOperator | UnionOperator | JoinOperator | AggregateOperator | BoundSink
+    FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | BoundSink
 )
 
 
@@ -48,7 +55,7 @@ def output_schema(operator: InnerOperator, inputs: Sequence[Schema], faults: lis
         case JoinOperator():
             _check_keys(operator, inputs, faults)
             return _unique(joined_schema(operator, inputs), ("inputs",), faults)
-        case BoundSink():
+        case DistinctOperator() | BoundSink():
             return inputs[0]
     assert_never(operator)
 

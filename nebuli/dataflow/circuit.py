@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nebuli.dataflow.aggregate import Aggregate
-from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.errors import DataflowError, StateTooLarge
 from nebuli.dataflow.join import Join
 from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import weighted
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from placement.plan import (
     AggregateOperator,
     BoundSource,
+    DistinctOperator,
     FilterOperator,
     JoinOperator,
     NetworkSink,
@@ -49,6 +51,8 @@ class _Node:
     operator: Operator
     columns: Schema
     open_inputs: int
+    max_state_bytes: int
+    state_bytes: int = 0
     reader: _Node | None = None
     port: int = 0
     rows_in: int = 0
@@ -60,10 +64,14 @@ class Circuit:
 
     It is synchronous and for one thread at a time. Each push is worked off through all operators; an
     operator takes whichever input has data. ``DataflowError`` names the operator and what it cannot
-    compute; after it the circuit is of no use.
+    compute, ``StateTooLarge`` the one whose state holds more than its own ``max_state_bytes`` or else the
+    circuit's; after either the circuit is of no use.
     """
 
-    def __init__(self, operators: Sequence[FragmentOperator]) -> None:
+    def __init__(
+        self, operators: Sequence[FragmentOperator], *, max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
+    ) -> None:
+        self._max_state_bytes = max_state_bytes
         self._nodes: dict[str, _Node] = {}
         self._open: dict[str, _Node] = {}
         for operator in operators:
@@ -104,7 +112,7 @@ class Circuit:
     def statistics(self) -> dict[str, OperatorStatistics]:
         """What went through each operator so far, by its id."""
         return {
-            node.id: OperatorStatistics(node.rows_in, node.rows_out, node.operator.state_bytes)
+            node.id: OperatorStatistics(node.rows_in, node.rows_out, node.state_bytes)
             for node in self._nodes.values()
         }
 
@@ -126,6 +134,7 @@ class Circuit:
             batch = _next(node, outputs)
             if batch is None:
                 stack.pop()
+                _measure(node)
                 continue
             if not batch.num_rows:
                 continue
@@ -141,7 +150,8 @@ class Circuit:
         children = [self._nodes[child] for child in operator.children]
         columns = _columns(operator, [child.columns for child in children])
         running = _operator(operator, [child.columns for child in children], columns)
-        node = _Node(operator.id, running, columns, open_inputs=max(1, len(children)))
+        bound = _own_bound(operator) or self._max_state_bytes
+        node = _Node(operator.id, running, columns, max(1, len(children)), bound)
         for port, child in enumerate(children):
             child.reader, child.port = node, port
         if not children:
@@ -154,6 +164,19 @@ def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | No
         return next(outputs, None)
     except DataflowError as error:
         raise error.at(node.id) from None
+
+
+def _own_bound(operator: FragmentOperator) -> int | None:
+    match operator:
+        case JoinOperator() | AggregateOperator() | DistinctOperator():
+            return operator.max_state_bytes
+    return None
+
+
+def _measure(node: _Node) -> None:
+    node.state_bytes = node.operator.state_bytes
+    if node.state_bytes > node.max_state_bytes:
+        raise StateTooLarge(node.id, node.state_bytes, node.max_state_bytes)
 
 
 def _zsets(columns: Schema) -> pa.Schema:
@@ -183,4 +206,6 @@ def _operator(operator: FragmentOperator, inputs: Sequence[Schema], output: Sche
             return Join(operator.on, inputs, output)
         case AggregateOperator():
             return Aggregate(operator.by, operator.aggregates, inputs[0], output)
+        case DistinctOperator():
+            return Aggregate([column.name for column in output], {}, inputs[0], output)
     return PassThrough()

@@ -52,7 +52,7 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
-        return int(self.rows.nbytes + self.hashes.nbytes)
+        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,14 @@ class FragmentRunner:
     Everything but the thread's own work is called on the worker's loop.
     """
 
-    def __init__(self, id_: str, fragment: Fragment, begin_thread: Callable[[], None]) -> None:
+    def __init__(
+        self, id_: str, fragment: Fragment, begin_thread: Callable[[], None], *, max_state_bytes: int
+    ) -> None:
         if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
             raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
-        self._circuit = Circuit(fragment.operators)
+        self._circuit = Circuit(fragment.operators, max_state_bytes=max_state_bytes)
         self._begin_thread = begin_thread
         self._channels = [
             each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
