@@ -2,6 +2,7 @@
 
 from nebuli.dataflow.circuit import Circuit, OperatorStatistics
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.progress import Progress
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import WEIGHT
 
@@ -10,6 +11,7 @@ __all__ = [
     "Circuit",
     "DataflowError",
     "OperatorStatistics",
+    "Progress",
     "StateTooLarge",
     "arrow_schema",
     "arrow_type",
