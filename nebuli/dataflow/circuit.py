@@ -170,6 +170,12 @@ class Circuit:
                 return results
             node = node.reader
 
+    @property
+    def watermark(self) -> int | None:
+        """How far event time has come at the root, in microseconds; None: not known, or all sources have ended."""
+        watermark = self.progress.watermark
+        return None if watermark in (BEGINNING.watermark, END.watermark) else watermark
+
     def take_late(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """What windows with a place for late rows have dropped since the last time, by operator."""
         for id_, window in self._windows.items():
@@ -231,6 +237,8 @@ class Circuit:
         results: list[pa.RecordBatch] = []
         while node.reader is not None:
             reader = node.reader
+            if progress.ended:  # what it had come to still counts beside others that are idle
+                progress = replace(reader.inputs[node.port], ended=True)
             reader.inputs[node.port] = progress
             progress = combined(reader.progress, reader.inputs)
             if progress == reader.progress:

@@ -27,15 +27,16 @@ LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A stream's watermark, and whether it is idle: nothing is known of when it goes on."""
+    """A stream's watermark, and whether it is idle (nothing is known of when it goes on) or has ended."""
 
     watermark: int
     idle: bool = False
+    ended: bool = False
 
 
 BEGINNING = Progress(LEAST)
 """Nothing is known: anything may follow."""
-END = Progress(GREATEST)
+END = Progress(GREATEST, ended=True)
 """Nothing follows."""
 
 
@@ -43,13 +44,14 @@ def combined(before: Progress, inputs: Sequence[Progress]) -> Progress:
     """The progress of what is made of several inputs, which was ``before``.
 
     The least watermark counts, without inputs that are idle and those that have ended. Where none is left to wait for
-    the watermark stays: an idle input may come back, and is not to find everything closed because another has ended.
+    it is the greatest that any of them came to, so that their order does not matter; and no later, though some have
+    ended: an idle input may come back, and is not to find everything closed.
     """
-    if all(each == END for each in inputs):
+    if all(each.ended for each in inputs):
         return END
-    awaited = [each.watermark for each in inputs if not each.idle and each != END]
+    awaited = [each.watermark for each in inputs if not each.idle and not each.ended]
     if not awaited:
-        return Progress(before.watermark, idle=True)
+        return Progress(max(before.watermark, *(each.watermark for each in inputs)), idle=True)
     return Progress(max(before.watermark, min(awaited)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -247,16 +248,22 @@ def test_an_idle_source_is_not_waited_for_until_it_is_back() -> None:
     assert windows_of(running.push("b", rows_at(310))) == [(180, 2)]
 
 
-def test_where_all_sources_are_idle_or_have_ended_nothing_is_closed() -> None:
-    """So that a source that comes back does not find all its rows late."""
+@pytest.mark.parametrize("leave", list(permutations(["idle a", "end a", "idle b"])))
+def test_where_all_sources_are_idle_or_have_ended_time_stays_where_the_first_was(
+    leave: tuple[str, ...],
+) -> None:
+    """So that a source that comes back does not find all its rows late; in whatever order they left."""
     running = united("5 seconds")
-    running.push("a", rows_at(10))
-    running.push("b", rows_at(15))
-    assert running.idle("a") == []
-    assert running.idle("b") == []
-    assert running.end("a") == []
-    assert running.push("b", rows_at(20)) == []
-    assert windows_of(running.end("b")) == [(0, 3)]
+    out = running.push("a", rows_at(10, 70)) + running.push("b", rows_at(15))
+    for each in leave:
+        how, source = each.split()
+        if how == "end":
+            out += running.end(source)
+        elif source == "b" or "end a" not in leave[: leave.index(each)]:
+            out += running.idle(source)
+    assert windows_of(out) == [(0, 2)]
+    assert running.push("b", rows_at(65)) == []
+    assert windows_of(running.end("b")) == [(60, 2)]
     assert running.statistics()["w"].late_rows == 0
 
 
