@@ -200,6 +200,14 @@ def test_late_rows_are_counted_kept_and_left_out(
     assert [*running.late_schemas["w"].names] == ["t", "k", "x", "window_start", "window_end", "_weight"]
 
 
+def test_a_window_is_over_when_the_watermark_is_at_its_end_and_not_before() -> None:
+    running = circuit(fragment(source("a"), window("w", "a", 60, 60, 30)))
+    for greatest, late in ((89, 0), (90, 1)):
+        running.push("a", rows_at(greatest))
+        running.push("a", rows_at(59, 60))
+        assert running.statistics()["w"].late_rows == late
+
+
 def united(idle_after: str | None = None, **settings: Any) -> Circuit:
     """Two sources into one window, and rows per window."""
     if idle_after is not None:
@@ -316,7 +324,7 @@ def test_rows_of_windows_that_an_operator_is_done_with_are_dropped_and_counted()
         )
     )
     running.idle("b")
-    assert [row[1] for row, _ in rows_of(running.push("a", rows_at(10, 70)))] == [1]
+    assert [row[1] for row, _ in rows_of(running.push("a", rows_at(10, 60)))] == [1]
     assert running.push("b", rows_at(20, 30)) == []
     late = {id_: each.late_rows for id_, each in running.statistics().items() if each.late_rows}
     assert late == {"g": 2}

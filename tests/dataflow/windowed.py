@@ -26,7 +26,10 @@ Row = tuple[int | None, int | None, float | None]
 """Seconds after `EPOCH`, key, value."""
 Changes = list[tuple[Row, int]]
 ROWS: st.SearchStrategy[Row] = st.tuples(
-    st.integers(0, 600), st.none() | st.integers(0, 2), st.none() | st.integers(-4, 4).map(lambda n: n / 4)
+    # Tens, so that rows are often at an end of a window, and watermarks too.
+    st.integers(0, 60).map(lambda n: 10 * n),
+    st.none() | st.integers(0, 2),
+    st.none() | st.integers(-4, 4).map(lambda n: n / 4),
 )
 # Size and slide, in seconds: tumbling, sliding, and with a size that is no multiple of the slide.
 WINDOWS = st.sampled_from([(60, 60), (60, 20), (50, 20)])
