@@ -5,35 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
-from nebuli.dataflow.join import Join
-from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
+from nebuli.dataflow.running import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.plan import (
-    AggregateOperator,
-    BoundSource,
-    DistinctOperator,
-    FilterOperator,
-    JoinOperator,
-    NetworkSink,
-    NetworkSource,
-    ProjectOperator,
-    WindowOperator,
-)
-from placement.schemas import output_schema
+from placement.plan import WindowOperator
+from placement.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
+    from nebuli.dataflow.operators import Operator
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
-    from placement.schemas import Fault
     from topology.schema import Schema
 
 
@@ -101,15 +89,18 @@ class Circuit:
         for operator in operators:
             self._add(operator)
         for settings in watermarks:
+            self._column_of(settings.operator, settings.time)
             self._nodes[settings.operator].origin = Origin(settings)
+        for closing in closings:
+            self._column_of(closing.operator, closing.column)
         self._origins = self._origins_of_sources()
         self._idle: set[str] = set()
         self._windows = {
-            each.id: running
+            each.id: window
             for each in operators
             if isinstance(each, WindowOperator)
             and each.late is not None
-            and isinstance(running := self._nodes[each.id].operator, Window)
+            and isinstance(window := self._nodes[each.id].operator, Window)
         }
         self.idle_after_s: dict[str, float] = {
             source: node.origin.idle_after_s
@@ -251,6 +242,16 @@ class Circuit:
         self.progress = progress
         return results
 
+    def _column_of(self, operator: str, name: str) -> None:
+        """Check that there is such a column in an operator's output, whose values are instants."""
+        if operator not in self._nodes:
+            raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")
+        found = [column.type for column in self._nodes[operator].columns if column.name == name]
+        if not found or found[0] not in MOMENTS:
+            raise DataflowError(
+                f"event time is said to be in {name!r}, which is no timestamp or date", operator
+            )
+
     def _origins_of_sources(self) -> dict[str, _Node]:
         """Of the sources above which a watermark begins, where that is."""
         found = {}
@@ -264,13 +265,13 @@ class Circuit:
 
     def _add(self, operator: FragmentOperator) -> None:
         children = [self._nodes[child] for child in operator.children]
-        columns = _columns(operator, [child.columns for child in children])
+        columns = output_columns(operator, [child.columns for child in children])
         closing = self._closings.get(operator.id)
         windows = None if closing is None else Windows(closing)
-        running = _operator(operator, [child.columns for child in children], columns, windows)
-        bound = _own_bound(operator) or self._max_state_bytes
+        placed = running(operator, [child.columns for child in children], columns, windows)
+        bound = own_bound(operator) or self._max_state_bytes
         inputs = max(1, len(children))
-        node = _Node(operator.id, running, columns, inputs, bound, [BEGINNING] * inputs)
+        node = _Node(operator.id, placed, columns, inputs, bound, [BEGINNING] * inputs)
         for port, child in enumerate(children):
             child.reader, child.port = node, port
         if not children:
@@ -285,13 +286,6 @@ def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | No
         raise error.at(node.id) from None
 
 
-def _own_bound(operator: FragmentOperator) -> int | None:
-    match operator:
-        case JoinOperator() | AggregateOperator() | DistinctOperator():
-            return operator.max_state_bytes
-    return None
-
-
 def _measure(node: _Node) -> None:
     node.state_bytes = node.operator.state_bytes
     if node.state_bytes > node.max_state_bytes:
@@ -300,35 +294,3 @@ def _measure(node: _Node) -> None:
 
 def _zsets(columns: Schema) -> pa.Schema:
     return weighted(arrow_schema(columns))
-
-
-def _columns(operator: FragmentOperator, inputs: Sequence[Schema]) -> Schema:
-    match operator:
-        case BoundSource() | NetworkSource():
-            return operator.columns
-        case NetworkSink():
-            return inputs[0]
-    faults: list[Fault] = []
-    columns = output_schema(operator, inputs, faults)
-    if faults:
-        raise DataflowError("; ".join(message for _, message in faults), operator.id)
-    return columns
-
-
-def _operator(  # noqa: PLR0911 - one per kind
-    operator: FragmentOperator, inputs: Sequence[Schema], output: Schema, windows: Windows | None
-) -> Operator:
-    match operator:
-        case FilterOperator():
-            return Filter(operator.predicate, inputs[0])
-        case ProjectOperator():
-            return Project(operator.columns, inputs[0], output)
-        case JoinOperator():
-            return Join(operator.on, inputs, output, windows)
-        case AggregateOperator():
-            return Aggregate(operator.by, operator.aggregates, inputs[0], output, windows)
-        case DistinctOperator():
-            return Aggregate([column.name for column in output], {}, inputs[0], output, windows)
-        case WindowOperator():
-            return Window(operator, output)
-    return PassThrough()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, Progress, hashing
+from nebuli.dataflow import Circuit, DataflowError, Progress, hashing
 from tests.dataflow import oracle
 from tests.dataflow.windowed import (
     EPOCH,
@@ -289,6 +289,22 @@ def test_a_circuit_tells_how_far_it_has_come_and_takes_that_from_another() -> No
     reader = Circuit(behind.operators, closings=behind.closings)
     reader.push("a", rows_at(10, 80))
     assert [row[1] for row, _ in rows_of(reader.advance("a", here))] == [1]
+
+
+def test_event_time_where_there_is_none_is_refused() -> None:
+    good = fragment(
+        source("a"),
+        window("w", "a", 60, 60, 0),
+        op("aggregate", "g", input="w", by=["window_end"], aggregates={"n": "count(*)"}),
+    )
+    (origin,), (closing,) = good.watermarks, good.closings
+    for watermarks, closings, said in (
+        ([origin.model_copy(update={"operator": "b"})], [], "at b, which is none of the operators"),
+        ([origin.model_copy(update={"time": "x"})], [], "operator a: .* in 'x', which is no timestamp"),
+        ([], [closing.model_copy(update={"column": "y"})], "operator g: .* in 'y', which is no timestamp"),
+    ):
+        with pytest.raises(DataflowError, match=said):
+            Circuit(good.operators, watermarks=watermarks, closings=closings)
 
 
 def test_state_does_not_grow_with_the_stream() -> None:
