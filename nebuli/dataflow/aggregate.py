@@ -19,6 +19,7 @@ from nebuli.dataflow.accumulators import (
     RealAverage,
     RealSum,
 )
+from nebuli.dataflow.distinct_count import CountDistinct
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.extremes import Extreme
@@ -220,7 +221,9 @@ def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema) -> _Part:
     return _Part(_accumulator(call, keys), argument, call.sql)
 
 
-def _accumulator(call: AggregateCall, keys: Sequence[str]) -> Accumulator:
+def _accumulator(  # noqa: PLR0911 - one per function
+    call: AggregateCall, keys: Sequence[str]
+) -> Accumulator:
     if call.argument is None:
         return CountRows()
     type_ = arrow_type(call.argument.type)
@@ -228,6 +231,8 @@ def _accumulator(call: AggregateCall, keys: Sequence[str]) -> Accumulator:
     match call.function:
         case "count":
             return CountValues()
+        case "count distinct":
+            return CountDistinct(keys)
         case "sum":
             return RealSum() if real else IntegerSum()
         case "avg":

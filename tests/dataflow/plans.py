@@ -51,6 +51,8 @@ AGGREGATES: list[tuple[tuple[str, ...], dict[str, str]]] = [
     (("g", "k"), {"x": "avg(x)", "n": "CAST(sum(n) AS BIGINT)"}),
     (("x",), {"k": "min(k)", "g": "min(g)", "n": "count(*)"}),
     (("n",), {"k": "max(k)", "g": "min(g)", "x": "min(x)"}),
+    (("k",), {"g": "max(g)", "x": "max(x)", "n": "count(DISTINCT x)"}),
+    (("x", "n"), {"g": "min(g)", "k": "count(DISTINCT g)"}),
     ((), {"k": "count(k)", "g": "min(g)", "x": "max(x)", "n": "CAST(sum(k) AS BIGINT)"}),
 ]
 

@@ -20,6 +20,7 @@ STATEFUL = {
     "join": JoinOperator(id="j", inputs=("s", "t"), on=("k",)),
     "aggregate": AggregateOperator(id="a", input="s", by=("k",), aggregates={"n": "count(*)"}),
     "values of max": AggregateOperator(id="a", input="s", by=("g",), aggregates={"m": "max(k)"}),
+    "values of count": AggregateOperator(id="a", input="s", by=("g",), aggregates={"m": "count(DISTINCT k)"}),
     "distinct": DistinctOperator(id="d", input="s"),
 }
 

@@ -35,7 +35,7 @@ from tests.dataflow.windowed import (
 from tests.support.documents import op
 
 BY = ["window_start", "window_end", "k"]
-AGGREGATES = {"n": "count(*)", "s": "sum(x)", "low": "min(x)", "high": "max(k)"}
+AGGREGATES = {"n": "count(*)", "s": "sum(x)", "low": "min(x)", "high": "max(k)", "d": "count(DISTINCT x)"}
 LATENESS = st.sampled_from([0, 30, 200])
 
 
@@ -86,7 +86,8 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
         )
     )
     rows = [each for batch in batches for each in batch]
-    query = f"SELECT window_start, window_end, k, count(*), sum(x), min(x), max(k) FROM {in_windows(size)} GROUP BY ALL"
+    chosen = "window_start, window_end, k, count(*), sum(x), min(x), max(k), count(DISTINCT x)"
+    query = f"SELECT {chosen} FROM {in_windows(size)} GROUP BY ALL"
     expected = answer(query, {"a": table(rows), "starts": starts(slide)})
     found: Counter[Any] = Counter()
     with pytest.MonkeyPatch.context() as patch:
