@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ _PROGRESS_S = 5.0
     show_default=True,
     help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
 )
-def run(topology: str, query: str, seed: int, on_loss: str) -> int:
+@max_state_bytes
+def run(topology: str, query: str, seed: int, on_loss: str, max_state_bytes: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -54,7 +56,9 @@ def run(topology: str, query: str, seed: int, on_loss: str) -> int:
     model, plan = load(topology, query)
     deployment = uuid4().hex[:12]
     active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
-    return _run_to_end(_Run(model, plan, Path(topology).resolve().parent, active, seed, Policy(on_loss)))
+    return _run_to_end(
+        _Run(model, plan, Path(topology).resolve().parent, active, seed, Policy(on_loss), max_state_bytes)
+    )
 
 
 class _Run(NamedTuple):
@@ -64,6 +68,7 @@ class _Run(NamedTuple):
     active: Active
     seed: int
     policy: Policy
+    max_state_bytes: int
 
 
 def _run_to_end(settings: _Run) -> int:
@@ -101,7 +106,10 @@ async def _run(settings: _Run) -> None:
     _end_on_termination()
     progress = _Progress(settings.active.fragments)
     used = {fragment.node for fragment in settings.active.fragments}
-    async with LocalWorkers(settings.topology.nodes, settings.directory, used) as workers:
+    bound = settings.max_state_bytes
+    async with LocalWorkers(
+        settings.topology.nodes, settings.directory, used, max_state_bytes=bound
+    ) as workers:
         progress.say(f"{_count(len(used), 'worker')} ready")
         work = _deploy(settings, workers, progress)
         # Where a death is an end, it is noticed by itself; else by whoever does not answer any more.

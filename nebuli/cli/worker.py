@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.saved import state_directory
 
 
@@ -43,6 +44,7 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     type=click.IntRange(min=1),
     help="The most memory that a fragment may take.  [default: no limit]",
 )
+@max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(
     *,
@@ -52,6 +54,7 @@ def worker(
     metrics: str | None,
     state: str | None,
     fragment_memory: int | None,
+    max_state_bytes: int,
     ends_with_stdin: bool,
 ) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
@@ -66,9 +69,10 @@ def worker(
         grpc=grpc,
         advertise=advertise,
         metrics=metrics,
-        ends_with_stdin=ends_with_stdin,
         state=_state(state, data),
         fragment_memory=None if fragment_memory is None else fragment_memory << 20,
+        max_state_bytes=max_state_bytes,
+        ends_with_stdin=ends_with_stdin,
     )
     try:
         run_worker(settings)

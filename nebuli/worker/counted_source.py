@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from nebuli.dataflow import Progress
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.positions import END
 
@@ -38,7 +39,7 @@ class CountedSource:
         """Open the file."""
         self._source.open()
 
-    def poll(self) -> pa.RecordBatch | Signal:
+    def poll(self) -> pa.RecordBatch | Progress | Signal:
         """The next rows that are not done."""
         lineage = self._lineage
         lineage.advance()
@@ -50,7 +51,7 @@ class CountedSource:
                 self._source.skip(lineage.start)
                 self._given = lineage.start
         batch = self._source.poll()
-        if isinstance(batch, Signal):
+        if isinstance(batch, Signal | Progress):
             return batch
         first, self._given = self._given, self._given + batch.num_rows
         if self._given <= lineage.start:

@@ -29,6 +29,8 @@ class Order:
     """Where it takes data: a free port at this host."""
     node: str
     """Where the worker takes members of its node."""
+    max_state_bytes: int
+    """What the state of an operator may hold whose plan says nothing else."""
     memory_bytes: int | None
     """The most address space that the process may add to what it begins with."""
     measured: bool

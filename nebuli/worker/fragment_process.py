@@ -55,7 +55,9 @@ async def _run(control: socket.socket) -> None:
         def on_end() -> None:
             loop.call_soon_threadsafe(ended.set)
 
-        runner = FragmentRunner(order.id, fragment, on_end, resumed=order.resumed)
+        runner = FragmentRunner(
+            order.id, fragment, on_end, resumed=order.resumed, max_state_bytes=order.max_state_bytes
+        )
         runner.start(Provider(receiver, sender))
         obeying = asyncio.create_task(_obey(reader, runner))
 

@@ -45,6 +45,7 @@ class Host:
     sender: netchannel.SenderServer
     listen: str
     node: str
+    max_state_bytes: int
     memory_bytes: int | None = None
     measured: bool = False
 
@@ -156,6 +157,7 @@ class HostedFragment:
             resumed=resumed,
             listen=self._host.listen,
             node=self._host.node,
+            max_state_bytes=self._host.max_state_bytes,
             memory_bytes=self._host.memory_bytes,
             measured=self._host.measured,
         )

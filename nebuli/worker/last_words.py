@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import netchannel
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.runner import checked_circuit
 from placement.plan import NetworkSink, NetworkSource
 
@@ -40,7 +41,7 @@ async def fail_output(fragment: Fragment, sender: netchannel.SenderServer, reaso
         channel = sender.register_channel(
             operator.channel,
             to=operator.address,
-            schema=checked_circuit(fragment).schema,
+            schema=checked_circuit(fragment, DEFAULT_MAX_STATE_BYTES).schema,
             stream=operator.channel,
             replayable=True,
         )

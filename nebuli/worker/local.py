@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
 
 if TYPE_CHECKING:
@@ -75,13 +76,21 @@ class LocalWorkers:
 
     Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
-    with the node before it; their standard output is this process's.
+    with the node before it; their standard output is this process's. ``max_state_bytes`` is theirs.
     """
 
-    def __init__(self, nodes: Iterable[Node], directory: Path, used: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        directory: Path,
+        used: Collection[str] | None = None,
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> None:
         self._nodes = tuple(nodes)
         self._used = {node.address for node in self._nodes} if used is None else set(used)
         self._directory = directory
+        self._max_state_bytes = max_state_bytes
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
@@ -150,6 +159,7 @@ class LocalWorkers:
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
             *_command(node, Path(self._state.name)),
+            *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,

@@ -25,12 +25,13 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
-from nebuli.worker.positions import END, Span
+from nebuli.worker.positions import END, Span, as_note, of_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
+    from nebuli.dataflow import Progress
     from nebuli.worker.positions import Lineage
     from placement.plan import NetworkSink, NetworkSource
 
@@ -52,6 +53,7 @@ _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
 class _Received(NamedTuple):
     batch: pa.RecordBatch
     span: Span
+    progress: Progress | None
     sequence: int
 
 
@@ -91,8 +93,8 @@ class ChannelSource:
     def open(self) -> None:
         """The channel is registered already; its producer may come when it likes."""
 
-    def poll(self) -> pa.RecordBatch | Signal:
-        """The next batch that has arrived; ``UpstreamFailed`` once the producer said so."""
+    def poll(self) -> pa.RecordBatch | Progress | Signal:
+        """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
         if self._lineage is not None:
             self._lineage.advance()
         while self._queue:
@@ -103,7 +105,10 @@ class ChannelSource:
                     raise item
                 case Signal():
                     return item
-            if self._is_new(item):
+            is_new = self._is_new(item)
+            if item.progress is not None:
+                return item.progress
+            if is_new:
                 return Signal.END if item.span.end == END else item.batch
         return Signal.LATER
 
@@ -123,7 +128,7 @@ class ChannelSource:
                 f"fragment that sends it was started anew, and cuts its rows otherwise than before"
             )
         self._read = end
-        lineage.position = end
+        lineage.position = max(lineage.position, end)
         if end > lineage.start or end == END:
             return True
         lineage.advance()
@@ -153,7 +158,7 @@ class ChannelSource:
         try:
             while True:
                 message = await self._channel.recv_message()
-                await self._put(_Received(message.batch, Span.of(message.note), message.sequence))
+                await self._put(_Received(message.batch, *of_note(message.note), message.sequence))
         except netchannel.EndOfChannel:
             await self._put(Signal.END)
         except netchannel.NetChannelError as error:
@@ -226,6 +231,10 @@ class ChannelSink:
         self._wait(self._send(change, end))
         return int(change.num_rows)
 
+    def advance(self, progress: Progress) -> None:
+        """Send it as the note of a message without rows: numbered, buffered and resumed like any other."""
+        self._wait(self._send(zset.empty(self._schema), self._sent, progress))
+
     def finish(self) -> int:
         """End the stream, and wait until the other side has all of it."""
         self._wait(self._finish())
@@ -280,7 +289,7 @@ class ChannelSink:
             return END
         except netchannel.ChannelClosed:  # its end was taken
             return END
-        return Span.of(note).end if note else 0
+        return of_note(note)[0].end if note else 0
 
     def _register(self, schema: pa.Schema | None = None) -> None:
         self._channel = self._sender.register_channel(
@@ -293,15 +302,17 @@ class ChannelSink:
             buffer=_BUFFER,
         )
 
-    async def _send(self, change: pa.RecordBatch, end: int) -> None:
+    async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:
         assert self._channel is not None
-        await self._channel.send(change, Span(self._sent, end).note())
+        if self._sent == END:  # the reader of a predecessor has all
+            return
+        await self._channel.send(change, as_note(Span(self._sent, end), progress))
         self._sent = end
 
     async def _finish(self) -> None:
         assert self._channel is not None
         if self._sent != END:
-            await self._send(pa.RecordBatch.from_pylist([], schema=self._schema), END)
+            await self._send(zset.empty(self._schema), END)
             await self._channel.close()
         if self._watch is not None:
             self._watch.cancel()

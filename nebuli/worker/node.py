@@ -61,7 +61,7 @@ class Node:
 
     def register(self, fragment: Fragment) -> str:
         """Take a fragment, and give it an id that is its own as long as this worker, or its records, live."""
-        checked_circuit(fragment)
+        checked_circuit(fragment, self._host.max_state_bytes)
         status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
         self._add(status, fragment)

@@ -1,5 +1,7 @@
 """Where a stream between fragments is in what it was made from: the note of each of its messages.
 
+With a message without rows goes how far event time has come, where that is known.
+
 A fragment that reads a file counts the file's rows; one that reads a channel passes on the numbers of what it reads, if
 it is exact (`nebuli.worker.exactness`), and otherwise counts the rows that it sends. So whoever comes back knows, from
 the last note that its reader has, what of its input it has done.
@@ -10,18 +12,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from nebuli.dataflow import Progress
 from nebuli.worker.errors import FragmentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["END", "Lineage", "Span"]
+__all__ = ["END", "Lineage", "Span", "as_note", "of_note"]
 
 END = (1 << 64) - 1
 """Behind all rows. A message with it has no rows: it says that the stream is complete, which an end by itself would not
 say to a reader that has to be told what of it is done."""
 
-_PAIR = struct.Struct("<QQ")
+_SPAN = struct.Struct("<QQ")
+_SPAN_AND_PROGRESS = struct.Struct("<QQq?")  # the watermark in microseconds, and whether its stream is idle
 
 
 class Span(NamedTuple):
@@ -30,19 +34,25 @@ class Span(NamedTuple):
     begin: int
     end: int
 
-    def note(self) -> bytes:
-        """As it travels."""
-        return _PAIR.pack(*self)
 
-    @classmethod
-    def of(cls, note: bytes) -> Span:
-        """Of a note; FragmentError if that is none of ours."""
-        if len(note) != _PAIR.size:
-            raise FragmentError(
-                f"a message has a note of {len(note)} bytes, not of {_PAIR.size}: it comes from no worker, or from one "
-                f"of another version"
-            )
-        return cls(*_PAIR.unpack(note))
+def as_note(span: Span, progress: Progress | None = None) -> bytes:
+    """The note that says where a message is, and how far event time has come."""
+    if progress is None:
+        return _SPAN.pack(*span)
+    return _SPAN_AND_PROGRESS.pack(*span, progress.watermark, progress.idle)
+
+
+def of_note(note: bytes) -> tuple[Span, Progress | None]:
+    """What a note says; ``FragmentError`` if it is none of these."""
+    if len(note) == _SPAN.size:
+        return Span(*_SPAN.unpack(note)), None
+    if len(note) != _SPAN_AND_PROGRESS.size:
+        raise FragmentError(
+            f"a note has {len(note)} bytes, and one of a worker {_SPAN.size} or {_SPAN_AND_PROGRESS.size}: it comes "
+            f"from no worker, or from one of another version"
+        )
+    begin, end, watermark, idle = _SPAN_AND_PROGRESS.unpack(note)
+    return Span(begin, end), Progress(watermark, idle)
 
 
 class Lineage:

@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2_grpc as health
 from grpc_reflection.v1alpha import reflection
 
 import netchannel
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.hosted import Host
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.logs import PACKAGES
@@ -51,13 +52,15 @@ class WorkerSettings:
     """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
 
     At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. In the directory ``state`` it remembers its
-    fragments, and takes them up again. ``fragment_memory`` is the most memory, in bytes, that a fragment may take.
+    fragments, and takes them up again. ``fragment_memory`` is the most memory, in bytes, that a fragment may take;
+    ``max_state_bytes`` is what the state of an operator may hold whose plan says nothing else.
     """
 
     data: str
     grpc: str
     advertise: str | None = None
     metrics: str | None = None
+    max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
     state: Path | None = None
     fragment_memory: int | None = None
@@ -94,6 +97,7 @@ async def _serve(settings: WorkerSettings) -> bool:
             listen=f"{settings.data.rpartition(':')[0]}:0",
             node=members,
             memory_bytes=settings.fragment_memory,
+            max_state_bytes=settings.max_state_bytes,
             measured=settings.metrics is not None,
         )
         node = Node(host, records)

@@ -13,7 +13,7 @@ from nebuli.dataflow import zset
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputLost
 from nebuli.worker.network import ChannelSource
-from nebuli.worker.positions import END, Lineage, Span
+from nebuli.worker.positions import END, Lineage, Span, as_note
 from placement.plan import NetworkSource
 from tests.support.waiting import until_async
 from topology import Column
@@ -32,7 +32,7 @@ class Edge:
     async def send(self, begin: int, end: int) -> None:
         rows = 0 if end == END else end - begin
         batch = zset.insertions(pa.record_batch({"n": pa.array(range(rows), pa.int64())}))
-        await self.outbox.send(batch, Span(begin, end).note())
+        await self.outbox.send(batch, as_note(Span(begin, end)))
 
     async def poll(self) -> pa.RecordBatch | Signal:
         async def something() -> list[pa.RecordBatch | Signal]:
@@ -125,5 +125,7 @@ async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
 async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:
     edge = Edge(*servers, None)
     await edge.outbox.send(zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())})))
-    with pytest.raises(FragmentError, match="a note of 0 bytes, not of 16: it comes from no worker"):
+    with pytest.raises(
+        FragmentError, match="a note has 0 bytes, and one of a worker 16 or 25: it comes from no worker"
+    ):
         await edge.poll()
