@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
@@ -15,6 +15,7 @@ from placement.plan import (
     SourceOperator,
     UnionOperator,
 )
+from placement.policies import Policies
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
 from topology.consistency import did_you_mean, listed
@@ -34,7 +35,8 @@ class BoundPlan:
 
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
-    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one.
+    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
+    ``policies`` those of channels, wherever these will run.
     """
 
     name: str
@@ -42,6 +44,7 @@ class BoundPlan:
     schemas: Mapping[str, Schema]
     pins: Mapping[str, str]
     readers: Mapping[str, str]
+    policies: Policies = field(default_factory=Policies)
 
     @property
     def sink(self) -> str:
@@ -61,6 +64,7 @@ def check(query: Query, topology: Topology) -> BoundPlan:
 class _Binder:
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
+        self._policies = Policies.of(query, topology)
         self._ids = {operator.id: operator for operator in query.operators}
         self._places = {operator.id: index for index, operator in enumerate(query.operators)}
         self._logical = {source.name: source for source in topology.logical}
@@ -83,7 +87,9 @@ class _Binder:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
-        return BoundPlan(self._query.name, self._operators, self._schemas, self._pins, readers)
+        return BoundPlan(
+            self._query.name, self._operators, self._schemas, self._pins, readers, self._policies
+        )
 
     def _bind(self, operator: QueryOperator) -> None:
         match operator:
@@ -155,8 +161,8 @@ class _Binder:
             return
         faults: list[Fault] = []
         schema = output_schema(operator, known, faults)
-        for field, message in faults:
-            self._fault(operator, field, message)
+        for place, message in faults:
+            self._fault(operator, place, message)
         if not faults:
             self._schemas[operator.id] = schema
 

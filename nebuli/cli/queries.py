@@ -42,9 +42,9 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
-    from nebuli.worker.deployed import Workers
+    from nebuli.worker.deployed import Endpoint, Workers
 
-    return Workers((each.node, each.grpc) for each in fragments)
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
 
 
 def _said(errors: Sequence[WorkerUnreachable]) -> int:
@@ -59,21 +59,16 @@ def _absolute(path: str) -> str:
 
 async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, endpoints, load
     from nebuli.worker.deployed import DeployedQuery, Workers
 
     model, plan = load(topology, query)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    deployable(topology, model, fragments)
     id_ = uuid4().hex[:12]
     fragments = placement.with_deployment(fragments, id_)
-    grpc = {node.address: node.grpc for node in model.nodes}
-    used = list(dict.fromkeys(fragment.node for fragment in fragments))
-    if silent := [node for node in used if grpc[node] is None]:
-        raise click.ClickException(
-            f"{topology}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
-            f"take queries: add grpc: host:port"
-        )
-    async with Workers((node, str(grpc[node])) for node in used) as workers:
+    used = dict.fromkeys(fragment.node for fragment in fragments)
+    async with Workers(endpoints(topology, model, used)) as workers:
         deployed = await workers.register(fragments)
     found = DeployedQuery(
         id=id_,

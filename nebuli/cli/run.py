@@ -39,15 +39,16 @@ def run(topology: str, query: str, seed: int) -> int:
     file; 3 a worker died or does not answer; 130 interrupted.
     """
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, load
 
     model, plan = load(topology, query)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    deployable(topology, model, fragments)
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve().parent, deployed)
+    return _run_to_end(model, Path(topology).resolve(), deployed)
 
 
-def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
+def _run_to_end(topology: Topology, file: Path, fragments: Sequence[Fragment]) -> int:
     """Run the fragments; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployment import QueryFailed
@@ -55,7 +56,7 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(topology, directory, fragments))
+        asyncio.run(_run(topology, file, fragments))
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
@@ -73,7 +74,7 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
     return ExitCode.DONE
 
 
-async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:
+async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment]) -> None:
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.local import LocalWorkers
 
@@ -81,7 +82,8 @@ async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment
     used = {fragment.node for fragment in fragments}
     nodes = [node for node in topology.nodes if node.address in used]
     progress = _Progress(fragments)
-    async with LocalWorkers(nodes, directory) as workers:
+    access = {node.address: topology.access_to(node).below(file.parent) for node in nodes}
+    async with LocalWorkers(nodes, file.parent, file, access) as workers:
         progress.say(f"{_count(len(nodes), 'worker')} ready")
         deployment = Deployment(fragments, workers.clients)
         await workers.guard(_deploy(deployment, progress))

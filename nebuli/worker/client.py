@@ -10,7 +10,9 @@ import grpc.aio
 
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.logs import LogLine
+from nebuli.worker.secured import dial
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.trust import NO_TRUST
 from nebuli.worker.worker_pb2_grpc import WorkerStub
 
 if TYPE_CHECKING:
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from nebuli.worker.trust import Trust
     from placement.plan import Fragment
 
-__all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerRefused", "WorkerUnreachable"]
+__all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
 REFUSAL_KEY = "nebuli-refusal-bin"
@@ -29,6 +32,10 @@ REFUSAL_KEY = "nebuli-refusal-bin"
 
 class WorkerUnreachable(Exception):
     """The worker does not answer, or not in time."""
+
+
+class WorkerDenied(WorkerUnreachable):
+    """The worker answers, but not to us: it has another secret."""
 
 
 class WorkerRefused(Exception):
@@ -42,11 +49,10 @@ class WorkerRefused(Exception):
 class WorkerClient:
     """Asks the worker of a node. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
 
-    def __init__(self, node: str, address: str) -> None:
+    def __init__(self, node: str, address: str, trust: Trust = NO_TRUST) -> None:
         self._node = node
         self._address = address
-        # gRPC would take the proxy that $http_proxy names, which reaches neither this machine nor its network.
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+        self._channel = dial(node, address, trust)
         self._stub = WorkerStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -99,6 +105,8 @@ class WorkerClient:
             detail = dict(error.trailing_metadata() or ()).get(REFUSAL_KEY)
             if isinstance(detail, bytes):
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise WorkerDenied(f"{error.details()} (at {self._address})") from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}"
             ) from error

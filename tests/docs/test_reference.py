@@ -43,7 +43,7 @@ from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table
-from topology import model
+from topology import access, model, policies
 from topology.schema import Column, DataType
 
 README = ROOT / "README.md"
@@ -296,6 +296,11 @@ def test_a_type_can_be_cast_to_by_the_name_given() -> None:
         ("Top level", [model.Topology]),
         ("Logical source", [model.LogicalSource]),
         ("Node", [model.Node]),
+        ("TLS", [access.TlsFiles]),
+        ("Secret", [access.SecretPlace]),
+        ("Policies", [policies.ChannelPolicies]),
+        ("Buffer", [policies.BufferSettings]),
+        ("Fault", [policies.FaultSettings]),
         ("Physical source", get_args(get_args(model.PhysicalSource)[0])),
         ("Sink", get_args(get_args(model.Sink)[0])),
     ],
