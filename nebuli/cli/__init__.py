@@ -15,6 +15,7 @@ from nebuli.cli.exits import exit_code
 
 _COMMANDS = {
     "certs": ("nebuli.cli.certs", "Make certificates for development."),
+    "doctor": ("nebuli.cli.doctor", "Look for what is wrong with a fleet, and say what to do about it."),
     "list": ("nebuli.cli.queries", "List the registered queries, with their states."),
     "logs": ("nebuli.cli.queries", "Show what workers have logged about a query."),
     "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),

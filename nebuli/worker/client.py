@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
+_PROBE_S = 15.0
+"""A probe ends by itself before that."""
 REFUSAL_KEY = "nebuli-refusal-bin"
 """The trailing metadata under which an error carries a ``Refusal``."""
 
@@ -96,6 +98,37 @@ class WorkerClient:
         with self._errors():
             async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow)):
                 yield LogLine(line.time, line.level, line.id, line.text)
+
+    async def channels(self, prefix: str = "") -> wire.ChannelsReply:
+        """How the worker's channels are, of those whose ids begin so."""
+        with self._errors():
+            request = wire.ChannelsRequest(prefix=prefix)
+            reply: wire.ChannelsReply = await self._stub.Channels(request, timeout=_DEADLINE_S)
+        return reply
+
+    async def inspect(self) -> wire.InspectReply:
+        """What the worker is and has."""
+        with self._errors():
+            reply: wire.InspectReply = await self._stub.Inspect(wire.InspectRequest(), timeout=_DEADLINE_S)
+        return reply
+
+    @asynccontextmanager
+    async def expecting(self, channel: str) -> AsyncIterator[None]:
+        """Have the worker take what another one's `probe` sends, for as long as the context is."""
+        with self._errors():
+            call = self._stub.Expect(wire.ExpectRequest(channel=channel), timeout=_PROBE_S + _DEADLINE_S)
+            try:
+                await anext(aiter(call))
+                yield
+            finally:
+                call.cancel()
+
+    async def probe(self, channel: str, to: str, send_ms: int) -> wire.ProbeReply:
+        """Have the worker open a channel to the address ``to``, and measure."""
+        request = wire.ProbeRequest(channel=channel, to=to, send_ms=send_ms)
+        with self._errors():
+            reply: wire.ProbeReply = await self._stub.Probe(request, timeout=_PROBE_S + send_ms / 1000)
+        return reply
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

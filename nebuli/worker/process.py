@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 import netchannel
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.node import Node
+from nebuli.worker.observing import Observed
 from nebuli.worker.provider import Provider
 from nebuli.worker.secured import bind, interceptors
 from nebuli.worker.service import Service
@@ -84,7 +85,9 @@ async def _serve(settings: WorkerSettings) -> bool:
         sender = await stack.enter_async_context(netchannel.SenderServer(tls=trust.tls, secret=trust.secret))
         node = Node(Provider(receiver, sender))
         stack.enter_context(_logged_by(node.logs))
-        service = await _grpc_server(node, settings.grpc, receiver.address, trust)
+        service = await _grpc_server(
+            Service(node, Observed(receiver, sender, trust)), settings, receiver.address
+        )
         stack.push_async_callback(service.server.stop, None)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
@@ -135,7 +138,8 @@ class _GrpcServer:
     address: str
 
 
-async def _grpc_server(node: Node, address: str, name: str, trust: Trust) -> _GrpcServer:
+async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
+    address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:
         # gRPC says neither why it cannot bind, nor only that; asking the system first does.
@@ -145,7 +149,7 @@ async def _grpc_server(node: Node, address: str, name: str, trust: Trust) -> _Gr
     probe.close()
     await probe.wait_closed()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)], interceptors=interceptors(name, trust))
-    add_WorkerServicer_to_server(Service(node), server)
+    add_WorkerServicer_to_server(service, server)
     health.add_HealthServicer_to_server(health_service.aio.HealthServicer(), server)
     names = [
         DESCRIPTOR.services_by_name["Worker"].full_name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from tests.support.waiting import wait_for
 def tls_keys(tls: Tls) -> dict[str, str]:
     """The key ``tls`` of a topology."""
     return {name: str(getattr(tls, name)) for name in ("certificate", "key", "authority")}
+
+
+def kept_secret(directory: Path, text: str = "correct horse", name: str = "secret.txt") -> dict[str, str]:
+    """The key ``secret`` of a topology in ``directory``, and the file that it names."""
+    (directory / name).write_text(f"{text}\n")
+    return {"file": name}
 
 
 class Fleet:
@@ -92,3 +99,6 @@ class Fleet:
             worker.process.send_signal(signal.SIGCONT)
             worker.process.kill()
             worker.end()
+
+
+MakeFleet = Callable[..., Fleet]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +15,15 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.worker_pb2_grpc import WorkerStub
 from tests.support.authority import HOUR, Authority
-from tests.support.fleet import Fleet, tls_keys
+from tests.support.fleet import Fleet, MakeFleet, kept_secret, tls_keys
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
-
-MakeFleet = Callable[..., Fleet]
-
-
-@pytest.fixture
-def make_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeFleet]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made: list[Fleet] = []
-
-    def make(**keys: Any) -> Fleet:
-        made.append(Fleet(tmp_path, **keys))
-        return made[-1]
-
-    yield make
-    for fleet in made:
-        fleet.stop()
 
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
-
-
-def kept_secret(directory: Path, text: str = "correct horse", name: str = "secret.txt") -> dict[str, str]:
-    (directory / name).write_text(f"{text}\n")
-    return {"file": name}
 
 
 def copies(fleet: Fleet) -> None:
