@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query", required=False)
+@click.argument("topology", type=click.Path())
+@click.argument("query", required=False, type=click.Path())
 @click.option(
     "--seed", default=0, show_default=True, help="As for place: which placement's edges are measured."
 )

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-_id = click.argument("id_", metavar="ID")
+_id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
 def _ran(work: Coroutine[Any, Any, int]) -> int:
@@ -83,8 +83,8 @@ async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @_seed
 def register(topology: str, query: str, seed: int) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
@@ -100,7 +100,13 @@ def register(topology: str, query: str, seed: int) -> int:
 
 
 @click.command()
-@click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
+@click.argument(
+    "files",
+    metavar="ID | TOPOLOGY QUERY",
+    nargs=-1,
+    required=True,
+    shell_complete=completion.queries_or_files,
+)
 @_seed
 def start(files: tuple[str, ...], seed: int) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
@@ -241,9 +247,16 @@ def list_(as_json: bool) -> int:
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.global_state import GlobalState
+        from nebuli.worker.trust import TrustUnusable
+        from netchannel import CertificateError
 
-        async with _workers(query.fragments) as workers:
-            return str(global_state(await workers.statuses(query.fragments)))
+        try:
+            async with _workers(query.fragments) as workers:
+                return str(global_state(await workers.statuses(query.fragments)))
+        except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
+            click.echo(f"query {query.id}: {error}", err=True)
+            return str(GlobalState.UNREACHABLE)
 
     async def work() -> int:
         from nebuli.cli.render import table

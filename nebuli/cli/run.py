@@ -26,8 +26,8 @@ _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 def run(topology: str, query: str, seed: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.

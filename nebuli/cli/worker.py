@@ -34,7 +34,10 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--grpc", help="Where to take queries.")
 @_option("--metrics", help="Where to serve /metrics for Prometheus.")
 @click.option(
-    "--topology", metavar="FILE", help="Take addresses, TLS and secret of --node from this topology."
+    "--topology",
+    metavar="FILE",
+    type=click.Path(),
+    help="Take addresses, TLS and secret of --node from this topology.",
 )
 @_option("--node", help="Which node of --topology this worker is, by its address.")
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")

@@ -138,6 +138,11 @@ class _Patient:
             return await self._inspected(client)
         except CertificateError as error:
             self._say("TLS", str(error), "mend the files that tls names in the topology, on this machine")
+        except TimeoutError:
+            found = f"{grpc} does not end its handshake within {_REACH_S:g} s"
+            self._say(
+                "TLS", found, "see that it is a worker that listens there, and has TLS", unreachable=True
+            )
         except (HandshakeError, OSError) as error:
             remedy = "give workers and commands certificates of one authority that are valid now, each for its host"
             self._say("TLS", str(error), remedy, unreachable=True)

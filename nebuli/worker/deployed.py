@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from types import TracebackType
 
+    from nebuli.worker import worker_pb2 as wire
     from nebuli.worker.logs import LogLine
     from placement import Fragment
 
@@ -143,6 +144,18 @@ class Workers:
         answers = await asyncio.gather(*(self._of(node) for node in nodes))
         by_node = dict(zip(nodes, answers, strict=True))
         return [_status(each, by_node[each.node]) for each in fragments]
+
+    async def channels(self, prefix: str) -> dict[str, wire.ChannelsReply | WorkerUnreachable]:
+        """How the channels whose ids begin so are, by node."""
+
+        async def one(client: WorkerClient) -> wire.ChannelsReply | WorkerUnreachable:
+            try:
+                return await client.channels(prefix)
+            except WorkerUnreachable as error:
+                return error
+
+        answers = await asyncio.gather(*map(one, self._clients.values()))
+        return dict(zip(self._clients, answers, strict=True))
 
     async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
         try:

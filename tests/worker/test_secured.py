@@ -246,3 +246,19 @@ def test_what_a_worker_needs_is_named(arguments: tuple[str, ...], said: str, mak
     ended = fleet.run("worker", *given)
     assert ended.exit_code == 2
     assert said in ended.error
+
+
+def test_a_query_whose_secret_is_gone_does_not_hide_the_others(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet(secret=kept_secret(tmp_path))
+    fleet.start()
+    first = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+    other = fleet.written("other.yaml", secret=kept_secret(tmp_path, name="other.txt"))
+    second = fleet.run("register", other, fleet.query).stdout.strip()
+    (tmp_path / "other.txt").unlink()
+    ended = fleet.run("list", "--json")
+    assert {each["id"]: each["state"] for each in json.loads(ended.stdout)} == {
+        first: "registered",
+        second: "unreachable",
+    }
+    assert f"query {second}: the secret's file {tmp_path / 'other.txt'} cannot be read" in ended.stderr
+    assert fleet.run("status", second).exit_code == 2
