@@ -14,6 +14,7 @@ import click
 from nebuli.cli.exits import exit_code
 
 _COMMANDS = {
+    "bench": ("nebuli.cli.bench", "Measure how fast a query is, with workers on this machine."),
     "certs": ("nebuli.cli.certs", "Make certificates for development."),
     "completion": ("nebuli.cli.completion", "Print what a shell needs to complete commands."),
     "doctor": ("nebuli.cli.doctor", "Look for what is wrong with a fleet, and say what to do about it."),

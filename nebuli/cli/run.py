@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
@@ -14,7 +14,7 @@ import click
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.status import FragmentStatus
@@ -45,18 +45,18 @@ def run(topology: str, query: str, seed: int) -> int:
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     deployable(topology, model, fragments)
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve(), deployed)
+    return ended(_run(model, Path(topology).resolve(), deployed))
 
 
-def _run_to_end(topology: Topology, file: Path, fragments: Sequence[Fragment]) -> int:
-    """Run the fragments; the exit code. What went wrong is said in one sentence."""
+def ended(work: Coroutine[Any, Any, None]) -> int:
+    """Do what starts workers; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployment import QueryFailed
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(topology, file, fragments))
+        asyncio.run(work)
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
@@ -78,7 +78,7 @@ async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment]) ->
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.local import LocalWorkers
 
-    _end_on_termination()
+    end_on_termination()
     used = {fragment.node for fragment in fragments}
     nodes = [node for node in topology.nodes if node.address in used]
     progress = _Progress(fragments)
@@ -96,7 +96,7 @@ async def _deploy(deployment: Deployment, progress: _Progress) -> None:
     await deployment.finish(progress.report)
 
 
-def _end_on_termination() -> None:
+def end_on_termination() -> None:
     """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
     task = asyncio.current_task()
     assert task is not None
