@@ -31,7 +31,7 @@ JOBS ?= 2
 test: lint  ## Lint, check types and imports, and run all tests
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest -m spark
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder -m spark
 
 SEEDS ?= 2000
 FIRST ?= 0

@@ -9,22 +9,23 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_FEW_ROWS = 8192
-"""Batches with fewer are joined: below this, more is spent on the batch than on its rows."""
+_ENOUGH_BYTES = 4 << 20
+"""What has so many is joined with nothing: more would be spent on copying than is saved."""
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in fewer batches where they are small."""
+def joined(batches: Iterable[pa.RecordBatch], enough_rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in fewer batches where they are small: each has ``enough_rows``, or 4 MiB."""
     few: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         few.append(batch)
         rows += batch.num_rows
-        if rows >= _FEW_ROWS:
+        size += batch.nbytes
+        if rows >= enough_rows or size >= _ENOUGH_BYTES:
             yield _join(few)
-            few, rows = [], 0
+            few, rows, size = [], 0, 0
     if few:
         yield _join(few)
 

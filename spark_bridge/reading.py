@@ -34,6 +34,9 @@ METADATA = pa.schema(
 )
 """The columns that ``includeMetadata`` adds: the channel's id, the message's number, and when its sender took it."""
 
+_ROWS = 1 << 13
+"""Of a batch that is handed to Spark, where there are as many: with fewer, the batch costs more than its rows."""
+
 
 def source_schema(options: ReadOptions) -> pa.Schema:
     """The schema of the channels, which must be the same in all, with the columns that were asked for.
@@ -98,7 +101,7 @@ class RangeReader:
         """The messages of a range, in order. Raises DataLost if they are not kept any more, and that was not wanted."""
         make = self._with_metadata(wanted) if self.metadata else self._without_metadata()
         with reader(self.connection, wanted.source) as lent:
-            yield from joined(map(make, self._messages(lent, wanted)))
+            yield from joined(map(make, self._messages(lent, wanted)), _ROWS)
 
     def _messages(self, lent: BlockingChannelReader, wanted: Range) -> Iterator[Message]:
         first = wanted.first

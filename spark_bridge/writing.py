@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from .options import WriteOptions
 
+_ROWS = 1 << 16
+"""Of a message, where there are as many: a message costs both ends as much as thousands of rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -79,7 +82,7 @@ class Rows:
         route = self._route(staging.partition)
         normalise = Normaliser(self.schema)
         try:
-            for batch in joined(map(normalise, complete(batches))):
+            for batch in joined(map(normalise, complete(batches)), _ROWS):
                 for number, rows in route(batch):
                     staging.send(number, rows)
             return staging.seal()
@@ -111,7 +114,7 @@ class Rows:
         normalise = Normaliser(self.schema)
         try:
             outbox.attached()
-            for batch in joined(map(normalise, complete(batches))):
+            for batch in joined(map(normalise, complete(batches)), _ROWS):
                 outbox.send(batch)
             outbox.flush()
             if self.options.end:

@@ -1,4 +1,4 @@
-"""What all tests share: what runs side by side, and whether Spark can run here."""
+"""What all tests share: what runs side by side and when, and whether Spark can run here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,20 @@ _PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
 """What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
 
 
+def pytest_configure() -> None:
+    """All sessions of Spark, those of pages and examples too, start with the tests' defaults."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what cannot run side by side."""
+    """Keep together what cannot run side by side, and begin with the modules that have the longest tests."""
+    longest: dict[Path, float] = {}
     for item in items:
         if item.nodeid.startswith(_PAGES):
             item.add_marker(pytest.mark.xdist_group("pages"))
+        limit = item.get_closest_marker("timeout")
+        longest[item.path] = max(longest.get(item.path, 0), limit.args[0] if limit else 0)
+    items.sort(key=lambda item: longest[item.path], reverse=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
-from weakref import WeakSet
 
 from netchannel.errors import ChannelClosed
 
 from . import opening
 from .faults import NO_SPACE, LogBroken, StorageFull, broken, no_space, over_limit
 from .files import RealFiles, nbytes
+from .forked import abandon_in_children
 from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
 from .manifest import Mark, Marks
 from .reading import Kept, Reading
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 1 << 26
 _SEGMENTS_PER_LIMIT = 8
 """Room comes back in whole segments: a limit holds several."""
-
-
-_open_logs: WeakSet[SegmentLog] = WeakSet()
-
-
-def _abandon_inherited() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-
-
-# A forked child would keep the lock of a parent that was killed, and the space of files without names.
-os.register_at_fork(after_in_child=_abandon_inherited)
 
 
 class SegmentLog:
@@ -89,7 +76,7 @@ class SegmentLog:
         self._broken: LogBroken | None = None
         self._closed = False
         self._mark()
-        _open_logs.add(self)
+        abandon_in_children(self)
 
     @classmethod
     def open(

@@ -6,14 +6,12 @@ Nothing is copied: a committed group is the files of its attempts, one after the
 from __future__ import annotations
 
 import json
-import os
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakSet
 
 from netchannel.errors import ChannelClosed, PositionLost
 
@@ -21,6 +19,7 @@ from . import opening
 from .attempts import AttemptFile, AttemptKey, SealedAttempt, read_sealed
 from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damaged, no_space, unreadable
 from .files import RealFiles
+from .forked import abandon_in_children
 from .journal import COMMIT, STATE, Journal, recover_journal
 from .layout import JOURNAL, SEALED, SEGMENT_HEADER, UNSEALED, folder_name
 from .manifest import SettledMarks
@@ -75,18 +74,6 @@ class State:
         return replace(self, epochs=epochs, head=head, ended=end, schema=schema, parts=tuple(parts))
 
 
-_open_stores: WeakSet[StagingStore] = WeakSet()
-
-
-def _abandon_inherited() -> None:
-    for store in list(_open_stores):
-        store.abandon()
-
-
-# A forked child would keep the lock of a parent that was killed.
-os.register_at_fork(after_in_child=_abandon_inherited)
-
-
 class StagingStore:
     """What a staged channel holds on disk; made by `StagingStore.open`.
 
@@ -116,7 +103,7 @@ class StagingStore:
         self._journal = journal
         self._closed = False
         self._known: dict[bytes, bytes] = {}
-        _open_stores.add(self)
+        abandon_in_children(self)
 
     @classmethod
     def open(

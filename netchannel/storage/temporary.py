@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from weakref import WeakSet
 
 from .files import Lock, RealFile
+from .forked import abandon_in_children
 
 
 class _File(RealFile):
@@ -36,7 +36,7 @@ class TemporaryFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptors: dict[Path, int] = {}
-        _in_use.add(self)
+        abandon_in_children(self)
 
     def make_directories(self, path: Path) -> None:
         """Nothing: directories are parts of names."""
@@ -83,16 +83,9 @@ class TemporaryFiles:
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
-
-_in_use: WeakSet[TemporaryFiles] = WeakSet()
-
-
-def _close_inherited() -> None:
-    for files in list(_in_use):
-        files.close()
-
-
-os.register_at_fork(after_in_child=_close_inherited)
+    def abandon(self) -> None:
+        """As `close`: for a forked child, whose parent goes on with the files."""
+        self.close()
 
 
 def spill_directory() -> Path:

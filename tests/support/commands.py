@@ -49,7 +49,7 @@ class Command:
             ),
             f"{texts} in {self._stderr}",
         )
-        assert self.process.poll() is None, self._stderr.read_text()
+        assert self.process.poll() is None, self.end().stderr
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes, in the order of its nodes."""
