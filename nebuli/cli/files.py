@@ -35,11 +35,12 @@ def load(topology: str, query: str) -> tuple[Topology, Query]:
 
 def deployable(file: str, topology: Topology, fragments: Iterable[Fragment]) -> None:
     """Raise ClickException if a fragment would be on a node whose engine no worker has."""
+    engines = {node.address: node.engine for node in topology.nodes}
     for fragment in fragments:
-        if topology.node(fragment.node).engine != "embedded":
+        if engines[fragment.node] != "embedded":
             raise click.ClickException(
                 f"{file}: fragment {fragment.id} would run at {fragment.node}, whose engine is "
-                f"{topology.node(fragment.node).engine}; workers have the engine embedded only"
+                f"{engines[fragment.node]}; workers have the engine embedded only"
             )
 
 
@@ -47,7 +48,8 @@ def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoi
     """How the workers of these nodes are asked. Raises ClickException for nodes that do not say where."""
     from nebuli.worker.deployed import Endpoint
 
-    nodes = [topology.node(address) for address in used]
+    known = {node.address: node for node in topology.nodes}
+    nodes = [known[address] for address in used]
     if silent := [node.address for node in nodes if node.grpc is None]:
         raise click.ClickException(
             f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers take "

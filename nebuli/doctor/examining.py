@@ -10,6 +10,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -24,7 +25,6 @@ from netchannel.transports.tls import Dialer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
     from nebuli.worker import worker_pb2 as wire
     from netchannel import Tls
@@ -70,7 +70,7 @@ async def examine(fleet: Fleet) -> AsyncIterator[Check]:
 
 def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
     """What this side shows to workers, each file once; what can be had is put into ``trusts``, by node."""
-    checks: dict[Check | str, Check] = {}
+    checks: dict[str, Check] = {}
     for node in fleet.nodes:
         access = fleet.topology.access_to(node).below(fleet.file.parent)
         try:
@@ -79,11 +79,21 @@ def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
             where = "put it there; the same topology is used by workers and commands"
             checks[str(error)] = Check(HERE, "secret", str(error), where)
             continue
-        if trust.tls is not None:
-            for check in _certificates(HERE, trust.tls):
-                checks[f"{check.name} {check.found}"] = check
+        found = [] if trust.tls is None else _certificates(HERE, trust.tls)
+        if access.secret is not None and access.secret.file is not None:
+            found += _private("secret's file", access.secret.file)
+        if access.tls is not None:
+            found += _private("key", access.tls.key)
+        checks |= {f"{check.name} {check.found}": check for check in found}
         trusts[node.address] = trust
     return list(checks.values())
+
+
+def _private(name: str, path: str) -> list[Check]:
+    try:
+        return [judging.private(HERE, name, path, Path(path).stat().st_mode)]
+    except OSError:  # that it cannot be read is said already
+        return []
 
 
 def _certificates(subject: str, tls: Tls) -> list[Check]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nebuli.worker import worker_pb2 as wire
     from topology import LinkLimits
 
-__all__ = ["certificate", "channel", "clock", "congestion", "files", "limits", "version"]
+__all__ = ["certificate", "channel", "clock", "congestion", "files", "limits", "private", "version"]
 
 SKEW_S = 1.0
 """Lines of logs are put in order by the clocks of their workers: above this, causes come after their effects."""
@@ -89,6 +89,15 @@ def certificate(subject: str, name: str, path: str, ends: float, now: float) -> 
         remedy = f"renew {path} in time: {left / 3600:.0f} h are left; it is read again without a restart"
         return Check(subject, name, found, remedy, values=values)
     return Check(subject, name, found, values=values)
+
+
+def private(subject: str, name: str, path: str, mode: int) -> Check:
+    """Whether a file that nobody else should know can be read by others; ``mode`` is its permissions."""
+    found = f"{path} has mode {mode & 0o777:o}"
+    if not mode & 0o077:
+        return Check(subject, name, found)
+    remedy = f"keep it from others: chmod 600 {path}; and take a new one if somebody may know it"
+    return Check(subject, name, found, remedy)
 
 
 def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:

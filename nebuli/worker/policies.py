@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["received", "sent", "tried"]
 
 _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
-"""What a fragment is ahead of its reader, at most; more would only be memory."""
+"""What a fragment is ahead of its reader, at most, at either end of a channel; more would only be memory."""
 
 
 def sent(settings: BufferSettings | None) -> netchannel.BufferPolicy:
@@ -24,7 +24,7 @@ def sent(settings: BufferSettings | None) -> netchannel.BufferPolicy:
 def received(settings: BufferSettings | None) -> netchannel.BufferPolicy:
     """Of its receiver, which holds back its sender when it is full, whatever the settings say of that."""
     given = {} if settings is None else settings.model_dump(include={"max_bytes", "max_messages"})
-    return netchannel.BufferPolicy(**given)
+    return replace(_BUFFER, **given)
 
 
 def tried(settings: FaultSettings | None) -> netchannel.FaultPolicy:

@@ -91,6 +91,18 @@ def test_a_wrong_secret_and_none(shown: str | None, make_fleet: MakeFleet, tmp_p
         assert "the same secret" in line["remedy"]
 
 
+def test_a_key_and_a_secret_that_others_can_read(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    tls = Authority(tmp_path, ends=400 * 24 * HOUR).issue("node", ends=300 * 24 * HOUR)
+    fleet = make_fleet(tls=tls_keys(tls), secret=kept_secret(tmp_path))
+    fleet.start()
+    for path in (Path(tls.key), tmp_path / "secret.txt"):
+        path.chmod(0o644)
+    code, checks = diagnosed(fleet)
+    bad = red(checks)
+    assert (code, set(bad)) == (1, {("here", "key"), ("here", "secret's file")})
+    assert bad["here", "key"]["found"] == f"{tls.key} has mode 644"
+
+
 def test_a_secret_that_is_missing_here(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(secret={"env": "NO_SUCH_SECRET_HERE"})
     _, checks = diagnosed(fleet)

@@ -101,3 +101,11 @@ def test_each_way_that_a_channel_fails_has_its_remedy(reply: dict[str, object], 
     check = judging.channel("e", "10.0.0.5:9001", wire.ProbeReply(**reply))  # type: ignore[arg-type]  # as the cases
     assert (check.ok, check.unreachable) == (False, True)
     assert remedy in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("mode", "ok"), [(0o100600, True), (0o100400, True), (0o100640, False), (0o100604, False)]
+)
+def test_what_others_can_read_is_red(mode: int, ok: bool) -> None:
+    check = judging.private("here", "key", "node.key", mode)
+    assert (check.ok, "chmod 600 node.key" in check.remedy) == (ok, not ok)

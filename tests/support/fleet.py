@@ -18,12 +18,14 @@ from tests.support.waiting import wait_for
 
 def tls_keys(tls: Tls) -> dict[str, str]:
     """The key ``tls`` of a topology."""
+    Path(tls.key).chmod(0o600)
     return {name: str(getattr(tls, name)) for name in ("certificate", "key", "authority")}
 
 
 def kept_secret(directory: Path, text: str = "correct horse", name: str = "secret.txt") -> dict[str, str]:
     """The key ``secret`` of a topology in ``directory``, and the file that it names."""
     (directory / name).write_text(f"{text}\n")
+    (directory / name).chmod(0o600)
     return {"file": name}
 
 
