@@ -111,7 +111,15 @@ class _Cutter:
         yield self._fragment(self._plan.sink, self._nodes[self._plan.sink], groups[self._plan.sink])
 
     def _fragment(self, root: str, node: str, operators: Iterable[FragmentOperator]) -> Fragment:
-        return Fragment(id=f"{self._plan.name}/{root}", node=node, operators=tuple(operators))
+        operators = tuple(operators)
+        inner = [operator.id for operator in operators if not isinstance(operator, NetworkSource)]
+        return Fragment(
+            id=f"{self._plan.name}/{root}",
+            node=node,
+            operators=operators,
+            watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
+            closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
+        )
 
     def _bridge(self, before: Channel, behind: Channel) -> Fragment:
         root = behind.id.removeprefix(f"{self._plan.name}/")

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ _PROGRESS_S = 5.0
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
-def run(topology: str, query: str, seed: int) -> int:
+@max_state_bytes
+def run(topology: str, query: str, seed: int, max_state_bytes: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -45,7 +47,7 @@ def run(topology: str, query: str, seed: int) -> int:
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     deployable(topology, model, fragments)
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return ended(_run(model, Path(topology).resolve(), deployed))
+    return ended(_run(model, Path(topology).resolve(), deployed, max_state_bytes))
 
 
 def ended(work: Coroutine[Any, Any, None]) -> int:
@@ -74,7 +76,7 @@ def ended(work: Coroutine[Any, Any, None]) -> int:
     return ExitCode.DONE
 
 
-async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment]) -> None:
+async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment], max_state_bytes: int) -> None:
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.local import LocalWorkers
 
@@ -83,7 +85,7 @@ async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment]) ->
     nodes = [node for node in topology.nodes if node.address in used]
     progress = _Progress(fragments)
     access = {node.address: topology.access_to(node).below(file.parent) for node in nodes}
-    async with LocalWorkers(nodes, file.parent, file, access) as workers:
+    async with LocalWorkers(nodes, file.parent, file, access, max_state_bytes=max_state_bytes) as workers:
         progress.say(f"{_count(len(nodes), 'worker')} ready")
         deployment = Deployment(fragments, workers.clients)
         await workers.guard(_deploy(deployment, progress))

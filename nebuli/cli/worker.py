@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
+
 if TYPE_CHECKING:
     from topology import Node, Topology
 
@@ -40,6 +42,7 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     help="Take addresses, TLS and secret of --node from this topology.",
 )
 @_option("--node", help="Which node of --topology this worker is, by its address.")
+@max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(
     *,
@@ -49,6 +52,7 @@ def worker(
     metrics: str | None,
     topology: str | None,
     node: str | None,
+    max_state_bytes: int,
     ends_with_stdin: bool,
 ) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
@@ -74,6 +78,7 @@ def worker(
         grpc=grpc,
         advertise=advertise,
         metrics=metrics,
+        max_state_bytes=max_state_bytes,
         ends_with_stdin=ends_with_stdin,
         trust=trust,
     )

@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
 from nebuli.worker.trust import Trust
 from topology import Access
@@ -71,7 +72,8 @@ class LocalWorkers:
 
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
     process's, with the node before it; their standard output is this process's. ``topology`` is the file that says
-    what they show to each other, and ``access`` by node what this process shows to them.
+    what they show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is
+    theirs.
     """
 
     def __init__(
@@ -80,8 +82,11 @@ class LocalWorkers:
         directory: Path,
         topology: Path | None = None,
         access: Mapping[str, Access] | None = None,
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
         self._nodes = tuple(nodes)
+        self._max_state_bytes = max_state_bytes
         self._directory = directory
         self._topology = topology
         self._access = access or {}
@@ -138,6 +143,7 @@ class LocalWorkers:
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
             *_command(node, self._topology),
+            *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,
