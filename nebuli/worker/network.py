@@ -19,6 +19,7 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, UpstreamFailed
+from nebuli.worker.policies import received, sent, tried
 from nebuli.worker.progress_notes import as_note, of_note
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ __all__ = ["ChannelSink", "ChannelSource"]
 _QUEUED_BATCHES = 4
 _LAST_WORDS_S = 5.0
 """How long a reader that is away is waited for, to be told why its input ends."""
-_BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
-"""What a fragment is ahead of its reader, at most; more would only be memory."""
 
 
 class ChannelSource:
@@ -53,7 +52,12 @@ class ChannelSource:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Item] = deque()
         self._room = asyncio.Event()
-        self._channel = receiver.register_channel(operator.channel, schema=self._schema)
+        self._channel = receiver.register_channel(
+            operator.channel,
+            schema=self._schema,
+            buffer=received(operator.buffer),
+            fault=tried(operator.fault),
+        )
         self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
 
     def open(self) -> None:
@@ -168,7 +172,11 @@ class ChannelSink:
 
     async def _register(self, schema: pa.Schema | None = None) -> None:
         self._channel = self._sender.register_channel(
-            self._operator.channel, to=self._operator.address, schema=schema, buffer=_BUFFER
+            self._operator.channel,
+            to=self._operator.address,
+            schema=schema,
+            buffer=sent(self._operator.buffer),
+            fault=tried(self._operator.fault),
         )
 
     async def _abort(self, reason: str) -> None:
