@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
@@ -17,6 +17,7 @@ from placement.plan import (
     UnionOperator,
     WatermarkOrigin,
 )
+from placement.policies import Policies
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
 from topology.consistency import did_you_mean, listed
@@ -37,7 +38,8 @@ class BoundPlan:
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
     nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
-    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of.
+    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
+    those of channels, wherever these will run.
     """
 
     name: str
@@ -47,6 +49,7 @@ class BoundPlan:
     readers: Mapping[str, str]
     watermarks: Mapping[str, WatermarkOrigin]
     closings: Mapping[str, Closing]
+    policies: Policies = field(default_factory=Policies)
 
     @property
     def sink(self) -> str:
@@ -66,6 +69,7 @@ def check(query: Query, topology: Topology) -> BoundPlan:
 class _Binder:
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
+        self._policies = Policies.of(query, topology)
         self._ids = {operator.id: operator for operator in query.operators}
         self._places = {operator.id: index for index, operator in enumerate(query.operators)}
         self._logical = {source.name: source for source in topology.logical}
@@ -97,6 +101,7 @@ class _Binder:
             readers,
             self._times.origins,
             self._times.closings,
+            self._policies,
         )
 
     def _bind(self, operator: QueryOperator) -> None:
@@ -173,8 +178,8 @@ class _Binder:
         if not faults:
             self._schemas[operator.id] = schema
             self._times.add(operator, faults)
-        for field, message in faults:
-            self._fault(operator, field, message)
+        for place, message in faults:
+            self._fault(operator, place, message)
 
     def _fault(
         self,

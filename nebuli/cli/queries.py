@@ -11,18 +11,17 @@ from uuid import uuid4
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from nebuli.worker.client import WorkerUnreachable
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
-    from topology import Topology
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _on_loss = click.option(
@@ -33,7 +32,7 @@ _on_loss = click.option(
     help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-_id = click.argument("id_", metavar="ID")
+_id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
 def _ran(work: Coroutine[Any, Any, int]) -> int:
@@ -51,9 +50,9 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
-    from nebuli.worker.deployed import Workers
+    from nebuli.worker.deployed import Endpoint, Workers
 
-    return Workers((each.node, each.grpc) for each in fragments)
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
 
 
 def _said(errors: Sequence[WorkerUnreachable]) -> int:
@@ -67,7 +66,7 @@ def _absolute(path: str) -> str:
 
 
 async def _register(topology: str, query: str, seed: int, on_loss: str) -> DeployedQuery:
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, endpoints, load
     from nebuli.worker.deployed import DeployedQuery, Workers
     from nebuli.worker.deployment import fragments_of
     from nebuli.worker.supervision import Policy
@@ -75,8 +74,9 @@ async def _register(topology: str, query: str, seed: int, on_loss: str) -> Deplo
     model, plan = load(topology, query)
     id_ = uuid4().hex[:12]
     fragments = fragments_of(plan, model, seed, id_)
+    deployable(topology, model, fragments)
     used = dict.fromkeys(fragment.node for fragment in fragments)
-    async with Workers(grpc_of(model, topology, used)) as workers:
+    async with Workers(endpoints(topology, model, used)) as workers:
         deployed = await workers.register(fragments)
     found = DeployedQuery(
         id=id_,
@@ -93,20 +93,9 @@ async def _register(topology: str, query: str, seed: int, on_loss: str) -> Deplo
     return found
 
 
-def grpc_of(model: Topology, path: str, used: Collection[str]) -> list[tuple[str, str]]:
-    """The nodes that can be asked, with where; ClickException if one that is used cannot."""
-    grpc = {node.address: node.grpc for node in model.nodes}
-    if silent := [node for node in used if grpc[node] is None]:
-        raise click.ClickException(
-            f"{path}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
-            f"take queries: add grpc: host:port"
-        )
-    return [(node, address) for node, address in grpc.items() if address is not None]
-
-
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @_seed
 @_on_loss
 def register(topology: str, query: str, seed: int, on_loss: str) -> int:
@@ -123,7 +112,13 @@ def register(topology: str, query: str, seed: int, on_loss: str) -> int:
 
 
 @click.command()
-@click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
+@click.argument(
+    "files",
+    metavar="ID | TOPOLOGY QUERY",
+    nargs=-1,
+    required=True,
+    shell_complete=completion.queries_or_files,
+)
 @_seed
 @_on_loss
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
@@ -275,9 +270,16 @@ def list_(as_json: bool) -> int:
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.global_state import GlobalState
+        from nebuli.worker.trust import TrustUnusable
+        from netchannel import CertificateError
 
-        async with _workers(query.fragments) as workers:
-            return str(global_state(await workers.statuses(query.fragments)))
+        try:
+            async with _workers(query.fragments) as workers:
+                return str(global_state(await workers.statuses(query.fragments)))
+        except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
+            click.echo(f"query {query.id}: {error}", err=True)
+            return str(GlobalState.UNREACHABLE)
 
     async def work() -> int:
         from nebuli.cli.render import table

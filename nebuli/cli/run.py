@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import click
@@ -15,7 +15,7 @@ from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from nebuli.worker.deployment import Active
     from nebuli.worker.local import LocalWorkers
@@ -29,8 +29,8 @@ _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 @click.option(
     "--on-loss",
@@ -49,37 +49,37 @@ def run(topology: str, query: str, seed: int, on_loss: str, max_state_bytes: int
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
     """
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, load
     from nebuli.worker.deployment import Active, fragments_of
     from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query)
     deployment = uuid4().hex[:12]
     active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
-    return _run_to_end(
-        _Run(model, plan, Path(topology).resolve().parent, active, seed, Policy(on_loss), max_state_bytes)
-    )
+    deployable(topology, model, active.fragments)
+    file = Path(topology).resolve()
+    return ended(_run(_Run(model, plan, file, active, seed, Policy(on_loss), max_state_bytes)))
 
 
 class _Run(NamedTuple):
     topology: Topology
     query: Query
-    directory: Path
+    file: Path
     active: Active
     seed: int
     policy: Policy
     max_state_bytes: int
 
 
-def _run_to_end(settings: _Run) -> int:
-    """Run the fragments; the exit code. What went wrong is said in one sentence."""
+def ended(work: Coroutine[Any, Any, None]) -> int:
+    """Do what starts workers; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
     from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(work)
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
@@ -103,12 +103,11 @@ async def _run(settings: _Run) -> None:
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.supervision import Policy
 
-    _end_on_termination()
+    end_on_termination()
     progress = _Progress(settings.active.fragments)
     used = {fragment.node for fragment in settings.active.fragments}
-    bound = settings.max_state_bytes
-    async with LocalWorkers(
-        settings.topology.nodes, settings.directory, used, max_state_bytes=bound
+    async with LocalWorkers.of(
+        settings.topology, settings.file, used, max_state_bytes=settings.max_state_bytes
     ) as workers:
         progress.say(f"{_count(len(used), 'worker')} ready")
         work = _deploy(settings, workers, progress)
@@ -136,7 +135,7 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
     await supervisor.watch()
 
 
-def _end_on_termination() -> None:
+def end_on_termination() -> None:
     """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
     task = asyncio.current_task()
     assert task is not None

@@ -11,7 +11,7 @@ from nebuli.cli import saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from nebuli.worker.deployed import DeployedQuery
+    from nebuli.worker.deployed import DeployedQuery, Endpoint
     from nebuli.worker.deployment import Active
     from placement import Query
     from topology import Topology
@@ -63,7 +63,7 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
     def moved(active: Active) -> None:
         saved.save(_moved(query, active, model))
 
-    async with Workers(_addresses(query, model)) as workers:
+    async with Workers(_endpoints(query, model).values()) as workers:
         supervisor = Supervisor(
             active,
             plan,
@@ -101,19 +101,29 @@ def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
     return Active(deployment, query.without, fragments, local_ids)
 
 
-def _addresses(query: DeployedQuery, model: Topology) -> list[tuple[str, str]]:
+def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
     """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
-    known = {node.address: node.grpc for node in model.nodes if node.grpc is not None}
-    return list({**known, **{each.node: each.grpc for each in query.fragments}}.items())
+    from nebuli.cli.files import endpoints
+    from nebuli.worker.deployed import Endpoint
+
+    reachable = [node.address for node in model.nodes if node.grpc is not None]
+    known = {each.node: each for each in endpoints(query.topology, model, reachable)}
+    return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in query.fragments}}
 
 
 def _moved(query: DeployedQuery, active: Active, model: Topology) -> DeployedQuery:
     """The query, deployed anew."""
     from nebuli.worker.deployed import DeployedFragment
 
-    grpc = dict(_addresses(query, model))
+    known = _endpoints(query, model)
     fragments = tuple(
-        DeployedFragment(fragment=each.id, node=each.node, grpc=grpc[each.node], id=active.local_ids[each.id])
+        DeployedFragment(
+            fragment=each.id,
+            node=each.node,
+            grpc=known[each.node].grpc,
+            id=active.local_ids[each.id],
+            access=known[each.node].access,
+        )
         for each in active.fragments
     )
     update = {"deployment": active.deployment, "without": active.without, "fragments": fragments}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import netchannel
     from nebuli.worker.status import FragmentStatus
+    from nebuli.worker.trust import Trust
 
 __all__ = ["Order", "Report", "Stop", "packed", "received"]
 
@@ -33,8 +34,8 @@ class Order:
     """What the state of an operator may hold whose plan says nothing else."""
     memory_bytes: int | None
     """The most address space that the process may add to what it begins with."""
-    measured: bool
-    """Whether to report the statistics of its servers."""
+    trust: Trust
+    """What its servers show and expect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Report:
     """How the fragment is. The last one of a process has its final state."""
 
     status: FragmentStatus
-    sender: netchannel.ServerStatistics[tuple[str, str]] | None = None
-    receiver: netchannel.ServerStatistics[str] | None = None
+    sender: netchannel.ServerStatistics[tuple[str, str]]
+    receiver: netchannel.ServerStatistics[str]
 
 
 def packed(message: object) -> bytes:

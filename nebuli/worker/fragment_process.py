@@ -47,9 +47,10 @@ async def _run(control: socket.socket) -> None:
     fragment = Fragment.model_validate_json(order.fragment)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
+    tls, secret = order.trust.tls, order.trust.secret
     async with (
-        netchannel.ReceiverServer(order.listen, node=order.node) as receiver,
-        netchannel.SenderServer() as sender,
+        netchannel.ReceiverServer(order.listen, node=order.node, tls=tls, secret=secret) as receiver,
+        netchannel.SenderServer(tls=tls, secret=secret) as sender,
     ):
 
         def on_end() -> None:
@@ -63,8 +64,7 @@ async def _run(control: socket.socket) -> None:
 
         def report() -> None:
             status = replace(runner.status, pid=os.getpid())
-            statistics = (sender.statistics(), receiver.statistics()) if order.measured else (None, None)
-            writer.write(packed(Report(status, *statistics)))
+            writer.write(packed(Report(status, sender.statistics(), receiver.statistics())))
 
         while not ended.is_set():
             report()

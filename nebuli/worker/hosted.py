@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import netchannel
     from nebuli.worker.spawning import Spawned, Spawner
+    from nebuli.worker.trust import Trust
     from placement.plan import Fragment
 
 __all__ = ["Host", "HostedFragment"]
@@ -45,9 +46,9 @@ class Host:
     sender: netchannel.SenderServer
     listen: str
     node: str
+    trust: Trust
     max_state_bytes: int
     memory_bytes: int | None = None
-    measured: bool = False
 
 
 class HostedFragment:
@@ -159,7 +160,7 @@ class HostedFragment:
             node=self._host.node,
             max_state_bytes=self._host.max_state_bytes,
             memory_bytes=self._host.memory_bytes,
-            measured=self._host.measured,
+            trust=self._host.trust,
         )
         writer.write(packed(order))
         self._control = writer

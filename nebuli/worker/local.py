@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.trust import Trust
+from topology import Access
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any, Self
 
-    from topology import Node
+    from topology import Node, Topology
 
 __all__ = ["LocalWorker", "LocalWorkers", "WorkerDied", "WorkerNotStarted"]
 
@@ -76,7 +78,8 @@ class LocalWorkers:
 
     Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
-    with the node before it; their standard output is this process's. ``max_state_bytes`` is theirs.
+    with the node before it; their standard output is this process's. ``topology`` is the file that says what they
+    show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
     """
 
     def __init__(
@@ -85,17 +88,36 @@ class LocalWorkers:
         directory: Path,
         used: Collection[str] | None = None,
         *,
+        topology: Path | None = None,
+        access: Mapping[str, Access] | None = None,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
         self._nodes = tuple(nodes)
         self._used = {node.address for node in self._nodes} if used is None else set(used)
         self._directory = directory
         self._max_state_bytes = max_state_bytes
+        self._topology = topology
+        self._access = access or {}
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
         self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        file: Path,
+        used: Collection[str],
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> Self:
+        """Those of a topology that was read from ``file``, whose directory is theirs."""
+        access = {node.address: topology.access_to(node).below(file.parent) for node in topology.nodes}
+        return cls(
+            topology.nodes, file.parent, used, topology=file, access=access, max_state_bytes=max_state_bytes
+        )
 
     def client(self, node: str) -> WorkerClient:
         """How to ask the worker of a node; a `Fleet` has it."""
@@ -158,7 +180,7 @@ class LocalWorkers:
 
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
-            *_command(node, Path(self._state.name)),
+            *_command(node, Path(self._state.name), self._topology),
             *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
@@ -172,7 +194,8 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc))
+        trust = Trust.of(self._access.get(node.address, Access()))
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
@@ -197,11 +220,13 @@ class LocalWorkers:
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
-def _command(node: Node, state: Path) -> list[str]:
+def _command(node: Node, state: Path, topology: Path | None) -> list[str]:
     # -P, because the working directory is the user's, and its files are no modules of ours.
     command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
     command += ["--state", str(state / node.address.replace(":", "_"))]
+    if topology is not None:
+        command += ["--topology", str(topology), "--node", node.address]
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 

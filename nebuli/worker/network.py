@@ -25,6 +25,7 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
+from nebuli.worker.policies import received, sent, tried
 from nebuli.worker.positions import END, Span, as_note, of_note
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ _LAST_WORDS_S = 5.0
 """How long a reader that is away is waited for, to be told why its input ends."""
 _END_S = 5.0
 """How long a producer is waited for, to hear that all it has sent is acknowledged."""
-_BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
-"""What a fragment is ahead of its reader, at most; more would only be memory."""
 
 
 class _Received(NamedTuple):
@@ -83,7 +82,11 @@ class ChannelSource:
         self._queue: deque[_Received | Signal | FragmentError] = deque()
         self._room = asyncio.Event()
         self._channel = receiver.register_channel(
-            operator.channel, schema=self._schema, ack="receipt" if lineage is None else "explicit"
+            operator.channel,
+            schema=self._schema,
+            ack="receipt" if lineage is None else "explicit",
+            buffer=received(operator.buffer),
+            fault=tried(operator.fault),
         )
         self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
         self._acknowledging: asyncio.Task[None] | None = None
@@ -299,7 +302,8 @@ class ChannelSink:
             # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
             stream=self._operator.channel,
             replayable=self._resumed,
-            buffer=_BUFFER,
+            buffer=sent(self._operator.buffer),
+            fault=tried(self._operator.fault),
         )
 
     async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:

@@ -43,7 +43,7 @@ from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table
-from topology import model
+from topology import access, model, policies
 from topology.schema import Column, DataType
 
 README = ROOT / "README.md"
@@ -236,7 +236,8 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate certs%dev run register start status list logs stop unregister watch worker"
+    commands = "place validate doctor certs%dev run bench register start status list top logs stop unregister watch worker"
+    commands += " completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
@@ -296,6 +297,11 @@ def test_a_type_can_be_cast_to_by_the_name_given() -> None:
         ("Top level", [model.Topology]),
         ("Logical source", [model.LogicalSource]),
         ("Node", [model.Node]),
+        ("TLS", [access.TlsFiles]),
+        ("Secret", [access.SecretPlace]),
+        ("Policies", [policies.ChannelPolicies]),
+        ("Buffer", [policies.BufferSettings]),
+        ("Fault", [policies.FaultSettings]),
         ("Physical source", get_args(get_args(model.PhysicalSource)[0])),
         ("Sink", get_args(get_args(model.Sink)[0])),
     ],
