@@ -51,8 +51,8 @@ class Worker:
     def end(self) -> None:
         """Whatever state it is in."""
         self.channel.close()
-        if self.command.process.poll() is None:
-            self.command.process.kill()
+        self.command.process.kill()
+        if self.command.process.stdout is not None and not self.command.process.stdout.closed:
             self.command.end()
 
     def unregister(self, id_: str) -> None:
