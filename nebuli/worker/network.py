@@ -278,6 +278,9 @@ class ChannelSink:
             return
         if self._resumed:
             lineage.start = self._sent = lineage.done = await self._where_the_reader_is()
+            # Whose acknowledgement says that all before it is acknowledged: with nothing new to send, what was read to
+            # be passed over would not be, and whoever sends that might have no room for anything else.
+            await self._send(zset.empty(schema), self._sent)
         lineage.advanced = self._advanced
         self._watch = self._loop.create_task(self._acknowledge(lineage))
 

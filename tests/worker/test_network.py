@@ -12,9 +12,9 @@ import netchannel
 from nebuli.dataflow import zset
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputLost
-from nebuli.worker.network import ChannelSource
-from nebuli.worker.positions import END, Lineage, Span, as_note
-from placement.plan import NetworkSource
+from nebuli.worker.network import ChannelSink, ChannelSource
+from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
+from placement.plan import NetworkSink, NetworkSource
 from tests.support.waiting import until_async
 from topology import Column
 
@@ -111,6 +111,34 @@ async def test_a_gap_is_an_error_and_never_passed_over(servers, start: int, span
         await edge.send(begin, end)
     with pytest.raises(InputLost, match=message):
         await edge.poll_times(len(spans))
+
+
+async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_over(servers) -> None:
+    """DP-7: whoever sends to it may have room for nothing else. Nothing is acknowledged before the reader has."""
+    receiver, sender = servers
+    inbox = receiver.register_channel("out", ack="explicit")
+    schema = zset.weighted(pa.schema({"n": pa.int64()}))
+    before = sender.register_channel("out", to=receiver.address, schema=schema, stream="out")
+    await before.send(zset.empty(schema), as_note(Span(0, 30)))
+    await inbox.ack((await inbox.recv_message()).sequence + 1)
+    await before.detach()
+    lineage, acknowledged = Lineage(), []
+    lineage.acknowledge = acknowledged.append
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender, lineage, resumed=True)
+    await asyncio.to_thread(sink.open, schema)
+    assert lineage.start == 30
+    lineage.advanced()
+    probe = await inbox.recv_message()
+    assert (probe.batch.num_rows, of_note(probe.note)) == (0, (Span(30, 30), None))
+    assert acknowledged == []
+    await inbox.ack(probe.sequence + 1)
+
+    async def is_acknowledged() -> bool:
+        return acknowledged == [30]
+
+    await until_async(is_acknowledged, "what was passed over is acknowledged")
+    await asyncio.to_thread(sink.abort, "the test is over")
 
 
 async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
