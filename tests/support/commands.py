@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.hosts import Host
 from tests.support.waiting import wait_for
 
 
@@ -32,13 +33,14 @@ class Ended:
 
 
 class Command:
-    """A ``nebuli`` command that runs."""
+    """A ``nebuli`` command that runs, on this machine or on a host of a test."""
 
-    def __init__(self, *arguments: str | Path, directory: Path) -> None:
+    def __init__(self, *arguments: str | Path, directory: Path, host: Host | None = None) -> None:
         self._stderr = directory / "stderr.txt"
+        command = [sys.executable, "-m", "nebuli", *map(str, arguments)]
         with self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nebuli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
+                host.command(*command) if host else command, stdout=subprocess.PIPE, stderr=stderr
             )
 
     def wait_until_said(self, *texts: str) -> None:
@@ -80,6 +82,6 @@ def watch_peak(processes: list[psutil.Process], timeout_s: float = 60.0) -> int:
     return max(peaks.values())
 
 
-def nebuli(*arguments: str | Path, directory: Path) -> Ended:
+def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:
     """Run a ``nebuli`` command from start to end."""
-    return Command(*arguments, directory=directory).end()
+    return Command(*arguments, directory=directory, host=host).end()
