@@ -20,6 +20,7 @@ import yaml
 import netchannel
 import netchannel.aio
 import netchannel.testing
+import netchannel.testing.scenarios
 import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
@@ -125,7 +126,7 @@ _MADE_BY_REGISTERING = {
 }
 _PUBLIC = {
     name: getattr(module, name)
-    for module in (netchannel, netchannel.transports, netchannel.testing)
+    for module in (netchannel, netchannel.transports, netchannel.testing, netchannel.testing.scenarios)
     for name in module.__all__
 }
 
