@@ -113,7 +113,7 @@ def test_a_wrong_expectation_fails() -> None:
 
 
 SABOTEUR = """
-import runpy, sys
+import runpy
 import netchannel
 send = netchannel.SenderChannel.send
 async def other(self, batch, note=b""):
@@ -150,6 +150,42 @@ def test_an_actor_that_breaks_a_promise_fails_the_scenario(
     monkeypatch.setattr(processes, "_PROGRAM", program)
     with pytest.raises(ScenarioFailed, match=f"chain.yaml:\\d+: .*{said}"):
         run(chain(ALL, DONE, count=300))
+
+
+HASTY = """
+import runpy
+import netchannel
+send, recv_message = netchannel.SenderChannel.send, netchannel.ReceiverChannel.recv_message
+kept = []
+async def receive(self):
+    message = await recv_message(self)
+    if self.id == "numbers-middle":
+        await self.ack(message.sequence + 1)
+    return message
+async def late(self, batch, note=b""):
+    number = int(batch.split()[1])
+    if self.id != "middle-all" or number < 99:
+        await send(self, batch, note)
+    elif number == 99:
+        kept.append(batch)
+    elif number == 160:  # the source is 50 ahead of acknowledgements at most: it has heard that of number 100
+        await send(self, kept[0])
+netchannel.SenderChannel.send, netchannel.ReceiverChannel.recv_message = late, receive
+runpy.run_path({actor!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.processes
+def test_a_bridge_that_acknowledges_before_its_output_is_loses_and_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-ACK-1 without its safeguard."""
+    program = tmp_path / "hasty.py"
+    program.write_text(HASTY.format(actor=str(processes._PROGRAM)))
+    monkeypatch.setattr(processes, "_PROGRAM", program)
+    reset = ["- wait: {sink: all, until: 100}", "- reset: middle"]
+    with pytest.raises(ScenarioFailed, match=r"middle died \(exit code 1\)(.*\n)*.*InputLost"):
+        run(chain(ALL, *reset, DONE, count=10**6))
 
 
 @pytest.mark.processes
