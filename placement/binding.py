@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
+from placement.event_time import EventTimes
 from placement.plan import (
-    AggregateOperator,
     BoundSink,
     BoundSource,
+    Closing,
     FragmentOperator,
     SinkOperator,
     SourceOperator,
     UnionOperator,
+    WatermarkOrigin,
 )
+from placement.policies import Policies
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
 from topology.consistency import did_you_mean, listed
@@ -34,7 +37,9 @@ class BoundPlan:
 
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
-    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one.
+    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
+    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
+    those of channels, wherever these will run.
     """
 
     name: str
@@ -42,6 +47,9 @@ class BoundPlan:
     schemas: Mapping[str, Schema]
     pins: Mapping[str, str]
     readers: Mapping[str, str]
+    watermarks: Mapping[str, WatermarkOrigin]
+    closings: Mapping[str, Closing]
+    policies: Policies = field(default_factory=Policies)
 
     @property
     def sink(self) -> str:
@@ -61,6 +69,7 @@ def check(query: Query, topology: Topology) -> BoundPlan:
 class _Binder:
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
+        self._policies = Policies.of(query, topology)
         self._ids = {operator.id: operator for operator in query.operators}
         self._places = {operator.id: index for index, operator in enumerate(query.operators)}
         self._logical = {source.name: source for source in topology.logical}
@@ -74,6 +83,7 @@ class _Binder:
         self._schemas: dict[str, Schema] = {}
         self._pins: dict[str, str] = {}
         self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
+        self._times = EventTimes(self._operators, self._schemas)
 
     def plan(self) -> BoundPlan:
         root = next(operator.id for operator in self._query.operators if operator.type == "sink")
@@ -83,7 +93,16 @@ class _Binder:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
-        return BoundPlan(self._query.name, self._operators, self._schemas, self._pins, readers)
+        return BoundPlan(
+            self._query.name,
+            self._operators,
+            self._schemas,
+            self._pins,
+            readers,
+            self._times.origins,
+            self._times.closings,
+            self._policies,
+        )
 
     def _bind(self, operator: QueryOperator) -> None:
         match operator:
@@ -125,10 +144,10 @@ class _Binder:
         self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
 
     def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
-        self._operators[identity] = BoundSource(
-            id=identity, logical=source.name, schema=source.columns, physical=physical
-        )
+        bound = BoundSource(id=identity, logical=source.name, schema=source.columns, physical=physical)
+        self._operators[identity] = bound
         self._schemas[identity] = source.columns
+        self._times.add(bound, [])
         self._pins[identity] = node
 
     def _bind_sink(self, operator: SinkOperator) -> None:
@@ -138,12 +157,13 @@ class _Binder:
             self._fault(operator, ("sink",), message, UnknownSink)
             return
         node, sink = self._sinks[operator.sink]
-        aggregates = [str(key) for key, each in self._ids.items() if isinstance(each, AggregateOperator)]
+        aggregates = self._times.retracting(operator.input)
         if sink.mode == "append" and aggregates:
             message = (
                 f"{sink.name!r} at {node} appends, and aggregate {', '.join(aggregates)} takes back rows"
             )
-            self._fault(operator, ("sink",), f"{message}; expected mode final or changes", RetractingPlan)
+            wanted = "expected mode final or changes, or an aggregate by the columns of a window"
+            self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
 
@@ -155,10 +175,11 @@ class _Binder:
             return
         faults: list[Fault] = []
         schema = output_schema(operator, known, faults)
-        for field, message in faults:
-            self._fault(operator, field, message)
         if not faults:
             self._schemas[operator.id] = schema
+            self._times.add(operator, faults)
+        for place, message in faults:
+            self._fault(operator, place, message)
 
     def _fault(
         self,

@@ -111,7 +111,15 @@ class _Cutter:
         yield self._fragment(self._plan.sink, self._nodes[self._plan.sink], groups[self._plan.sink])
 
     def _fragment(self, root: str, node: str, operators: Iterable[FragmentOperator]) -> Fragment:
-        return Fragment(id=f"{self._plan.name}/{root}", node=node, operators=tuple(operators))
+        operators = tuple(operators)
+        inner = [operator.id for operator in operators if not isinstance(operator, NetworkSource)]
+        return Fragment(
+            id=f"{self._plan.name}/{root}",
+            node=node,
+            operators=operators,
+            watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
+            closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
+        )
 
     def _bridge(self, before: Channel, behind: Channel) -> Fragment:
         root = behind.id.removeprefix(f"{self._plan.name}/")
@@ -122,8 +130,24 @@ class _Cutter:
 
     def _source_of(self, hop: Channel) -> NetworkSource:
         schema = self._plan.schemas[hop.operator]
-        return NetworkSource(id=hop.operator, channel=hop.id, address=hop.end, schema=schema)
+        chosen = self._plan.policies.at(hop.end, hop.operator)
+        return NetworkSource(
+            id=hop.operator,
+            channel=hop.id,
+            address=hop.end,
+            schema=schema,
+            buffer=chosen.buffer,
+            fault=chosen.fault,
+        )
 
     def _network_sink(self, hop: Channel) -> NetworkSink:
         identity = f"{hop.operator}>"
-        return NetworkSink(id=identity, input=hop.operator, channel=hop.id, address=hop.end)
+        chosen = self._plan.policies.at(hop.start, hop.operator)
+        return NetworkSink(
+            id=identity,
+            input=hop.operator,
+            channel=hop.id,
+            address=hop.end,
+            buffer=chosen.buffer,
+            fault=chosen.fault,
+        )

@@ -8,17 +8,33 @@ edges. Both are plain JSON; an operator names its inputs by id.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from placement.durations import Duration, microseconds
 from placement.errors import InvalidQuery, MultipleSinks
 from placement.tree import Outline, shape_mistakes, sinks_of
-from topology import Marks, Mistake, PhysicalSource, Schema, Sink
+from topology import (
+    BufferSettings,
+    ChannelPolicies,
+    FaultSettings,
+    Marks,
+    Mistake,
+    PhysicalSource,
+    Schema,
+    Sink,
+)
+from topology.base import FilePath
+from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from topology.mistakes import Location
 
+StateBytes = Annotated[int, Field(strict=True, ge=1)]
+"""What an operator's state may hold; where a plan does not say it, the worker's bound counts."""
 OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
@@ -81,6 +97,7 @@ class JoinOperator(_Nary):
 
     type: Literal["join"] = "join"
     on: Annotated[tuple[str, ...], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
 
 
 class AggregateOperator(_Unary):
@@ -89,6 +106,50 @@ class AggregateOperator(_Unary):
     type: Literal["aggregate"] = "aggregate"
     by: tuple[str, ...] = ()
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
+
+
+class DistinctOperator(_Unary):
+    """Every row once, however often it came; null equals null."""
+
+    type: Literal["distinct"] = "distinct"
+    max_state_bytes: StateBytes | None = None
+
+
+MAX_WINDOWS_PER_ROW = 1000
+
+
+class WindowOperator(_Unary):
+    """Puts every row into the windows that its ``time`` falls into: adds ``window_start`` and ``window_end``.
+
+    Windows are ``size`` long and begin every ``slide`` (without it: one after the other) from 1970-01-01 00:00 UTC on.
+    Rows may come out of order by ``lateness``; what comes later goes to the file ``late``, if there is one, and is
+    counted. A source that has had nothing for ``idle_after`` is not waited for.
+    """
+
+    type: Literal["window"] = "window"
+    time: str
+    size: Duration
+    slide: Duration | None = None
+    lateness: Duration = "0 seconds"
+    late: FilePath | None = None
+    idle_after: Duration | None = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        size, slide = microseconds(self.size), microseconds(self.slide or self.size)
+        if not size or not slide:
+            raise ValueError("expected a size, and a slide, of more than nothing")
+        if slide > size:
+            raise ValueError(
+                f"rows between windows would be lost: slide {self.slide} is longer than size {self.size}"
+            )
+        if size > slide * MAX_WINDOWS_PER_ROW:
+            raise ValueError(
+                f"a row would be in {-(-size // slide):,} windows: expected a slide of at least a "
+                f"{MAX_WINDOWS_PER_ROW:,}th of size {self.size}, got {self.slide}"
+            )
+        return self
 
 
 class SinkOperator(_Unary):
@@ -118,6 +179,8 @@ class NetworkSource(_Operator):
     channel: str
     address: str
     columns: Schema = Field(alias="schema")
+    buffer: BufferSettings | None = None
+    fault: FaultSettings | None = None
 
 
 class NetworkSink(_Unary):
@@ -126,6 +189,8 @@ class NetworkSink(_Unary):
     type: Literal["network_sink"] = "network_sink"
     channel: str
     address: str
+    buffer: BufferSettings | None = None
+    fault: FaultSettings | None = None
 
 
 QueryOperator = Annotated[
@@ -135,6 +200,8 @@ QueryOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
     | SinkOperator,
     Field(discriminator="type"),
 ]
@@ -145,11 +212,19 @@ FragmentOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
     | BoundSink
     | NetworkSource
     | NetworkSink,
     Field(discriminator="type"),
 ]
+
+
+class QueryChannels(ChannelPolicies):
+    """Policies of the query's channels; ``of`` is by the operator whose output they carry."""
+
+    of: dict[OperatorId, ChannelPolicies] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +245,8 @@ class Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     operators: Annotated[tuple[QueryOperator, ...], Field(min_length=1)]
+    channels: QueryChannels = QueryChannels()
+    """Policies of its channels, over those of nodes and of the topology."""
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any, /) -> None:
@@ -177,7 +254,8 @@ class Query(BaseModel):
         if isinstance(context, Origin):
             self._origin = context
         outlines = [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
-        if found := list(shape_mistakes(outlines)):
+        found = [*shape_mistakes(outlines), *unknown_operators(self.channels.of, outlines)]
+        if found:
             kind = MultipleSinks if len(sinks_of(outlines)) > 1 else InvalidQuery
             raise kind(self.mistake(path, message) for path, message in found)
 
@@ -200,11 +278,53 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
     return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
 
 
+def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterator[tuple[Location, str]]:
+    """Operators whose channels have policies, and which there are none."""
+    known = [each.id for each in outlines if each.type != "sink"]
+    for name in of:
+        if name not in known:
+            message = f"policies of the output of {name!r}, which is no operator with one{did_you_mean(name, known)}"
+            yield ("channels", "of", name), f"{message}; expected {listed(known)}"
+
+
+class WatermarkOrigin(BaseModel):
+    """Where a watermark begins: at the greatest ``time`` that ``operator`` has given out, less ``lateness``.
+
+    It says that no earlier row follows. An origin that has had nothing for ``idle_after`` is not waited for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: OperatorId
+    time: str
+    lateness: Duration
+    idle_after: Duration | None
+
+
+class Closing(BaseModel):
+    """An operator that is done with a window when the watermark passes its end.
+
+    That is ``to_end_us`` microseconds behind what ``column`` says; windows begin every ``slide_us``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: OperatorId
+    column: str
+    to_end_us: int
+    slide_us: int
+
+
 class Fragment(BaseModel):
-    """A connected group of operators on one node, inputs before what reads them; the last is its root."""
+    """A connected group of operators on one node, inputs before what reads them; the last is its root.
+
+    ``watermarks`` begin at some of its operators, and ``closings`` are what they close.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     node: str
     operators: tuple[FragmentOperator, ...]
+    watermarks: tuple[WatermarkOrigin, ...] = ()
+    closings: tuple[Closing, ...] = ()

@@ -30,6 +30,7 @@ def inconsistencies(data: Any) -> Iterator[Found]:
     yield from _repeated(_texts(_attached(nodes, "sinks"), "name"), "sink")
     yield from _unknown_sources(logical, nodes)
     yield from _bad_links(nodes)
+    yield from _half_secured(data, nodes)
 
 
 def _each(data: Any, key: str, path: Location = ()) -> Iterator[Item]:
@@ -94,6 +95,20 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                 links[own][target] = place
         yield from _limits_of_no_link(path, node, links[own])
     yield from _cycles(links)
+
+
+def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
+    """Nodes without TLS or a secret among others that have it: no channel between the two comes about."""
+    for key in ("tls", "secret"):
+        if isinstance(data, dict) and data.get(key) is not None:
+            continue
+        having = [node.get(key) is not None if isinstance(node, dict) else None for _, node in nodes]
+        for (path, _), has in zip(nodes, having, strict=True):
+            if has is False and True in having:
+                yield (
+                    path,
+                    f"this node has no {key}, and others have; expected {key} at each node, or at the top for all",
+                )
 
 
 def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Location]) -> Iterator[Found]:

@@ -1,4 +1,4 @@
-"""What exists: logical sources, nodes, links, and the sources and sinks attached to nodes.
+"""What exists: logical sources, nodes, links, the sources and sinks attached to nodes, and how nodes talk.
 
 The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it
 was read from a file or made in code: its names are unique, its references lead somewhere, its links form no
@@ -9,39 +9,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from topology.address import check_address
+from topology.access import Access, Secret, TlsFiles
+from topology.base import Address, FilePath, Model, Text
 from topology.consistency import inconsistencies
 from topology.errors import TopologyError
 from topology.mistakes import Marks
+from topology.policies import ChannelPolicies
 from topology.schema import Schema
 
-Address = Annotated[str, AfterValidator(check_address)]
-Text = Annotated[str, Field(min_length=1)]
 
-
-def _check_path(path: str) -> str:
-    if "\0" in path:
-        raise ValueError(f"expected a path, got {path!r}, which holds a null character")
-    return path
-
-
-FilePath = Annotated[Text, AfterValidator(_check_path)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
-
-
-class LogicalSource(_Model):
+class LogicalSource(Model):
     """A name and a schema that physical sources provide."""
 
     name: Text
     columns: Schema = Field(alias="schema", min_length=1)
 
 
-class _Source(_Model):
+class _Source(Model):
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None
     """About how many bytes per second it gives; for the exact strategy of placement."""
@@ -114,7 +100,7 @@ SinkMode = Literal["final", "changes", "append"]
 ``append``: rows as they come, which no later row may take back."""
 
 
-class _Sink(_Model):
+class _Sink(Model):
     name: Text
     mode: SinkMode = "final"
 
@@ -156,7 +142,7 @@ class NullSink(_Sink):
 Sink = Annotated[CsvSink | ParquetSink | PrintSink | TcpSink | NullSink, Field(discriminator="type")]
 
 
-class LinkLimits(_Model):
+class LinkLimits(Model):
     """What a link can carry, as far as that is known."""
 
     bandwidth: Annotated[float, Field(gt=0)] | None = None
@@ -165,14 +151,14 @@ class LinkLimits(_Model):
     """Milliseconds one way."""
 
 
-class Links(_Model):
+class Links(Model):
     """Where a node can send data to; ``limits`` is by address, of links that have some."""
 
     downstream: tuple[Address, ...] = ()
-    limits: dict[Address, LinkLimits] = {}
+    limits: dict[Address, LinkLimits] = Field(default_factory=dict)
 
 
-class Node(_Model):
+class Node(Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
     address: Address
@@ -183,16 +169,30 @@ class Node(_Model):
     """Where it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
     """How many operators it can hold; absent: unbounded."""
+    engine: Literal["embedded", "spark"] = "embedded"
+    """What runs its fragments."""
+    tls: TlsFiles | None = None
+    """Its own certificate, where that is not the one for all."""
+    secret: Secret | None = None
+    """Where its secret is, where that is not where it is for all."""
+    channels: ChannelPolicies = ChannelPolicies()
+    """Policies of its channels, over those for all."""
     links: Links = Links()
     physical: tuple[PhysicalSource, ...] = ()
     sinks: tuple[Sink, ...] = ()
 
 
-class Topology(_Model):
+class Topology(Model):
     """Logical sources and nodes. Making an inconsistent one raises ``TopologyError`` with every mistake."""
 
     logical: tuple[LogicalSource, ...] = ()
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+    tls: TlsFiles | None = None
+    """Certificate, key and authority of every worker, and of commands that ask them."""
+    secret: Secret | None = None
+    """Where the text is that workers, and commands that ask them, share."""
+    channels: ChannelPolicies = ChannelPolicies()
+    """Policies of all channels, below those of nodes and of queries."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Topology:
@@ -200,6 +200,21 @@ class Topology(_Model):
         if found:
             raise TopologyError(Marks().mistake(path, message) for path, message in found)
         return self
+
+    def node(self, address: str) -> Node:
+        """The node with this address; ``KeyError`` if there is none."""
+        for node in self.nodes:
+            if node.address == address:
+                return node
+        raise KeyError(address)
+
+    def access(self, node: Node) -> Access:
+        """What the worker of ``node`` shows to others, its own before what is for all."""
+        return Access(tls=node.tls or self.tls, secret=node.secret or self.secret)
+
+    def access_to(self, node: Node) -> Access:
+        """What a command shows to that worker: what is for all, or, without such, what the worker has itself."""
+        return Access(tls=self.tls or node.tls, secret=self.secret or node.secret)
 
     def to_data(self) -> dict[str, Any]:
         """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""

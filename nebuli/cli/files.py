@@ -12,7 +12,10 @@ from placement import InvalidQuery, load_query
 from topology import TopologyError, load_topology
 
 if TYPE_CHECKING:
-    from placement import Query
+    from collections.abc import Iterable
+
+    from nebuli.worker.deployed import Endpoint
+    from placement import Fragment, Query
     from topology import Topology
 
 
@@ -28,6 +31,34 @@ def load(topology: str, query: str) -> tuple[Topology, Query]:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
     return model, load_query(query)
+
+
+def deployable(file: str, topology: Topology, fragments: Iterable[Fragment]) -> None:
+    """Raise ClickException if a fragment would be on a node whose engine no worker has."""
+    engines = {node.address: node.engine for node in topology.nodes}
+    for fragment in fragments:
+        if engines[fragment.node] != "embedded":
+            raise click.ClickException(
+                f"{file}: fragment {fragment.id} would run at {fragment.node}, whose engine is "
+                f"{engines[fragment.node]}; workers have the engine embedded only"
+            )
+
+
+def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:
+    """How the workers of these nodes are asked. Raises ClickException for nodes that do not say where."""
+    from nebuli.worker.deployed import Endpoint
+
+    known = {node.address: node for node in topology.nodes}
+    nodes = [known[address] for address in used]
+    if silent := [node.address for node in nodes if node.grpc is None]:
+        raise click.ClickException(
+            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers take "
+            f"queries: add grpc: host:port"
+        )
+    directory = Path(file).resolve().parent
+    return [
+        Endpoint(node.address, str(node.grpc), topology.access_to(node).below(directory)) for node in nodes
+    ]
 
 
 def refuse_query(topology: str) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-_id = click.argument("id_", metavar="ID")
+_id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
 def _ran(work: Coroutine[Any, Any, int]) -> int:
@@ -42,9 +42,9 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
-    from nebuli.worker.deployed import Workers
+    from nebuli.worker.deployed import Endpoint, Workers
 
-    return Workers((each.node, each.grpc) for each in fragments)
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
 
 
 def _said(errors: Sequence[WorkerUnreachable]) -> int:
@@ -59,21 +59,16 @@ def _absolute(path: str) -> str:
 
 async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, endpoints, load
     from nebuli.worker.deployed import DeployedQuery, Workers
 
     model, plan = load(topology, query)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    deployable(topology, model, fragments)
     id_ = uuid4().hex[:12]
     fragments = placement.with_deployment(fragments, id_)
-    grpc = {node.address: node.grpc for node in model.nodes}
-    used = list(dict.fromkeys(fragment.node for fragment in fragments))
-    if silent := [node for node in used if grpc[node] is None]:
-        raise click.ClickException(
-            f"{topology}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
-            f"take queries: add grpc: host:port"
-        )
-    async with Workers((node, str(grpc[node])) for node in used) as workers:
+    used = dict.fromkeys(fragment.node for fragment in fragments)
+    async with Workers(endpoints(topology, model, used)) as workers:
         deployed = await workers.register(fragments)
     found = DeployedQuery(
         id=id_,
@@ -88,8 +83,8 @@ async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @_seed
 def register(topology: str, query: str, seed: int) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
@@ -105,7 +100,13 @@ def register(topology: str, query: str, seed: int) -> int:
 
 
 @click.command()
-@click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
+@click.argument(
+    "files",
+    metavar="ID | TOPOLOGY QUERY",
+    nargs=-1,
+    required=True,
+    shell_complete=completion.queries_or_files,
+)
 @_seed
 def start(files: tuple[str, ...], seed: int) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
@@ -193,6 +194,7 @@ def status(id_: str, as_json: bool) -> int:
     return _ran(work())
 
 
+_NUMBERS = ("rows_in", "rows_out", "late_rows", "state_bytes", "watermark")
 _Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
 
 
@@ -211,12 +213,11 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
 
     where = {"fragment": each.fragment, "node": each.node, "id": each.id}
     if not isinstance(status, FragmentStatus):
-        return {**where, "state": "unreachable", "rows_in": None, "rows_out": None, "error": str(status)}
+        return {**where, "state": "unreachable", **dict.fromkeys(_NUMBERS), "error": str(status)}
     return {
         **where,
         "state": str(status.state),
-        "rows_in": status.rows_in,
-        "rows_out": status.rows_out,
+        **{name: getattr(status, name) for name in _NUMBERS},
         "error": status.error,
     }
 
@@ -231,12 +232,13 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
             each["state"],
             "" if each["rows_in"] is None else f"{each['rows_in']:,}",
             "" if each["rows_out"] is None else f"{each['rows_out']:,}",
+            f"{each['late_rows']:,}" if each["late_rows"] else "",
             each["error"],
         )
         for each in (_fragment(fragment, status) for fragment, status in pairs)
     ]
     head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
-    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'error'), rows)}"
+    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'late', 'error'), rows)}"
 
 
 @click.command(name="list")
@@ -246,9 +248,16 @@ def list_(as_json: bool) -> int:
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.global_state import GlobalState
+        from nebuli.worker.trust import TrustUnusable
+        from netchannel import CertificateError
 
-        async with _workers(query.fragments) as workers:
-            return str(global_state(await workers.statuses(query.fragments)))
+        try:
+            async with _workers(query.fragments) as workers:
+                return str(global_state(await workers.statuses(query.fragments)))
+        except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
+            click.echo(f"query {query.id}: {error}", err=True)
+            return str(GlobalState.UNREACHABLE)
 
     async def work() -> int:
         from nebuli.cli.render import table

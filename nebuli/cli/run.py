@@ -6,15 +6,16 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.status import FragmentStatus
@@ -26,10 +27,11 @@ _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
-def run(topology: str, query: str, seed: int) -> int:
+@max_state_bytes
+def run(topology: str, query: str, seed: int, max_state_bytes: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -39,23 +41,24 @@ def run(topology: str, query: str, seed: int) -> int:
     file; 3 a worker died or does not answer; 130 interrupted.
     """
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import deployable, load
 
     model, plan = load(topology, query)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    deployable(topology, model, fragments)
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve().parent, deployed)
+    return ended(_run(model, Path(topology).resolve(), deployed, max_state_bytes))
 
 
-def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
-    """Run the fragments; the exit code. What went wrong is said in one sentence."""
+def ended(work: Coroutine[Any, Any, None]) -> int:
+    """Do what starts workers; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployment import QueryFailed
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(topology, directory, fragments))
+        asyncio.run(work)
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
@@ -73,15 +76,16 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
     return ExitCode.DONE
 
 
-async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:
+async def _run(topology: Topology, file: Path, fragments: Sequence[Fragment], max_state_bytes: int) -> None:
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.local import LocalWorkers
 
-    _end_on_termination()
+    end_on_termination()
     used = {fragment.node for fragment in fragments}
     nodes = [node for node in topology.nodes if node.address in used]
     progress = _Progress(fragments)
-    async with LocalWorkers(nodes, directory) as workers:
+    access = {node.address: topology.access_to(node).below(file.parent) for node in nodes}
+    async with LocalWorkers(nodes, file.parent, file, access, max_state_bytes=max_state_bytes) as workers:
         progress.say(f"{_count(len(nodes), 'worker')} ready")
         deployment = Deployment(fragments, workers.clients)
         await workers.guard(_deploy(deployment, progress))
@@ -94,7 +98,7 @@ async def _deploy(deployment: Deployment, progress: _Progress) -> None:
     await deployment.finish(progress.report)
 
 
-def _end_on_termination() -> None:
+def end_on_termination() -> None:
     """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
     task = asyncio.current_task()
     assert task is not None

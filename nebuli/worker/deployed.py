@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from nebuli.worker.client import WorkerClient, WorkerRefused, WorkerUnreachable
 from nebuli.worker.global_state import GlobalState, combined
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.trust import Trust
 from nebuli.worker.worker_pb2 import Refusal
+from topology import Access
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from types import TracebackType
 
+    from nebuli.worker import worker_pb2 as wire
     from nebuli.worker.logs import LogLine
     from placement import Fragment
 
-__all__ = ["DeployedFragment", "DeployedQuery", "Workers", "global_state"]
+__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "Workers", "global_state"]
 
 _FORGOTTEN = "the worker knows nothing of it: it was started anew, or somebody has unregistered it"
 
 
 class DeployedFragment(BaseModel):
-    """Where a fragment is: its node, how its worker is called, and the id that the worker gave it."""
+    """Where a fragment is: its node, how its worker is called, and the id that the worker gave it.
+
+    ``access`` names the files that commands show to the worker, by absolute paths.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,6 +40,7 @@ class DeployedFragment(BaseModel):
     node: str
     grpc: str
     id: str
+    access: Access = Access()
 
 
 class DeployedQuery(BaseModel):
@@ -49,17 +56,27 @@ class DeployedQuery(BaseModel):
     fragments: tuple[DeployedFragment, ...]
 
 
+class Endpoint(NamedTuple):
+    """How the worker of a node is asked."""
+
+    node: str
+    grpc: str
+    access: Access = Access()
+
+
 class Workers:
     """The workers of a query; an async context manager. What cannot be reached is named, and keeps nothing else up."""
 
-    def __init__(self, addresses: Iterable[tuple[str, str]]) -> None:
-        self._addresses = dict(addresses)
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._endpoints = {endpoint.node: endpoint for endpoint in endpoints}
         self._stack = AsyncExitStack()
         self._clients: dict[str, WorkerClient] = {}
 
     async def __aenter__(self) -> Self:
-        for node, grpc in self._addresses.items():
-            self._clients[node] = await self._stack.enter_async_context(WorkerClient(node, grpc))
+        """Raises TrustUnusable or CertificateError where a secret or certificate cannot be had."""
+        for node, grpc, access in self._endpoints.values():
+            client = WorkerClient(node, grpc, Trust.of(access))
+            self._clients[node] = await self._stack.enter_async_context(client)
         return self
 
     async def __aexit__(
@@ -73,8 +90,12 @@ class Workers:
         try:
             for fragment in fragments:
                 id_ = await self._clients[fragment.node].register(fragment)
-                grpc = self._addresses[fragment.node]
-                deployed.append(DeployedFragment(fragment=fragment.id, node=fragment.node, grpc=grpc, id=id_))
+                _, grpc, access = self._endpoints[fragment.node]
+                deployed.append(
+                    DeployedFragment(
+                        fragment=fragment.id, node=fragment.node, grpc=grpc, id=id_, access=access
+                    )
+                )
         except (WorkerRefused, WorkerUnreachable):
             await self.unregister(deployed)
             raise
@@ -123,6 +144,18 @@ class Workers:
         answers = await asyncio.gather(*(self._of(node) for node in nodes))
         by_node = dict(zip(nodes, answers, strict=True))
         return [_status(each, by_node[each.node]) for each in fragments]
+
+    async def channels(self, prefix: str) -> dict[str, wire.ChannelsReply | WorkerUnreachable]:
+        """How the channels whose ids begin so are, by node."""
+
+        async def one(client: WorkerClient) -> wire.ChannelsReply | WorkerUnreachable:
+            try:
+                return await client.channels(prefix)
+            except WorkerUnreachable as error:
+                return error
+
+        answers = await asyncio.gather(*map(one, self._clients.values()))
+        return dict(zip(self._clients, answers, strict=True))
 
     async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
         try:

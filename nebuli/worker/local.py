@@ -9,7 +9,10 @@ from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.trust import Trust
+from topology import Access
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
@@ -68,12 +71,25 @@ class LocalWorkers:
     """Starts a worker for each node; leaving the context ends them all, within four seconds.
 
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
-    process's, with the node before it; their standard output is this process's.
+    process's, with the node before it; their standard output is this process's. ``topology`` is the file that says
+    what they show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is
+    theirs.
     """
 
-    def __init__(self, nodes: Iterable[Node], directory: Path) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        directory: Path,
+        topology: Path | None = None,
+        access: Mapping[str, Access] | None = None,
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> None:
         self._nodes = tuple(nodes)
+        self._max_state_bytes = max_state_bytes
         self._directory = directory
+        self._topology = topology
+        self._access = access or {}
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
@@ -126,7 +142,8 @@ class LocalWorkers:
 
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
-            *_command(node),
+            *_command(node, self._topology),
+            *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,
@@ -139,7 +156,8 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc))
+        trust = Trust.of(self._access.get(node.address, Access()))
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
@@ -163,10 +181,12 @@ class LocalWorkers:
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
-def _command(node: Node) -> list[str]:
+def _command(node: Node, topology: Path | None) -> list[str]:
     # -P, because the working directory is the user's, and its files are no modules of ours.
     command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
+    if topology is not None:
+        command += ["--topology", str(topology), "--node", node.address]
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 

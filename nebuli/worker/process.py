@@ -20,10 +20,14 @@ from grpc_health.v1 import health_pb2_grpc as health
 from grpc_reflection.v1alpha import reflection
 
 import netchannel
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.node import Node
+from nebuli.worker.observing import Observed
 from nebuli.worker.provider import Provider
+from nebuli.worker.secured import bind, interceptors
 from nebuli.worker.service import Service
+from nebuli.worker.trust import NO_TRUST, Trust
 from nebuli.worker.worker_pb2 import DESCRIPTOR
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
@@ -45,14 +49,17 @@ class AddressUnusable(Exception):
 class WorkerSettings:
     """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
 
-    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given.
+    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
+    channels and over gRPC. ``max_state_bytes`` is what the state of an operator may hold whose plan says nothing else.
     """
 
     data: str
     grpc: str
     advertise: str | None = None
     metrics: str | None = None
+    max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
+    trust: Trust = NO_TRUST
 
 
 def run_worker(settings: WorkerSettings) -> None:
@@ -68,16 +75,21 @@ def run_worker(settings: WorkerSettings) -> None:
 
 async def _serve(settings: WorkerSettings) -> bool:
     stop = _stop_requests(ends_with_stdin=settings.ends_with_stdin)
+    trust = settings.trust
     async with AsyncExitStack() as stack:
         try:
-            server = netchannel.ReceiverServer(settings.data, advertise=settings.advertise)
+            server = netchannel.ReceiverServer(
+                settings.data, advertise=settings.advertise, tls=trust.tls, secret=trust.secret
+            )
             receiver = await stack.enter_async_context(server)
         except OSError as error:
             raise _unusable("data", settings.data, error) from error
-        sender = await stack.enter_async_context(netchannel.SenderServer())
-        node = Node(Provider(receiver, sender))
+        sender = await stack.enter_async_context(netchannel.SenderServer(tls=trust.tls, secret=trust.secret))
+        node = Node(Provider(receiver, sender), max_state_bytes=settings.max_state_bytes)
         stack.enter_context(_logged_by(node.logs))
-        service = await _grpc_server(node, settings.grpc)
+        service = await _grpc_server(
+            Service(node, Observed(receiver, sender, trust)), settings, receiver.address
+        )
         stack.push_async_callback(service.server.stop, None)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
@@ -128,7 +140,8 @@ class _GrpcServer:
     address: str
 
 
-async def _grpc_server(node: Node, address: str) -> _GrpcServer:
+async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
+    address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:
         # gRPC says neither why it cannot bind, nor only that; asking the system first does.
@@ -137,8 +150,8 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
         raise _unusable("grpc", address, error) from error
     probe.close()
     await probe.wait_closed()
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    add_WorkerServicer_to_server(Service(node), server)
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)], interceptors=interceptors(name, trust))
+    add_WorkerServicer_to_server(service, server)
     health.add_HealthServicer_to_server(health_service.aio.HealthServicer(), server)
     names = [
         DESCRIPTOR.services_by_name["Worker"].full_name,
@@ -147,7 +160,7 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
     ]
     reflection.enable_server_reflection(names, server)
     try:
-        bound = server.add_insecure_port(address)
+        bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
         raise _unusable("grpc", address, error) from error
     await server.start()

@@ -45,7 +45,7 @@ from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table
-from topology import model
+from topology import access, model, policies
 from topology.schema import Column, DataType
 
 README = ROOT / "README.md"
@@ -256,7 +256,10 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate certs%dev run register start status list logs stop unregister worker"
+    commands = (
+        "place validate doctor certs%dev run bench register start status list top logs stop unregister worker"
+    )
+    commands += " completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
@@ -316,6 +319,11 @@ def test_a_type_can_be_cast_to_by_the_name_given() -> None:
         ("Top level", [model.Topology]),
         ("Logical source", [model.LogicalSource]),
         ("Node", [model.Node]),
+        ("TLS", [access.TlsFiles]),
+        ("Secret", [access.SecretPlace]),
+        ("Policies", [policies.ChannelPolicies]),
+        ("Buffer", [policies.BufferSettings]),
+        ("Fault", [policies.FaultSettings]),
         ("Physical source", get_args(get_args(model.PhysicalSource)[0])),
         ("Sink", get_args(get_args(model.Sink)[0])),
     ],
