@@ -20,6 +20,7 @@ import yaml
 import netchannel
 import netchannel.aio
 import netchannel.testing
+import netchannel.testing.scenarios
 import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
@@ -38,6 +39,7 @@ from netchannel.core import (
 from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.receiver import MESSAGE_LIMIT
+from netchannel.testing.scenarios import reader
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
@@ -50,6 +52,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
 TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
+SCENARIOS = DOCS / "reference" / "scenarios.md"
 PROTOCOL = DOCS / "protocol.md"
 
 
@@ -125,7 +128,7 @@ _MADE_BY_REGISTERING = {
 }
 _PUBLIC = {
     name: getattr(module, name)
-    for module in (netchannel, netchannel.transports, netchannel.testing)
+    for module in (netchannel, netchannel.transports, netchannel.testing, netchannel.testing.scenarios)
     for name in module.__all__
 }
 
@@ -215,6 +218,23 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     for block in blocks(DOCS / "how-to" / "watch-channels.md"):
         if block.language == "yaml":
             yaml.safe_load(block.text)
+
+
+# -- scenarios.md
+
+
+def test_every_key_of_a_scenario_is_described() -> None:
+    named = ""
+    described: dict[str, list[str]] = {}
+    for kind, key, _ in table(SCENARIOS, "Actors"):
+        named = code(kind) if kind else named
+        described.setdefault(named, []).append(code(key))
+    known = {kind: [*required[1:], *optional] for kind, (required, optional) in reader._TYPES.items()}
+    assert described == known
+
+
+def test_every_step_of_a_scenario_is_described() -> None:
+    assert [code(row[0]) for row in table(SCENARIOS, "Steps")] == list(reader._STEPS)
 
 
 # -- cli.md

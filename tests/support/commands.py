@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.hosts import Host
 from tests.support.waiting import wait_for
 
 
@@ -33,13 +34,14 @@ class Ended:
 
 
 class Command:
-    """A ``nebuli`` command that runs."""
+    """A ``nebuli`` command that runs, on this machine or on a host of a test."""
 
-    def __init__(self, *arguments: str | Path, directory: Path) -> None:
+    def __init__(self, *arguments: str | Path, directory: Path, host: Host | None = None) -> None:
         self._stderr = directory / "stderr.txt"
+        command = [sys.executable, "-m", "nebuli", *map(str, arguments)]
         with self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nebuli", *map(str, arguments)],
+                host.command(*command) if host else command,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 # What workers remember is of this test, unless the test says where it is.
@@ -85,6 +87,6 @@ def watch_peak(processes: list[psutil.Process], timeout_s: float = 60.0) -> int:
     return max(peaks.values())
 
 
-def nebuli(*arguments: str | Path, directory: Path) -> Ended:
+def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:
     """Run a ``nebuli`` command from start to end."""
-    return Command(*arguments, directory=directory).end()
+    return Command(*arguments, directory=directory, host=host).end()
