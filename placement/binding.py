@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
@@ -34,7 +34,8 @@ class BoundPlan:
 
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
-    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one.
+    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
+    ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
     name: str
@@ -42,6 +43,7 @@ class BoundPlan:
     schemas: Mapping[str, Schema]
     pins: Mapping[str, str]
     readers: Mapping[str, str]
+    spark_masters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sink(self) -> str:
@@ -70,6 +72,9 @@ class _Binder:
             for physical in node.physical:
                 self._physical[physical.logical].append((node.address, physical))
             self._sinks.update((sink.name, (node.address, sink)) for sink in node.sinks)
+        self._spark_masters = {
+            node.address: node.spark_master for node in topology.nodes if node.spark_master is not None
+        }
         self._operators: dict[str, FragmentOperator] = {}
         self._schemas: dict[str, Schema] = {}
         self._pins: dict[str, str] = {}
@@ -83,7 +88,9 @@ class _Binder:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
-        return BoundPlan(self._query.name, self._operators, self._schemas, self._pins, readers)
+        return BoundPlan(
+            self._query.name, self._operators, self._schemas, self._pins, readers, self._spark_masters
+        )
 
     def _bind(self, operator: QueryOperator) -> None:
         match operator:
@@ -155,8 +162,8 @@ class _Binder:
             return
         faults: list[Fault] = []
         schema = output_schema(operator, known, faults)
-        for field, message in faults:
-            self._fault(operator, field, message)
+        for place, message in faults:
+            self._fault(operator, place, message)
         if not faults:
             self._schemas[operator.id] = schema
 

@@ -200,11 +200,25 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
     return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
 
 
+class SparkEngine(BaseModel):
+    """Spark at ``master`` computes the fragment: at once over inputs that end, else as they come, in append mode."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["spark"] = "spark"
+    master: str
+    bounded: bool
+
+
 class Fragment(BaseModel):
-    """A connected group of operators on one node, inputs before what reads them; the last is its root."""
+    """A connected group of operators on one node, inputs before what reads them; the last is its root.
+
+    ``engine`` is what computes it, None the worker's own.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     node: str
     operators: tuple[FragmentOperator, ...]
+    engine: SparkEngine | None = None

@@ -30,6 +30,7 @@ def inconsistencies(data: Any) -> Iterator[Found]:
     yield from _repeated(_texts(_attached(nodes, "sinks"), "name"), "sink")
     yield from _unknown_sources(logical, nodes)
     yield from _bad_links(nodes)
+    yield from _masters_of_no_spark(nodes)
 
 
 def _each(data: Any, key: str, path: Location = ()) -> Iterator[Item]:
@@ -94,6 +95,15 @@ def _bad_links(nodes: list[Item]) -> Iterator[Found]:
                 links[own][target] = place
         yield from _limits_of_no_link(path, node, links[own])
     yield from _cycles(links)
+
+
+def _masters_of_no_spark(nodes: list[Item]) -> Iterator[Found]:
+    for path, node in nodes:
+        if isinstance(node, dict) and node.get("master") is not None and node.get("engine") != "spark":
+            yield (
+                (*path, "master"),
+                "a master is Spark's, and this node has another engine; expected engine: spark",
+            )
 
 
 def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Location]) -> Iterator[Found]:

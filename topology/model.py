@@ -7,6 +7,7 @@ cycle.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -172,6 +173,20 @@ class Links(_Model):
     limits: dict[Address, LinkLimits] = {}
 
 
+EngineName = Literal["embedded", "spark"]
+LOCAL_MASTER = "local[*]"
+_MASTERS = re.compile(r"local(\[(\*|[1-9][0-9]*)(,[1-9][0-9]*)?\])?|(spark|sc)://\S+")
+
+
+def _check_master(master: str) -> str:
+    if not _MASTERS.fullmatch(master):
+        raise ValueError(
+            f"expected local[N], local[*], spark://host:port or, for Spark Connect, sc://host:port as master, "
+            f"got {master!r}"
+        )
+    return master
+
+
 class Node(_Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
@@ -183,9 +198,18 @@ class Node(_Model):
     """Where it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
     """How many operators it can hold; absent: unbounded."""
+    engine: EngineName = "embedded"
+    """What runs its fragments."""
+    master: Annotated[str, AfterValidator(_check_master)] | None = None
+    """Of the engine ``spark``: where Spark runs; absent: in processes of this node, with all its cores."""
     links: Links = Links()
     physical: tuple[PhysicalSource, ...] = ()
     sinks: tuple[Sink, ...] = ()
+
+    @property
+    def spark_master(self) -> str | None:
+        """Where Spark runs this node's fragments; None with the embedded engine."""
+        return (self.master or LOCAL_MASTER) if self.engine == "spark" else None
 
 
 class Topology(_Model):
@@ -200,6 +224,15 @@ class Topology(_Model):
         if found:
             raise TopologyError(Marks().mistake(path, message) for path, message in found)
         return self
+
+    def with_engine(self, engine: EngineName) -> Topology:
+        """The same, with this engine at every node."""
+        nodes = [
+            {**node.model_dump(exclude_unset=True, exclude={"master"}), "engine": engine}
+            | ({"master": node.master} if engine == "spark" and node.master else {})
+            for node in self.nodes
+        ]
+        return Topology.model_validate({**self.model_dump(exclude_unset=True), "nodes": nodes})
 
     def to_data(self) -> dict[str, Any]:
         """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""

@@ -13,11 +13,14 @@ from topology import TopologyError, load_topology
 
 if TYPE_CHECKING:
     from placement import Query
-    from topology import Topology
+    from topology import EngineName, Topology
 
 
-def load(topology: str, query: str) -> tuple[Topology, Query]:
-    """Read both files; if the topology is wrong, what is wrong with the query is said as well."""
+def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
+    """Read both files; if the topology is wrong, what is wrong with the query is said as well.
+
+    ``engine`` is every node's then, whatever the topology says.
+    """
     try:
         model = load_topology(topology)
     except TopologyError as error:
@@ -27,7 +30,7 @@ def load(topology: str, query: str) -> tuple[Topology, Query]:
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
-    return model, load_query(query)
+    return model if engine is None else model.with_engine(engine), load_query(query)
 
 
 def refuse_query(topology: str) -> None:

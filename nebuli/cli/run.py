@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import click
 
+from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.status import FragmentStatus
     from placement import Fragment
-    from topology import Topology
+    from topology import EngineName, Topology
 
 _TERMINATED = 128 + signal.SIGTERM
 _PROGRESS_S = 5.0
@@ -29,7 +30,8 @@ _PROGRESS_S = 5.0
 @click.argument("topology")
 @click.argument("query")
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
-def run(topology: str, query: str, seed: int) -> int:
+@engine_option
+def run(topology: str, query: str, seed: int, engine: EngineName | None) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -41,7 +43,7 @@ def run(topology: str, query: str, seed: int) -> int:
     import placement
     from nebuli.cli.files import load
 
-    model, plan = load(topology, query)
+    model, plan = load(topology, query, engine)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
     return _run_to_end(model, Path(topology).resolve().parent, deployed)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.provider import Provider
+    from spark_bridge.engine import SparkCircuit
 
 __all__ = ["FragmentRunner"]
 
@@ -53,7 +54,7 @@ class FragmentRunner:
             raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
-        self._circuit = Circuit(fragment.operators)
+        self._circuit = Circuit(fragment.operators) if fragment.engine is None else _on_spark(fragment)
         self._begin_thread = begin_thread
         self._channels = [
             each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
@@ -93,6 +94,8 @@ class FragmentRunner:
                         self._sources[operator.id] = provider.source(operator, self._wake.set)
                     case BoundSink() | NetworkSink():
                         self._sink = provider.sink(operator)
+            if not isinstance(self._circuit, Circuit):
+                self._sources[self._circuit.results] = self._circuit.start(self._wake.set)
         except BaseException:
             self._close_sources("its fragment did not start")
             raise
@@ -105,6 +108,8 @@ class FragmentRunner:
             self._end(FragmentState.STOPPED, Cause.REQUEST, "stopped before it was started")
         self._stopping = True
         self._wake.set()
+        if not isinstance(self._circuit, Circuit):
+            self._circuit.interrupt()
         if self._sink is not None:
             self._sink.interrupt()
 
@@ -159,8 +164,9 @@ class FragmentRunner:
                     self._sources.pop(id_).close("it has ended")
                     self._write(sink, self._circuit.end(id_))
                 case batch:
-                    self._counts.rows_in += batch.num_rows
-                    self._counts.bytes_in += batch.nbytes
+                    if id_ in self._circuit.sources:
+                        self._counts.rows_in += batch.num_rows
+                        self._counts.bytes_in += batch.nbytes
                     self._write(sink, self._circuit.push(id_, batch))
             had_something = True
         return had_something
@@ -181,6 +187,12 @@ class FragmentRunner:
         # The state last: who sees the end, sees its reason.
         self._cause, self._error = cause, error
         self._state = state
+
+
+def _on_spark(fragment: Fragment) -> SparkCircuit:
+    from spark_bridge.engine import SparkCircuit
+
+    return SparkCircuit(fragment)
 
 
 def _sentence(error: Exception) -> str:
