@@ -78,7 +78,7 @@ class SparkCircuit:
             host,
             secret,
             directory,
-            {each.channel: _spark_schema(self._plan.inputs[source]) for source, each in inputs.items()},
+            {each.channel: spark_schema(self._plan.inputs[source]) for source, each in inputs.items()},
             _RESULT,
             bounded=self._engine.bounded,
         )
@@ -105,7 +105,7 @@ class SparkCircuit:
             raise DataflowError("a row was taken back, and Spark takes rows that stay only", source)
         rows = zset.expand(batch)
         if rows.num_rows:
-            self._met.send(self._inputs[source].channel, rows.cast(_spark_schema(self._plan.inputs[source])))
+            self._met.send(self._inputs[source].channel, rows.cast(spark_schema(self._plan.inputs[source])))
 
     def end(self, source: str) -> Iterator[pa.RecordBatch]:
         """Learn that a source has ended; with the last one Spark is told so."""
@@ -147,7 +147,7 @@ class Results:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _spark_schema(columns: Schema) -> pa.Schema:
+def spark_schema(columns: Schema) -> pa.Schema:
     """Types that Spark has."""
     return arrow_schema(
         tuple(column.model_copy(update={"type": _WIDER.get(column.type, column.type)}) for column in columns)
