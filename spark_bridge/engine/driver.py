@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
 _STOP_S = 8.0
 """How long a session may take to stop; then its processes are ended."""
+_CHILDREN_S = 3.0
+"""How long what it has started may take to end."""
 _LOOK_S = 0.2
 _PARTITIONS = 8
 """Tasks that read a bounded input side by side, at most."""
+_TEMPORARY = tempfile.gettempdir()
 
 
 class Driver:
@@ -48,6 +52,7 @@ class Driver:
         """Do the job, to its end."""
         directory = Path(self.job.directory) / "spark"
         directory.mkdir()
+        tempfile.tempdir = str(directory)  # PySpark leaves files there when it is ended early
         self.spark = open_session(self.job.master, self.job.name, directory)
         if self.job.bounded:
             self.commands.get()
@@ -74,8 +79,8 @@ class Driver:
     def _stream(self, frame: DataFrame, directory: Path) -> None:
         """Compute as rows come, until there are no more; then end the result's stream."""
         # A server of Spark Connect has a disk of its own.
-        elsewhere = Path(tempfile.gettempdir(), f"nebuli-{uuid.uuid4().hex}")
-        checkpoint = elsewhere if self.job.master.startswith("sc://") else directory / "checkpoint"
+        remote = self.job.master.startswith("sc://")
+        checkpoint = Path(_TEMPORARY, f"nebuli-{uuid.uuid4().hex}") if remote else directory / "checkpoint"
         writer = frame.writeStream.format("netchannel").outputMode("append").options(**self._target())
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         self._until_drained(query)
@@ -127,8 +132,19 @@ def _end(driver: Driver) -> None:
     stopping = threading.Thread(target=driver.stop, daemon=True)
     stopping.start()
     stopping.join(_STOP_S)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(os.getpgrp(), signal.SIGTERM)
+    _wait_for_children()  # or Java would write where nothing is to be left
     shutil.rmtree(driver.job.directory, ignore_errors=True)
     os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _wait_for_children() -> None:
+    deadline = time.monotonic() + _CHILDREN_S
+    with suppress(ChildProcessError):  # there are none left
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.02)
 
 
 if __name__ == "__main__":
