@@ -35,7 +35,10 @@ def on_spark(compute, plan: plans.Plan, tables: dict[str, list[plans.Row]]) -> l
     root = NetworkSink(id="root", input=plan.operators[-1].id, channel="out", address="nowhere")
     compiled = compile_plan([*plan.operators, root])
     inputs = {
-        view(index): (columns, pa.table(zset.without_weight(plans.change([(row, 1) for row in tables[source]]))))
+        view(index): (
+            columns,
+            pa.table(zset.without_weight(plans.change([(row, 1) for row in tables[source]]))),
+        )
         for index, (source, columns) in enumerate(compiled.inputs.items())
     }
     result = compute(compiled.sql, inputs, compiled.output)
