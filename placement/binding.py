@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
+from placement.event_time import EventTimes
 from placement.plan import (
-    AggregateOperator,
     BoundSink,
     BoundSource,
+    Closing,
     FragmentOperator,
     SinkOperator,
     SourceOperator,
     UnionOperator,
+    WatermarkOrigin,
 )
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
@@ -35,6 +37,7 @@ class BoundPlan:
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
     nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
+    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of,
     ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
@@ -43,6 +46,8 @@ class BoundPlan:
     schemas: Mapping[str, Schema]
     pins: Mapping[str, str]
     readers: Mapping[str, str]
+    watermarks: Mapping[str, WatermarkOrigin]
+    closings: Mapping[str, Closing]
     spark_masters: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -79,6 +84,7 @@ class _Binder:
         self._schemas: dict[str, Schema] = {}
         self._pins: dict[str, str] = {}
         self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
+        self._times = EventTimes(self._operators, self._schemas)
 
     def plan(self) -> BoundPlan:
         root = next(operator.id for operator in self._query.operators if operator.type == "sink")
@@ -89,7 +95,14 @@ class _Binder:
             raise self._mistakes[ordered[0]](ordered)
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
         return BoundPlan(
-            self._query.name, self._operators, self._schemas, self._pins, readers, self._spark_masters
+            self._query.name,
+            self._operators,
+            self._schemas,
+            self._pins,
+            readers,
+            self._times.origins,
+            self._times.closings,
+            self._spark_masters,
         )
 
     def _bind(self, operator: QueryOperator) -> None:
@@ -132,10 +145,10 @@ class _Binder:
         self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
 
     def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
-        self._operators[identity] = BoundSource(
-            id=identity, logical=source.name, schema=source.columns, physical=physical
-        )
+        bound = BoundSource(id=identity, logical=source.name, schema=source.columns, physical=physical)
+        self._operators[identity] = bound
         self._schemas[identity] = source.columns
+        self._times.add(bound, [])
         self._pins[identity] = node
 
     def _bind_sink(self, operator: SinkOperator) -> None:
@@ -145,12 +158,13 @@ class _Binder:
             self._fault(operator, ("sink",), message, UnknownSink)
             return
         node, sink = self._sinks[operator.sink]
-        aggregates = [str(key) for key, each in self._ids.items() if isinstance(each, AggregateOperator)]
+        aggregates = self._times.retracting(operator.input)
         if sink.mode == "append" and aggregates:
             message = (
                 f"{sink.name!r} at {node} appends, and aggregate {', '.join(aggregates)} takes back rows"
             )
-            self._fault(operator, ("sink",), f"{message}; expected mode final or changes", RetractingPlan)
+            wanted = "expected mode final or changes, or an aggregate by the columns of a window"
+            self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
 
@@ -162,10 +176,11 @@ class _Binder:
             return
         faults: list[Fault] = []
         schema = output_schema(operator, known, faults)
-        for place, message in faults:
-            self._fault(operator, place, message)
         if not faults:
             self._schemas[operator.id] = schema
+            self._times.add(operator, faults)
+        for place, message in faults:
+            self._fault(operator, place, message)
 
     def _fault(
         self,

@@ -117,9 +117,16 @@ class _Cutter:
         yield self._fragment(self._plan.sink, self._nodes[self._plan.sink], groups[self._plan.sink])
 
     def _fragment(self, root: str, node: str, operators: Iterable[FragmentOperator]) -> Fragment:
-        inside = tuple(operators)
-        engine = self._engines.of(node, inside)
-        return Fragment(id=f"{self._plan.name}/{root}", node=node, operators=inside, engine=engine)
+        operators = tuple(operators)
+        inner = [operator.id for operator in operators if not isinstance(operator, NetworkSource)]
+        return Fragment(
+            id=f"{self._plan.name}/{root}",
+            node=node,
+            operators=operators,
+            engine=self._engines.of(node, operators),
+            watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
+            closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
+        )
 
     def _bridge(self, before: Channel, behind: Channel) -> Fragment:
         root = behind.id.removeprefix(f"{self._plan.name}/")

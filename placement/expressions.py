@@ -45,7 +45,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """An aggregate: ``function`` is count, sum, avg, min or max; ``argument`` is None for ``count(*)``.
+    """An aggregate: ``function`` is count, count distinct, sum, avg, min or max; no ``argument``: ``count(*)``.
 
     A count is an int64, an average a float64, a sum of floats a float64, a sum of integers an int64 (beyond
     its range is an error when it is given out); least and greatest have the argument's type.
@@ -91,10 +91,17 @@ def _aggregate(sql: str, schema: Schema) -> AggregateCall:
         )
     if function == "count" and (call.this is None or isinstance(call.this, exp.Star)):
         return AggregateCall(sql, function, None, DataType.INT64)
-    if isinstance(call.this, exp.Distinct) or call.args.get("expressions") or call.args.get("count"):
-        raise ExpressionError(f"{function} takes one argument, without DISTINCT")
-    argument = _expression(call.this.sql(dialect="duckdb"), Translator(schema).translate(call.this))
-    return AggregateCall(sql, function, argument, _aggregate_type(function, argument))
+    arguments = call.this.expressions if isinstance(call.this, exp.Distinct) else [call.this]
+    if len(arguments) != 1 or call.args.get("expressions") or call.args.get("count"):
+        raise ExpressionError(f"{function} takes one argument")
+    (tree,) = arguments
+    argument = _expression(tree.sql(dialect="duckdb"), Translator(schema).translate(tree))
+    type_ = _aggregate_type(function, argument)
+    if isinstance(call.this, exp.Distinct):
+        if function != "count":
+            raise ExpressionError(f"{function} takes one argument, without DISTINCT, which is for count")
+        function = "count distinct"
+    return AggregateCall(sql, function, argument, type_)
 
 
 def _aggregate_type(function: str, argument: Expression) -> DataType:

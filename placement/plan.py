@@ -8,17 +8,21 @@ edges. Both are plain JSON; an operator names its inputs by id.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from placement.durations import Duration, microseconds
 from placement.errors import InvalidQuery, MultipleSinks
 from placement.tree import Outline, shape_mistakes, sinks_of
 from topology import Marks, Mistake, PhysicalSource, Schema, Sink
+from topology.model import FilePath
 
 if TYPE_CHECKING:
     from topology.mistakes import Location
 
+StateBytes = Annotated[int, Field(strict=True, ge=1)]
+"""What an operator's state may hold; where a plan does not say it, the worker's bound counts."""
 OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
@@ -81,6 +85,7 @@ class JoinOperator(_Nary):
 
     type: Literal["join"] = "join"
     on: Annotated[tuple[str, ...], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
 
 
 class AggregateOperator(_Unary):
@@ -89,6 +94,50 @@ class AggregateOperator(_Unary):
     type: Literal["aggregate"] = "aggregate"
     by: tuple[str, ...] = ()
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
+    max_state_bytes: StateBytes | None = None
+
+
+class DistinctOperator(_Unary):
+    """Every row once, however often it came; null equals null."""
+
+    type: Literal["distinct"] = "distinct"
+    max_state_bytes: StateBytes | None = None
+
+
+MAX_WINDOWS_PER_ROW = 1000
+
+
+class WindowOperator(_Unary):
+    """Puts every row into the windows that its ``time`` falls into: adds ``window_start`` and ``window_end``.
+
+    Windows are ``size`` long and begin every ``slide`` (without it: one after the other) from 1970-01-01 00:00 UTC on.
+    Rows may come out of order by ``lateness``; what comes later goes to the file ``late``, if there is one, and is
+    counted. A source that has had nothing for ``idle_after`` is not waited for.
+    """
+
+    type: Literal["window"] = "window"
+    time: str
+    size: Duration
+    slide: Duration | None = None
+    lateness: Duration = "0 seconds"
+    late: FilePath | None = None
+    idle_after: Duration | None = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        size, slide = microseconds(self.size), microseconds(self.slide or self.size)
+        if not size or not slide:
+            raise ValueError("expected a size, and a slide, of more than nothing")
+        if slide > size:
+            raise ValueError(
+                f"rows between windows would be lost: slide {self.slide} is longer than size {self.size}"
+            )
+        if size > slide * MAX_WINDOWS_PER_ROW:
+            raise ValueError(
+                f"a row would be in {-(-size // slide):,} windows: expected a slide of at least a "
+                f"{MAX_WINDOWS_PER_ROW:,}th of size {self.size}, got {self.slide}"
+            )
+        return self
 
 
 class SinkOperator(_Unary):
@@ -135,6 +184,8 @@ QueryOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
     | SinkOperator,
     Field(discriminator="type"),
 ]
@@ -145,6 +196,8 @@ FragmentOperator = Annotated[
     | UnionOperator
     | JoinOperator
     | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
     | BoundSink
     | NetworkSource
     | NetworkSink,
@@ -200,6 +253,34 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
     return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
 
 
+class WatermarkOrigin(BaseModel):
+    """Where a watermark begins: at the greatest ``time`` that ``operator`` has given out, less ``lateness``.
+
+    It says that no earlier row follows. An origin that has had nothing for ``idle_after`` is not waited for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: OperatorId
+    time: str
+    lateness: Duration
+    idle_after: Duration | None
+
+
+class Closing(BaseModel):
+    """An operator that is done with a window when the watermark passes its end.
+
+    That is ``to_end_us`` microseconds behind what ``column`` says; windows begin every ``slide_us``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operator: OperatorId
+    column: str
+    to_end_us: int
+    slide_us: int
+
+
 class SparkEngine(BaseModel):
     """Spark at ``master`` computes the fragment: at once over inputs that end, else as they come, in append mode."""
 
@@ -213,7 +294,8 @@ class SparkEngine(BaseModel):
 class Fragment(BaseModel):
     """A connected group of operators on one node, inputs before what reads them; the last is its root.
 
-    ``engine`` is what computes it, None the worker's own.
+    ``engine`` is what computes it, None the worker's own. ``watermarks`` begin at some of its operators, and
+    ``closings`` are what they close.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -222,3 +304,5 @@ class Fragment(BaseModel):
     node: str
     operators: tuple[FragmentOperator, ...]
     engine: SparkEngine | None = None
+    watermarks: tuple[WatermarkOrigin, ...] = ()
+    closings: tuple[Closing, ...] = ()

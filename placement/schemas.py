@@ -9,11 +9,14 @@ from placement.errors import QueryError
 from placement.plan import (
     AggregateOperator,
     BoundSink,
+    DistinctOperator,
     FilterOperator,
     JoinOperator,
     ProjectOperator,
     UnionOperator,
+    WindowOperator,
 )
+from placement.typing_rules import MOMENTS
 from topology import Column, DataType, Schema
 from topology.consistency import listed
 
@@ -26,12 +29,23 @@ Fault = tuple["Location", str]
 """The field of an operator that is wrong, and why."""
 RESERVED = "_weight"
 """The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
+WINDOW_COLUMNS = ("window_start", "window_end")
+"""What a window adds to its input."""
 InnerOperator = (
-    FilterOperator | ProjectOperator | UnionOperator | JoinOperator | AggregateOperator | BoundSink
+    FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
+    | BoundSink
 )
 
 
-def output_schema(operator: InnerOperator, inputs: Sequence[Schema], faults: list[Fault]) -> Schema:
+def output_schema(  # noqa: PLR0911 - one per kind of operator
+    operator: InnerOperator, inputs: Sequence[Schema], faults: list[Fault]
+) -> Schema:
     """The columns that ``operator`` gives out, reading ``inputs``. Adds what is wrong with it to ``faults``.
 
     If there are faults, what is returned has no meaning.
@@ -48,7 +62,9 @@ def output_schema(operator: InnerOperator, inputs: Sequence[Schema], faults: lis
         case JoinOperator():
             _check_keys(operator, inputs, faults)
             return _unique(joined_schema(operator, inputs), ("inputs",), faults)
-        case BoundSink():
+        case WindowOperator():
+            return _windowed(operator, inputs[0], faults)
+        case DistinctOperator() | BoundSink():
             return inputs[0]
     assert_never(operator)
 
@@ -108,6 +124,14 @@ def _aggregated(operator: AggregateOperator, schema: Schema, faults: list[Fault]
         except QueryError as error:
             faults.append((("aggregates", name), f"column {name!r}: {error}"))
     return _unique((column for column in columns if column), ("by",), faults)
+
+
+def _windowed(operator: WindowOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    time = _column(schema, operator.time, ("time",), faults)
+    if time is not None and time.type not in MOMENTS:
+        faults.append((("time",), f"column {time.name!r} is {time.type}; expected {' or '.join(MOMENTS)}"))
+    added = (Column(name=name, type=DataType.TIMESTAMP) for name in WINDOW_COLUMNS)
+    return _unique((*schema, *added), ("input",), faults)
 
 
 def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Fault]) -> Schema:

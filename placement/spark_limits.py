@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placement.expressions import parse, parse_aggregate
-from placement.plan import AggregateOperator, FilterOperator, ProjectOperator
+from placement.plan import AggregateOperator, FilterOperator, ProjectOperator, WindowOperator
 from placement.typed_tree import Call
 from placement.typing_rules import UNSIGNED
 from topology.schema import DataType as T
@@ -27,8 +27,17 @@ def refusals(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[s
         for column in schema:
             if column.type is T.UINT64:
                 yield f"column {column.name} is uint64, for which Spark has no type; cast it to int64 before"
+    if isinstance(operator, WindowOperator):
+        yield from _of_window(operator, inputs[0])
     for expression in _expressions(operator, inputs):
         yield from dict.fromkeys(f"{reason}, in {expression.sql}" for reason in _of(expression.tree))
+
+
+def _of_window(window: WindowOperator, schema: Schema) -> Iterator[str]:
+    if window.late is not None:
+        yield "it has a file for late rows, and Spark does not give them out; leave late away"
+    if any(column.name == window.time and column.type is T.DATE for column in schema):
+        yield f"its time {window.time} is a date, and Spark's windows are over timestamps; cast it before"
 
 
 def _expressions(operator: FragmentOperator, inputs: Sequence[Schema]) -> Iterator[Expression]:

@@ -193,6 +193,7 @@ def status(id_: str, as_json: bool) -> int:
     return _ran(work())
 
 
+_NUMBERS = ("rows_in", "rows_out", "late_rows", "state_bytes", "watermark")
 _Pairs = list[tuple["DeployedFragment", "FragmentStatus | WorkerUnreachable"]]
 
 
@@ -211,12 +212,11 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
 
     where = {"fragment": each.fragment, "node": each.node, "id": each.id}
     if not isinstance(status, FragmentStatus):
-        return {**where, "state": "unreachable", "rows_in": None, "rows_out": None, "error": str(status)}
+        return {**where, "state": "unreachable", **dict.fromkeys(_NUMBERS), "error": str(status)}
     return {
         **where,
         "state": str(status.state),
-        "rows_in": status.rows_in,
-        "rows_out": status.rows_out,
+        **{name: getattr(status, name) for name in _NUMBERS},
         "error": status.error,
     }
 
@@ -231,12 +231,13 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
             each["state"],
             "" if each["rows_in"] is None else f"{each['rows_in']:,}",
             "" if each["rows_out"] is None else f"{each['rows_out']:,}",
+            f"{each['late_rows']:,}" if each["late_rows"] else "",
             each["error"],
         )
         for each in (_fragment(fragment, status) for fragment, status in pairs)
     ]
     head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
-    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'error'), rows)}"
+    return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'late', 'error'), rows)}"
 
 
 @click.command(name="list")

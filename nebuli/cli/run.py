@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 
@@ -31,7 +32,8 @@ _PROGRESS_S = 5.0
 @click.argument("query")
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 @engine_option
-def run(topology: str, query: str, seed: int, engine: EngineName | None) -> int:
+@max_state_bytes
+def run(topology: str, query: str, seed: int, engine: EngineName | None, max_state_bytes: int) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -46,10 +48,12 @@ def run(topology: str, query: str, seed: int, engine: EngineName | None) -> int:
     model, plan = load(topology, query, engine)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve().parent, deployed)
+    return _run_to_end(model, Path(topology).resolve().parent, deployed, max_state_bytes)
 
 
-def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> int:
+def _run_to_end(
+    topology: Topology, directory: Path, fragments: Sequence[Fragment], max_state_bytes: int
+) -> int:
     """Run the fragments; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployment import QueryFailed
@@ -57,7 +61,7 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(topology, directory, fragments))
+        asyncio.run(_run(topology, directory, fragments, max_state_bytes))
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
@@ -75,7 +79,9 @@ def _run_to_end(topology: Topology, directory: Path, fragments: Sequence[Fragmen
     return ExitCode.DONE
 
 
-async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment]) -> None:
+async def _run(
+    topology: Topology, directory: Path, fragments: Sequence[Fragment], max_state_bytes: int
+) -> None:
     from nebuli.worker.deployment import Deployment
     from nebuli.worker.local import LocalWorkers
 
@@ -83,7 +89,7 @@ async def _run(topology: Topology, directory: Path, fragments: Sequence[Fragment
     used = {fragment.node for fragment in fragments}
     nodes = [node for node in topology.nodes if node.address in used]
     progress = _Progress(fragments)
-    async with LocalWorkers(nodes, directory) as workers:
+    async with LocalWorkers(nodes, directory, max_state_bytes=max_state_bytes) as workers:
         progress.say(f"{_count(len(nodes), 'worker')} ready")
         deployment = Deployment(fragments, workers.clients)
         await workers.guard(_deploy(deployment, progress))

@@ -7,6 +7,8 @@ from functools import partial
 
 import click
 
+from nebuli.cli.bounds import max_state_bytes
+
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Check an address; port 0, which takes a free one, is none that a topology could name."""
@@ -28,8 +30,17 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @_option("--advertise", help="Where others reach --data, where that differs.")
 @_option("--grpc", required=True, help="Where to take queries.")
 @_option("--metrics", help="Where to serve /metrics for Prometheus.")
+@max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
-def worker(data: str, advertise: str | None, grpc: str, metrics: str | None, ends_with_stdin: bool) -> None:
+def worker(
+    *,
+    data: str,
+    advertise: str | None,
+    grpc: str,
+    metrics: str | None,
+    max_state_bytes: int,
+    ends_with_stdin: bool,
+) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
@@ -37,7 +48,12 @@ def worker(data: str, advertise: str | None, grpc: str, metrics: str | None, end
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
 
     settings = WorkerSettings(
-        data=data, grpc=grpc, advertise=advertise, metrics=metrics, ends_with_stdin=ends_with_stdin
+        data=data,
+        grpc=grpc,
+        advertise=advertise,
+        metrics=metrics,
+        max_state_bytes=max_state_bytes,
+        ends_with_stdin=ends_with_stdin,
     )
     try:
         run_worker(settings)

@@ -69,6 +69,9 @@ class Accumulator(Protocol):
     def result(self, columns: Sequence[Any]) -> Any:
         """The aggregate's value of each row of state."""
 
+    def expire(self, column: str, upto: int) -> None:
+        """Forget groups whose ``column`` of the key is at most ``upto``."""
+
     @property
     def state_bytes(self) -> int:
         """The memory that it holds beside its columns."""
@@ -79,6 +82,9 @@ class _Numbers:
 
     types: tuple[pa.DataType, ...]
     state_bytes = 0
+
+    def expire(self, column: str, upto: int) -> None:
+        """Nothing is held beside the columns."""
 
     def empty(self, rows: int) -> list[Any]:
         return [pa.array(np.zeros(rows), type_) for type_ in self.types]

@@ -19,9 +19,11 @@ from nebuli.dataflow.accumulators import (
     RealAverage,
     RealSum,
 )
+from nebuli.dataflow.distinct_count import CountDistinct
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.extremes import Extreme
+from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows
 from nebuli.dataflow.state import KeyedState, Run
 from nebuli.dataflow.types import arrow_schema, arrow_type
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nebuli.dataflow.window import Windows
     from topology.schema import Schema
 
     States = list[list[Any]]
@@ -44,11 +47,19 @@ class Aggregate:
 
     Null is a group of its own. Without ``by`` there is one row whatever comes in, given at the end at the
     latest, as in SQL.
+
+    With ``windows`` among the columns of ``by`` a group is given once, when its window is over, and then forgotten.
     """
 
     def __init__(
-        self, by: Sequence[str], aggregates: Mapping[str, str], schema: Schema, output: Schema
+        self,
+        by: Sequence[str],
+        aggregates: Mapping[str, str],
+        schema: Schema,
+        output: Schema,
+        windows: Windows | None = None,
     ) -> None:
+        self._windows = windows
         calls = [parse_aggregate(sql, schema) for sql in aggregates.values()]
         self._by = tuple(by)
         self._schema = weighted(arrow_schema(output))
@@ -60,8 +71,14 @@ class Aggregate:
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the changes of the groups that the batch has rows of."""
+        if self._windows is not None:
+            batch = self._windows.in_time(batch)
+            if not batch.num_rows:
+                return
         columns = [batch.column(name) for name in self._by]
         hashes = hashing.hash_rows(columns, batch.num_rows)
+        if self._windows is not None:
+            hashes = self._windows.hashes(batch, hashes)
         groups = group_rows(columns, hashes)
         keys = self._key_run(columns, hashes, groups.firsts)
         old = self._stored(keys)
@@ -69,13 +86,33 @@ class Aggregate:
             part.accumulator.change(Change(part.values(batch), weights_of(batch), groups, keys), state)
             for part, state in zip(self._parts, old, strict=True)
         ]
-        rows = np.arange(len(keys.hashes))
-        new = self._combined(np.concatenate([rows, rows]), [old, delta])
         self._state.insert(self._state_run(keys, delta))
-        yield from self._changes(keys, old, new)
+        if self._windows is None:
+            rows = np.arange(len(keys.hashes))
+            yield from self._changes(keys, old, self._combined(np.concatenate([rows, rows]), [old, delta]))
+
+    def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Give the groups whose window is over, in the order of windows, and forget them."""
+        upto = None if self._windows is None else self._windows.advance(watermark)
+        if self._windows is None or upto is None:
+            return
+        column = self._keys[self._by.index(self._windows.column)]
+        for part in self._parts:
+            part.accumulator.expire(column, upto)
+        expired = self._state.expire(column, upto)
+        if expired:
+            rows = pa.concat_batches([run.rows for run in expired])
+            hashes = np.concatenate([run.hashes for run in expired])
+            yield from self._last_rows(self._compacted(Run.sorted(rows, hashes), complete=True))
+
+    @property
+    def late_rows(self) -> int:
+        """The rows that came for a window that was over."""
+        return 0 if self._windows is None else self._windows.late_rows
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Without ``by``: the row of no rows, if none came."""
+        """Give the windows that are left; without ``by``: the row of no rows, if none came."""
+        yield from self.advance(GREATEST)
         if not self._by and not self._given:
             keys = self._key_run([], hashing.hash_rows([], 1), np.zeros(1, dtype=np.int64))
             yield from self._changes(keys, self._stored(keys), self._stored(keys))
@@ -114,6 +151,16 @@ class Aggregate:
         given = _rows([*keys.rows.columns, *after], np.flatnonzero(is_ & differs), 1)
         columns = [pa.concat_arrays(pair) for pair in zip(taken, given, strict=True)]
         batch = pa.record_batch(columns, schema=self._schema)
+        for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
+            yield batch.slice(start, MAX_BATCH_ROWS)
+
+    def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The rows of groups that will not change any more."""
+        states = self._split(run.rows)
+        columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
+        batch = pa.record_batch(
+            _rows(columns, np.flatnonzero(self._there(states, True)), 1), schema=self._schema
+        )
         for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
             yield batch.slice(start, MAX_BATCH_ROWS)
 
@@ -174,7 +221,9 @@ def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema) -> _Part:
     return _Part(_accumulator(call, keys), argument, call.sql)
 
 
-def _accumulator(call: AggregateCall, keys: Sequence[str]) -> Accumulator:
+def _accumulator(  # noqa: PLR0911 - one per function
+    call: AggregateCall, keys: Sequence[str]
+) -> Accumulator:
     if call.argument is None:
         return CountRows()
     type_ = arrow_type(call.argument.type)
@@ -182,6 +231,8 @@ def _accumulator(call: AggregateCall, keys: Sequence[str]) -> Accumulator:
     match call.function:
         case "count":
             return CountValues()
+        case "count distinct":
+            return CountDistinct(keys)
         case "sum":
             return RealSum() if real else IntegerSum()
         case "avg":

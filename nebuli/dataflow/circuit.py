@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow.aggregate import Aggregate
-from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.join import Join
-from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
+from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
+from nebuli.dataflow.running import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
+from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
-from placement.plan import (
-    AggregateOperator,
-    BoundSource,
-    FilterOperator,
-    JoinOperator,
-    NetworkSink,
-    NetworkSource,
-    ProjectOperator,
-)
-from placement.schemas import output_schema
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from placement.plan import WindowOperator
+from placement.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from placement.plan import FragmentOperator
-    from placement.schemas import Fault
+    from nebuli.dataflow.operators import Operator
+    from placement.plan import Closing, FragmentOperator, WatermarkOrigin
     from topology.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now."""
+    """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now.
+
+    ``late_rows`` are those of them that came when their window was over, and were dropped.
+    """
 
     rows_in: int
     rows_out: int
     state_bytes: int
+    late_rows: int
 
 
 @dataclass(slots=True)
 class _Node:
-    """An operator in place: who reads it, at which port, and how many of its inputs are open."""
+    """An operator in place: who reads it, at which port, and how many of its inputs are open.
+
+    ``inputs`` is how far event time has come at each port, ``progress`` what they make together. ``origin`` is there
+    if a watermark begins here, which then counts instead of that.
+    """
 
     id: str
     operator: Operator
     columns: Schema
     open_inputs: int
+    max_state_bytes: int
+    inputs: list[Progress]
+    progress: Progress = BEGINNING
+    origin: Origin | None = None
+    state_bytes: int = 0
     reader: _Node | None = None
     port: int = 0
     rows_in: int = 0
@@ -60,14 +66,50 @@ class Circuit:
 
     It is synchronous and for one thread at a time. Each push is worked off through all operators; an
     operator takes whichever input has data. ``DataflowError`` names the operator and what it cannot
-    compute; after it the circuit is of no use.
+    compute, ``StateTooLarge`` the one whose state holds more than its own ``max_state_bytes`` or else the
+    circuit's; after either the circuit is of no use.
+
+    ``watermarks`` are where event time comes from, beside what sources are told of it by ``advance``; ``closings``
+    are the operators that are done with windows as it passes. No clock is read: who holds the circuit says when a
+    source is idle.
     """
 
-    def __init__(self, operators: Sequence[FragmentOperator]) -> None:
+    def __init__(
+        self,
+        operators: Sequence[FragmentOperator],
+        *,
+        watermarks: Sequence[WatermarkOrigin] = (),
+        closings: Sequence[Closing] = (),
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> None:
+        self._max_state_bytes = max_state_bytes
+        self._closings = {closing.operator: closing for closing in closings}
         self._nodes: dict[str, _Node] = {}
         self._open: dict[str, _Node] = {}
         for operator in operators:
             self._add(operator)
+        for settings in watermarks:
+            self._column_of(settings.operator, settings.time)
+            self._nodes[settings.operator].origin = Origin(settings)
+        for closing in closings:
+            self._column_of(closing.operator, closing.column)
+        self._origins = self._origins_of_sources()
+        self._idle: set[str] = set()
+        self._windows = {
+            each.id: window
+            for each in operators
+            if isinstance(each, WindowOperator)
+            and each.late is not None
+            and isinstance(window := self._nodes[each.id].operator, Window)
+        }
+        self.idle_after_s: dict[str, float] = {
+            source: node.origin.idle_after_s
+            for source, node in self._origins.items()
+            if node.origin is not None and node.origin.idle_after_s is not None
+        }
+        """The sources that ``idle`` is to be told of, and after how long without anything from them."""
+        self.progress = BEGINNING
+        """How far event time has come at the root."""
         root = self._nodes[operators[-1].id]
         self.sources: dict[str, pa.Schema] = {id_: _zsets(node.columns) for id_, node in self._open.items()}
         """What ``push`` takes: Z-sets of this schema (the weight last), by the id of their source."""
@@ -81,20 +123,59 @@ class Circuit:
         if batch.schema.names != expected.names or batch.schema.types != expected.types:
             raise DataflowError(f"a batch has the columns {batch.schema}; expected {expected}", source)
         node.rows_in += batch.num_rows
-        return self._flow(node, iter((batch,)))
+        self._idle.discard(source)
+        results = self._flow(node, iter((batch,)))
+        begins = self._origins.get(source)
+        if begins is not None and begins.origin is not None:
+            results += self._reached(begins, begins.origin.progress)
+        return results
+
+    def advance(self, source: str, progress: Progress) -> list[pa.RecordBatch]:
+        """Learn how far event time has come in ``source``; returns the changes at the root that this makes."""
+        return self._reached(self._open_source(source), progress)
+
+    def idle(self, source: str) -> list[pa.RecordBatch]:
+        """Learn that ``source`` has had nothing for its ``idle_after_s``, and is not to be waited for until it has."""
+        self._open_source(source)
+        self._idle.add(source)
+        begins = self._origins[source]
+        waited_for = (
+            other for other, node in self._origins.items() if node is begins and other in self._open
+        )
+        if begins.origin is None or not self._idle.issuperset(waited_for):
+            return []
+        return self._reached(begins, replace(begins.origin.progress, idle=True))
 
     def end(self, source: str) -> list[pa.RecordBatch]:
         """Learn that ``source`` has ended; returns the changes at the root that this makes."""
-        node: _Node | None = self._open_source(source)
+        node = self._open_source(source)
         del self._open[source]
         results: list[pa.RecordBatch] = []
-        while node is not None:
+        while True:
             node.open_inputs -= 1
             if node.open_inputs > 0:
-                break
+                return results
             results += self._flow(node, node.operator.finish())
+            results += self._reached(node, END)
+            if node.reader is None:
+                return results
             node = node.reader
-        return results
+
+    @property
+    def watermark(self) -> int | None:
+        """How far event time has come at the root, in microseconds; None: not known, or all sources have ended."""
+        watermark = self.progress.watermark
+        return None if watermark in (BEGINNING.watermark, END.watermark) else watermark
+
+    def take_late(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """What windows with a place for late rows have dropped since the last time, by operator."""
+        for id_, window in self._windows.items():
+            yield from ((id_, batch) for batch in window.take_late())
+
+    @property
+    def late_schemas(self) -> dict[str, pa.Schema]:
+        """The operators that ``take_late`` gives rows of, and the schema of these Z-sets."""
+        return {id_: _zsets(self._nodes[id_].columns) for id_ in self._windows}
 
     @property
     def ended(self) -> bool:
@@ -104,7 +185,9 @@ class Circuit:
     def statistics(self) -> dict[str, OperatorStatistics]:
         """What went through each operator so far, by its id."""
         return {
-            node.id: OperatorStatistics(node.rows_in, node.rows_out, node.operator.state_bytes)
+            node.id: OperatorStatistics(
+                node.rows_in, node.rows_out, node.state_bytes, node.operator.late_rows
+            )
             for node in self._nodes.values()
         }
 
@@ -126,10 +209,13 @@ class Circuit:
             batch = _next(node, outputs)
             if batch is None:
                 stack.pop()
+                _measure(node)
                 continue
             if not batch.num_rows:
                 continue
             node.rows_out += batch.num_rows
+            if node.origin is not None:
+                node.origin.observe(batch)
             if node.reader is None:
                 results.append(batch)
             else:
@@ -137,11 +223,55 @@ class Circuit:
                 stack.append((node.reader, node.reader.operator.push(node.port, batch)))
         return results
 
+    def _reached(self, node: _Node, progress: Progress) -> list[pa.RecordBatch]:
+        """The output of ``node`` has come to ``progress``: tell who reads it, and so on."""
+        results: list[pa.RecordBatch] = []
+        while node.reader is not None:
+            reader = node.reader
+            if progress.ended:  # what it had come to still counts beside others that are idle
+                progress = replace(reader.inputs[node.port], ended=True)
+            reader.inputs[node.port] = progress
+            progress = combined(reader.progress, reader.inputs)
+            if progress == reader.progress:
+                return results
+            moved = progress.watermark > reader.progress.watermark
+            reader.progress = progress
+            if moved:
+                results += self._flow(reader, reader.operator.advance(progress.watermark))
+            node = reader
+        self.progress = progress
+        return results
+
+    def _column_of(self, operator: str, name: str) -> None:
+        """Check that there is such a column in an operator's output, whose values are instants."""
+        if operator not in self._nodes:
+            raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")
+        found = [column.type for column in self._nodes[operator].columns if column.name == name]
+        if not found or found[0] not in MOMENTS:
+            raise DataflowError(
+                f"event time is said to be in {name!r}, which is no timestamp or date", operator
+            )
+
+    def _origins_of_sources(self) -> dict[str, _Node]:
+        """Of the sources above which a watermark begins, where that is."""
+        found = {}
+        for source, leaf in self._open.items():
+            node: _Node | None = leaf
+            while node is not None and node.origin is None:
+                node = node.reader
+            if node is not None:
+                found[source] = node
+        return found
+
     def _add(self, operator: FragmentOperator) -> None:
         children = [self._nodes[child] for child in operator.children]
-        columns = _columns(operator, [child.columns for child in children])
-        running = _operator(operator, [child.columns for child in children], columns)
-        node = _Node(operator.id, running, columns, open_inputs=max(1, len(children)))
+        columns = output_columns(operator, [child.columns for child in children])
+        closing = self._closings.get(operator.id)
+        windows = None if closing is None else Windows(closing)
+        placed = running(operator, [child.columns for child in children], columns, windows)
+        bound = own_bound(operator) or self._max_state_bytes
+        inputs = max(1, len(children))
+        node = _Node(operator.id, placed, columns, inputs, bound, [BEGINNING] * inputs)
         for port, child in enumerate(children):
             child.reader, child.port = node, port
         if not children:
@@ -156,31 +286,11 @@ def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | No
         raise error.at(node.id) from None
 
 
+def _measure(node: _Node) -> None:
+    node.state_bytes = node.operator.state_bytes
+    if node.state_bytes > node.max_state_bytes:
+        raise StateTooLarge(node.id, node.state_bytes, node.max_state_bytes)
+
+
 def _zsets(columns: Schema) -> pa.Schema:
     return weighted(arrow_schema(columns))
-
-
-def _columns(operator: FragmentOperator, inputs: Sequence[Schema]) -> Schema:
-    match operator:
-        case BoundSource() | NetworkSource():
-            return operator.columns
-        case NetworkSink():
-            return inputs[0]
-    faults: list[Fault] = []
-    columns = output_schema(operator, inputs, faults)
-    if faults:
-        raise DataflowError("; ".join(message for _, message in faults), operator.id)
-    return columns
-
-
-def _operator(operator: FragmentOperator, inputs: Sequence[Schema], output: Schema) -> Operator:
-    match operator:
-        case FilterOperator():
-            return Filter(operator.predicate, inputs[0])
-        case ProjectOperator():
-            return Project(operator.columns, inputs[0], output)
-        case JoinOperator():
-            return Join(operator.on, inputs, output)
-        case AggregateOperator():
-            return Aggregate(operator.by, operator.aggregates, inputs[0], output)
-    return PassThrough()

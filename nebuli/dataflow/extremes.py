@@ -50,6 +50,10 @@ class Extreme:
         """The memory of all values."""
         return self._values.nbytes
 
+    def expire(self, column: str, upto: int) -> None:
+        """Forget the values of groups that are over."""
+        self._values.expire(column, upto)
+
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The extremes after the batch."""
         delta = self._values_of(change.groups.ids, change.values, change.valid_weights)

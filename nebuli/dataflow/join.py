@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
@@ -15,16 +16,21 @@ from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nebuli.dataflow.window import Windows
     from topology.schema import Schema
 
 
 class Join:
     """Joins two or more inputs on columns of the same names; a null key matches nothing.
 
-    Every input is kept, so that order of arrival does not matter.
+    Every input is kept, so that order of arrival does not matter; with ``windows`` among the keys, until they are
+    over.
     """
 
-    def __init__(self, on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> None:
+    def __init__(
+        self, on: Sequence[str], inputs: Sequence[Schema], output: Schema, windows: Windows | None = None
+    ) -> None:
+        self._windows = windows
         self._on = tuple(on)
         self._schema = weighted(arrow_schema(output))
         self._names = _renamed(on, inputs, output)
@@ -32,19 +38,39 @@ class Join:
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows that the change makes or takes back, in batches of bounded size."""
-        delta = Run.of(_with_keys(batch.rename_columns(self._names[port]), self._on), self._on)
+        delta = self._delta(_with_keys(batch.rename_columns(self._names[port]), self._on))
         others = [state for index, state in enumerate(self._states) if index != port]
         yield from _portions(self._joined(delta, others), self._schema.names)
         self._states[port].insert(delta)
+
+    def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Forget windows that are over."""
+        upto = None if self._windows is None else self._windows.advance(watermark)
+        if self._windows is not None and upto is not None:
+            for state in self._states:
+                state.expire(self._windows.column, upto)
+        return iter(())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Nothing is owed."""
         return iter(())
 
     @property
+    def late_rows(self) -> int:
+        """The rows that came for a window that was over."""
+        return 0 if self._windows is None else self._windows.late_rows
+
+    @property
     def state_bytes(self) -> int:
         """The memory that the inputs take."""
         return sum(state.nbytes for state in self._states)
+
+    def _delta(self, rows: pa.RecordBatch) -> Run:
+        if self._windows is None:
+            return Run.of(rows, self._on)
+        rows = self._windows.in_time(rows)
+        hashes = hashing.hash_rows([rows.column(key) for key in self._on], rows.num_rows)
+        return Run.sorted(rows, self._windows.hashes(rows, hashes))
 
     def _joined(self, rows: Run, others: Sequence[KeyedState]) -> Iterator[pa.RecordBatch]:
         if not others:

@@ -27,6 +27,9 @@ class Operator(Protocol):
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a change of input ``port``."""
 
+    def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """The inputs' watermark is here, later than before: give what is complete now, and forget what is over."""
+
     def finish(self) -> Iterator[pa.RecordBatch]:
         """All inputs have ended: give what is still owed."""
 
@@ -34,15 +37,27 @@ class Operator(Protocol):
     def state_bytes(self) -> int:
         """The memory that its state holds."""
 
+    @property
+    def late_rows(self) -> int:
+        """The rows that came when their window was over, and were dropped."""
 
-class _Stateless:
+
+class Stateless:
+    """An operator that keeps nothing, so that neither a watermark nor the end matters to it."""
+
     state_bytes = 0
+    late_rows = 0
+
+    def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Nothing is complete, and nothing over."""
+        return iter(())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
+        """Nothing is owed."""
         return iter(())
 
 
-class PassThrough(_Stateless):
+class PassThrough(Stateless):
     """Sources, sinks, and unions of equal schemas: what comes in goes out."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -50,7 +65,7 @@ class PassThrough(_Stateless):
         yield batch
 
 
-class Filter(_Stateless):
+class Filter(Stateless):
     """Keeps the rows for which the predicate is true, not false or null."""
 
     def __init__(self, predicate: str, schema: Schema) -> None:
@@ -61,7 +76,7 @@ class Filter(_Stateless):
         yield batch.filter(self._predicate(batch))
 
 
-class Project(_Stateless):
+class Project(Stateless):
     """Computes columns; weights stay."""
 
     def __init__(self, columns: Mapping[str, str], schema: Schema, output: Schema) -> None:

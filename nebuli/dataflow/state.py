@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows, group_rows
 from nebuli.dataflow.zset import WEIGHT, weights_of
 
@@ -52,7 +53,7 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
-        return int(self.rows.nbytes + self.hashes.nbytes)
+        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,20 @@ class KeyedState:
             found.matches.extend(self._verified(probe, run, *each) for each in pairs)
         return found
 
+    def expire(self, column: str, upto: int) -> list[Run]:
+        """Take out the rows whose ``column``, an instant, is at most ``upto`` (in microseconds); oldest first.
+
+        Cheap where runs are sorted by it, in any direction.
+        """
+        expired = []
+        for index, run in enumerate(self._runs):
+            over = instants_of(run.rows.column(column)) <= upto
+            if over.any():
+                gone, self._runs[index] = _split(run, over)
+                expired.append(gone)
+        self._runs = [run for run in self._runs if len(run.hashes)]
+        return expired
+
     @property
     def nbytes(self) -> int:
         """The memory that it holds."""
@@ -164,6 +179,26 @@ def _consolidated(run: Run, *order: NDArray[np.uint64]) -> Run:
     weights = pa.array(sums[present])
     rows = run.rows.take(pa.array(kept))
     return Run(rows.set_column(len(columns), WEIGHT, weights), run.hashes[kept])
+
+
+def _split(run: Run, which: NDArray[np.bool_]) -> tuple[Run, Run]:
+    """The rows ``which``, and the others, both in order."""
+    count, rows = int(which.sum()), len(which)
+    if which[:count].all():
+        return _part(run, 0, count), _part(run, count, rows)
+    if which[rows - count :].all():
+        return _part(run, rows - count, rows), _part(run, 0, rows - count)
+    parts = (np.flatnonzero(each) for each in (which, ~which))
+    gone, kept = (Run(run.rows.take(pa.array(part)), run.hashes[part]) for part in parts)
+    return gone, kept
+
+
+def _part(run: Run, start: int, stop: int) -> Run:
+    """A part of a run, which shares the run's memory only as long as that is not much more than its own."""
+    rows = run.rows.slice(start, stop - start)
+    if rows.get_total_buffer_size() > 2 * rows.nbytes:
+        rows = rows.take(pa.array(np.arange(rows.num_rows)))
+    return Run(rows, run.hashes[start:stop].copy())
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:

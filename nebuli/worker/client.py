@@ -115,4 +115,7 @@ def _status(message: wire.FragmentStatus) -> FragmentStatus:
         rows_out=message.rows_out,
         bytes_in=message.bytes_in,
         bytes_out=message.bytes_out,
+        late_rows=message.late_rows,
+        state_bytes=message.state_bytes,
+        watermark=message.watermark if message.HasField("watermark") else None,
     )

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from nebuli.dataflow import Progress
+
 __all__ = ["Signal", "Sink", "Source"]
 
 
@@ -29,8 +31,8 @@ class Source(Protocol):
     def open(self) -> None:
         """Open what is read; ``InputError`` where that is not there or not as the topology says."""
 
-    def poll(self) -> pa.RecordBatch | Signal:
-        """The next batch, or why there is none."""
+    def poll(self) -> pa.RecordBatch | Progress | Signal:
+        """The next batch, or how far event time has come behind the last one, or why there is neither."""
 
     def close(self, reason: str) -> None:
         """Let go of everything, at the end or, for that reason, before it."""
@@ -44,6 +46,9 @@ class Sink(Protocol):
 
     def write(self, change: pa.RecordBatch) -> int:
         """Take one change; how many rows went out."""
+
+    def advance(self, progress: Progress) -> None:
+        """Behind what was written, event time has come so far."""
 
     def finish(self) -> int:
         """The clean end: all is published, or known to be received. How many rows went out only now."""

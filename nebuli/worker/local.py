@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
 
 if TYPE_CHECKING:
@@ -68,11 +69,18 @@ class LocalWorkers:
     """Starts a worker for each node; leaving the context ends them all, within four seconds.
 
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
-    process's, with the node before it; their standard output is this process's.
+    process's, with the node before it; their standard output is this process's. ``max_state_bytes`` is theirs.
     """
 
-    def __init__(self, nodes: Iterable[Node], directory: Path) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        directory: Path,
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> None:
         self._nodes = tuple(nodes)
+        self._max_state_bytes = max_state_bytes
         self._directory = directory
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
@@ -127,6 +135,7 @@ class LocalWorkers:
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
             *_command(node),
+            *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,

@@ -28,6 +28,7 @@ _COUNTERS = {
     "rows_out": "Rows that its sink has sent or written.",
     "bytes_in": "Bytes, in memory, of what came into the fragment.",
     "bytes_out": "Bytes, in memory, of what was computed from them.",
+    "late_rows": "Rows that came when their window was over, and were dropped.",
 }
 _LABELS = ("fragment", "id")
 
@@ -46,6 +47,20 @@ class FragmentCollector:
             for status in statuses:
                 family.add_metric((status.fragment, status.id), getattr(status, name))
             yield family
+        held = GaugeMetricFamily(
+            "nebuli_fragment_state_bytes", "Bytes, in memory, that its operators keep.", labels=_LABELS
+        )
+        watermarks = GaugeMetricFamily(
+            "nebuli_fragment_watermark_seconds",
+            "How far event time has come in it, in seconds since 1970 UTC.",
+            labels=_LABELS,
+        )
+        for status in statuses:
+            held.add_metric((status.fragment, status.id), status.state_bytes)
+            if status.watermark is not None:
+                watermarks.add_metric((status.fragment, status.id), status.watermark / 1e6)
+        yield held
+        yield watermarks
         states = GaugeMetricFamily(
             "nebuli_fragment_state", "1 for the state that the fragment is in.", labels=(*_LABELS, "state")
         )

@@ -12,13 +12,14 @@ from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import netchannel
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, UpstreamFailed
+from nebuli.worker.progress_notes import as_note, of_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nebuli.dataflow import Progress
     from placement.plan import NetworkSink, NetworkSource
+
+    _Item: TypeAlias = pa.RecordBatch | Progress | Signal | FragmentError
 
 __all__ = ["ChannelSink", "ChannelSource"]
 
@@ -47,7 +51,7 @@ class ChannelSource:
         self._schema = zset.weighted(arrow_schema(operator.columns))
         self._wake = wake
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[pa.RecordBatch | Signal | FragmentError] = deque()
+        self._queue: deque[_Item] = deque()
         self._room = asyncio.Event()
         self._channel = receiver.register_channel(operator.channel, schema=self._schema)
         self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
@@ -55,8 +59,8 @@ class ChannelSource:
     def open(self) -> None:
         """The channel is registered already; its producer may come when it likes."""
 
-    def poll(self) -> pa.RecordBatch | Signal:
-        """The next batch that has arrived; ``UpstreamFailed`` once the producer said so."""
+    def poll(self) -> pa.RecordBatch | Progress | Signal:
+        """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
         if not self._queue:
             return Signal.LATER
         item = self._queue.popleft()
@@ -76,16 +80,22 @@ class ChannelSource:
 
     async def _receive(self) -> None:
         try:
-            async for batch in self._channel:
-                await self._put(batch)
+            while True:
+                message = await self._channel.recv_message()
+                if message.batch.num_rows:
+                    await self._put(message.batch)
+                if message.note:
+                    await self._put(of_note(message.note))
+        except netchannel.EndOfChannel:
+            await self._put(Signal.END)
+        except FragmentError as error:
+            await self._put(error)
         except netchannel.NetChannelError as error:
             await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
         except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
             await self._put(FragmentError(f"its input {self._id}: {type(error).__name__}: {error}"))
-        else:
-            await self._put(Signal.END)
 
-    async def _put(self, item: pa.RecordBatch | Signal | FragmentError) -> None:
+    async def _put(self, item: _Item) -> None:
         self._queue.append(item)
         self._wake()
         while len(self._queue) >= _QUEUED_BATCHES:
@@ -102,12 +112,14 @@ class ChannelSink:
         self._sender = sender
         self._loop = asyncio.get_running_loop()
         self._channel: netchannel.SenderChannel | None = None
+        self._nothing: pa.RecordBatch | None = None
         self._lock = Lock()
         self._waiting: Future[Any] | None = None
         self._interrupted = False
 
     def open(self, schema: pa.Schema) -> None:
         """Register the channel; whether anybody listens there, is not waited for."""
+        self._nothing = zset.empty(schema)
         self._wait(self._register(schema))
 
     def write(self, change: pa.RecordBatch) -> int:
@@ -115,6 +127,11 @@ class ChannelSink:
         assert self._channel is not None
         self._wait(self._channel.send(change))
         return int(change.num_rows)
+
+    def advance(self, progress: Progress) -> None:
+        """Send it as the note of a message without rows: numbered, buffered and resumed like any other."""
+        assert self._channel is not None
+        self._wait(self._channel.send(self._nothing, as_note(progress)))
 
     def finish(self) -> int:
         """End the stream, and wait until the other side has all of it."""

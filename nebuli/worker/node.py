@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.logs import Logs
 from nebuli.worker.runner import FragmentRunner
 from nebuli.worker.status import FragmentState
@@ -36,10 +37,14 @@ class BusyFragment(Exception):
 
 
 class Node:
-    """What a worker has been given to run. To be used on the worker's loop."""
+    """What a worker has been given to run. To be used on the worker's loop.
 
-    def __init__(self, provider: Provider) -> None:
+    ``max_state_bytes`` is what the state of an operator may hold whose plan says nothing else.
+    """
+
+    def __init__(self, provider: Provider, *, max_state_bytes: int = DEFAULT_MAX_STATE_BYTES) -> None:
         self._provider = provider
+        self._max_state_bytes = max_state_bytes
         self._runners: dict[str, FragmentRunner] = {}
         self._numbers = itertools.count(1)
         self.logs = Logs(self._owner)
@@ -47,7 +52,9 @@ class Node:
     def register(self, fragment: Fragment) -> str:
         """Take a fragment, and give it an id that is its own as long as this worker lives."""
         id_ = str(next(self._numbers))
-        self._runners[id_] = FragmentRunner(id_, fragment, lambda: self.logs.of_thread(id_))
+        self._runners[id_] = FragmentRunner(
+            id_, fragment, lambda: self.logs.of_thread(id_), max_state_bytes=self._max_state_bytes
+        )
         return id_
 
     def start(self, id_: str) -> None:

@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2_grpc as health
 from grpc_reflection.v1alpha import reflection
 
 import netchannel
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.node import Node
 from nebuli.worker.provider import Provider
@@ -45,13 +46,15 @@ class AddressUnusable(Exception):
 class WorkerSettings:
     """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
 
-    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given.
+    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``max_state_bytes`` is what the state of
+    an operator may hold whose plan says nothing else.
     """
 
     data: str
     grpc: str
     advertise: str | None = None
     metrics: str | None = None
+    max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
 
 
@@ -75,7 +78,7 @@ async def _serve(settings: WorkerSettings) -> bool:
         except OSError as error:
             raise _unusable("data", settings.data, error) from error
         sender = await stack.enter_async_context(netchannel.SenderServer())
-        node = Node(Provider(receiver, sender))
+        node = Node(Provider(receiver, sender), max_state_bytes=settings.max_state_bytes)
         stack.enter_context(_logged_by(node.logs))
         service = await _grpc_server(node, settings.grpc)
         stack.push_async_callback(service.server.stop, None)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.dataflow import Circuit
+from nebuli.dataflow import Circuit, Progress
 from nebuli.dataflow.errors import DataflowError
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputError, UpstreamFailed
+from nebuli.worker.idleness import Idleness
+from nebuli.worker.late_rows import LateRows
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
 
@@ -41,6 +44,9 @@ class _Counts:
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    late_rows: int = 0
+    state_bytes: int = 0
+    watermark: int | None = None
 
 
 class FragmentRunner:
@@ -49,12 +55,17 @@ class FragmentRunner:
     Everything but the thread's own work is called on the worker's loop.
     """
 
-    def __init__(self, id_: str, fragment: Fragment, begin_thread: Callable[[], None]) -> None:
+    def __init__(
+        self, id_: str, fragment: Fragment, begin_thread: Callable[[], None], *, max_state_bytes: int
+    ) -> None:
         if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
             raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
-        self._circuit = Circuit(fragment.operators) if fragment.engine is None else _on_spark(fragment)
+        self._circuit = _circuit(fragment, max_state_bytes)
+        self._idleness = Idleness(self._circuit.idle_after_s)
+        self._late = LateRows(fragment, self._circuit)
+        self._told = self._circuit.progress
         self._begin_thread = begin_thread
         self._channels = [
             each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
@@ -83,6 +94,9 @@ class FragmentRunner:
             rows_out=counts.rows_out,
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
+            late_rows=counts.late_rows,
+            state_bytes=counts.state_bytes,
+            watermark=counts.watermark,
         )
 
     def start(self, provider: Provider) -> None:
@@ -135,6 +149,7 @@ class FragmentRunner:
             if not isinstance(error, FragmentError | DataflowError | pa.ArrowException):
                 _log.exception("fragment %s failed", self.fragment.id)
             self._end(state, cause, _sentence(error))
+            self._late.abort(self._error)
             sink.abort(f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}")
         else:
             self._end(FragmentState.FINISHED, Cause.NONE, "")
@@ -144,11 +159,13 @@ class FragmentRunner:
     def _work(self, sink: Sink) -> None:
         for source in self._sources.values():
             source.open()
+        self._late.open()
         sink.open(self._circuit.schema)
         while not self._circuit.ended:
             self._wake.clear()  # before the sources are asked: what arrives meanwhile is not slept over
             if not self._turn(sink):
-                self._wake.wait()
+                self._wake.wait(self._idleness.wait_s(time.monotonic()))
+        self._late.finish()
         self._counts.rows_out += sink.finish()
 
     def _turn(self, sink: Sink) -> bool:
@@ -159,15 +176,21 @@ class FragmentRunner:
                 raise FragmentStopped("stopped")
             match source.poll():
                 case Signal.LATER:
+                    if self._idleness.is_idle_now(id_, time.monotonic()):
+                        _log.info("fragment %s does not wait for %s, which is idle", self.fragment.id, id_)
+                        self._write(sink, self._circuit.idle(id_))
                     continue
                 case Signal.END:
                     self._sources.pop(id_).close("it has ended")
                     self._write(sink, self._circuit.end(id_))
+                case Progress() as progress:
+                    self._write(sink, self._circuit.advance(id_, progress))
                 case batch:
                     if id_ in self._circuit.sources:
                         self._counts.rows_in += batch.num_rows
                         self._counts.bytes_in += batch.nbytes
                     self._write(sink, self._circuit.push(id_, batch))
+            self._idleness.active(id_)
             had_something = True
         return had_something
 
@@ -175,6 +198,17 @@ class FragmentRunner:
         for change in changes:
             self._counts.rows_out += sink.write(change)
             self._counts.bytes_out += change.nbytes
+        self._late.write()
+        if self._circuit.progress != self._told and not self._circuit.ended:
+            self._told = self._circuit.progress
+            sink.advance(self._told)
+        self._count()
+
+    def _count(self) -> None:
+        statistics = self._circuit.statistics().values()
+        self._counts.late_rows = sum(each.late_rows for each in statistics)
+        self._counts.state_bytes = sum(each.state_bytes for each in statistics)
+        self._counts.watermark = self._circuit.watermark
 
     def _close_sources(self, reason: str) -> None:
         while self._sources:
@@ -189,10 +223,17 @@ class FragmentRunner:
         self._state = state
 
 
-def _on_spark(fragment: Fragment) -> SparkCircuit:
-    from spark_bridge.engine import SparkCircuit
+def _circuit(fragment: Fragment, max_state_bytes: int) -> Circuit | SparkCircuit:
+    if fragment.engine is not None:
+        from spark_bridge.engine import SparkCircuit
 
-    return SparkCircuit(fragment)
+        return SparkCircuit(fragment)
+    return Circuit(
+        fragment.operators,
+        watermarks=fragment.watermarks,
+        closings=fragment.closings,
+        max_state_bytes=max_state_bytes,
+    )
 
 
 def _sentence(error: Exception) -> str:

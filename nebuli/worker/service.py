@@ -99,4 +99,7 @@ def _message(status: FragmentStatus) -> wire.FragmentStatus:
         rows_out=status.rows_out,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
+        late_rows=status.late_rows,
+        state_bytes=status.state_bytes,
+        watermark=status.watermark,
     )

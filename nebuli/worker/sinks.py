@@ -11,6 +11,7 @@ from nebuli.worker.errors import OutputError
 from nebuli.worker.result import Result
 
 if TYPE_CHECKING:
+    from nebuli.dataflow import Progress
     from nebuli.worker.outputs import Output
 
 __all__ = ["AppendSink", "ChangesSink", "FinalSink"]
@@ -31,6 +32,9 @@ class FinalSink:
         """Add a change to the result."""
         self._result.add(change)
         return 0
+
+    def advance(self, progress: Progress) -> None:
+        """The result is written at the end, whatever the time."""
 
     def finish(self) -> int:
         """Write all rows, then publish them."""
@@ -66,6 +70,9 @@ class ChangesSink:
         """Write the rows and their weights."""
         self._output.write(change)
         return int(change.num_rows)
+
+    def advance(self, progress: Progress) -> None:
+        """Rows say themselves when they were."""
 
     def finish(self) -> int:
         """Make what is written durable."""

@@ -38,7 +38,9 @@ class Cause(StrEnum):
 class FragmentStatus:
     """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
 
-    Bytes are those of the Z-sets in and out, in memory.
+    Bytes are those of the Z-sets in and out, in memory. ``late_rows`` came when their window was over, and were
+    dropped; ``state_bytes`` is what its operators keep now; ``watermark`` is how far event time has come in it, in
+    microseconds since 1970, if it has come anywhere.
     """
 
     id: str
@@ -51,3 +53,6 @@ class FragmentStatus:
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    late_rows: int = 0
+    state_bytes: int = 0
+    watermark: int | None = None

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1anebuli/worker/worker.proto\x12\x10nebuli.worker.v1\"#\n\x0fRegisterRequest\x12\x10\n\x08\x66ragment\x18\x01 \x01(\t\"\x1b\n\rRegisterReply\x12\n\n\x02id\x18\x01 \x01(\t\"\x1a\n\x0cStartRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0c\n\nStartReply\"\x19\n\x0bStopRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0b\n\tStopReply\"\x1f\n\x11UnregisterRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x11\n\x0fUnregisterReply\"\x0f\n\rStatusRequest\"B\n\x0bStatusReply\x12\x33\n\tfragments\x18\x01 \x03(\x0b\x32 .nebuli.worker.v1.FragmentStatus\")\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"@\n\x07LogLine\x12\x0c\n\x04time\x18\x01 \x01(\x03\x12\r\n\x05level\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xd5\x01\n\x0e\x46ragmentStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ragment\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.nebuli.worker.v1.State\x12&\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x17.nebuli.worker.v1.Cause\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07rows_in\x18\x06 \x01(\x04\x12\x10\n\x08rows_out\x18\x07 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x08 \x01(\x04\x12\x11\n\tbytes_out\x18\t \x01(\x04\"\xfc\x01\n\x07Refusal\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .nebuli.worker.v1.Refusal.Reason\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xa1\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REASON_BAD_FRAGMENT\x10\x01\x12\x15\n\x11REASON_UNKNOWN_ID\x10\x02\x12\x1a\n\x16REASON_ALREADY_STARTED\x10\x03\x12\x18\n\x14REASON_STILL_RUNNING\x10\x04\x12\x19\n\x15REASON_CHANNEL_IN_USE\x10\x05*\x80\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_REGISTERED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_FINISHED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05*w\n\x05\x43\x61use\x12\x0e\n\nCAUSE_NONE\x10\x00\x12\x10\n\x0c\x43\x41USE_ITSELF\x10\x01\x12\x0f\n\x0b\x43\x41USE_INPUT\x10\x02\x12\x12\n\x0e\x43\x41USE_UPSTREAM\x10\x03\x12\x14\n\x10\x43\x41USE_DOWNSTREAM\x10\x04\x12\x11\n\rCAUSE_REQUEST\x10\x05\x32\xc7\x03\n\x06Worker\x12N\n\x08Register\x12!.nebuli.worker.v1.RegisterRequest\x1a\x1f.nebuli.worker.v1.RegisterReply\x12\x45\n\x05Start\x12\x1e.nebuli.worker.v1.StartRequest\x1a\x1c.nebuli.worker.v1.StartReply\x12\x42\n\x04Stop\x12\x1d.nebuli.worker.v1.StopRequest\x1a\x1b.nebuli.worker.v1.StopReply\x12T\n\nUnregister\x12#.nebuli.worker.v1.UnregisterRequest\x1a!.nebuli.worker.v1.UnregisterReply\x12H\n\x06Status\x12\x1f.nebuli.worker.v1.StatusRequest\x1a\x1d.nebuli.worker.v1.StatusReply\x12\x42\n\x04Logs\x12\x1d.nebuli.worker.v1.LogsRequest\x1a\x19.nebuli.worker.v1.LogLine0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1anebuli/worker/worker.proto\x12\x10nebuli.worker.v1\"#\n\x0fRegisterRequest\x12\x10\n\x08\x66ragment\x18\x01 \x01(\t\"\x1b\n\rRegisterReply\x12\n\n\x02id\x18\x01 \x01(\t\"\x1a\n\x0cStartRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0c\n\nStartReply\"\x19\n\x0bStopRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0b\n\tStopReply\"\x1f\n\x11UnregisterRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x11\n\x0fUnregisterReply\"\x0f\n\rStatusRequest\"B\n\x0bStatusReply\x12\x33\n\tfragments\x18\x01 \x03(\x0b\x32 .nebuli.worker.v1.FragmentStatus\")\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"@\n\x07LogLine\x12\x0c\n\x04time\x18\x01 \x01(\x03\x12\r\n\x05level\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xa3\x02\n\x0e\x46ragmentStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ragment\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.nebuli.worker.v1.State\x12&\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x17.nebuli.worker.v1.Cause\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07rows_in\x18\x06 \x01(\x04\x12\x10\n\x08rows_out\x18\x07 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x08 \x01(\x04\x12\x11\n\tbytes_out\x18\t \x01(\x04\x12\x11\n\tlate_rows\x18\x0b \x01(\x04\x12\x13\n\x0bstate_bytes\x18\x0c \x01(\x04\x12\x16\n\twatermark\x18\r \x01(\x03H\x00\x88\x01\x01\x42\x0c\n\n_watermark\"\xfc\x01\n\x07Refusal\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .nebuli.worker.v1.Refusal.Reason\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xa1\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REASON_BAD_FRAGMENT\x10\x01\x12\x15\n\x11REASON_UNKNOWN_ID\x10\x02\x12\x1a\n\x16REASON_ALREADY_STARTED\x10\x03\x12\x18\n\x14REASON_STILL_RUNNING\x10\x04\x12\x19\n\x15REASON_CHANNEL_IN_USE\x10\x05*\x80\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_REGISTERED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_FINISHED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05*w\n\x05\x43\x61use\x12\x0e\n\nCAUSE_NONE\x10\x00\x12\x10\n\x0c\x43\x41USE_ITSELF\x10\x01\x12\x0f\n\x0b\x43\x41USE_INPUT\x10\x02\x12\x12\n\x0e\x43\x41USE_UPSTREAM\x10\x03\x12\x14\n\x10\x43\x41USE_DOWNSTREAM\x10\x04\x12\x11\n\rCAUSE_REQUEST\x10\x05\x32\xc7\x03\n\x06Worker\x12N\n\x08Register\x12!.nebuli.worker.v1.RegisterRequest\x1a\x1f.nebuli.worker.v1.RegisterReply\x12\x45\n\x05Start\x12\x1e.nebuli.worker.v1.StartRequest\x1a\x1c.nebuli.worker.v1.StartReply\x12\x42\n\x04Stop\x12\x1d.nebuli.worker.v1.StopRequest\x1a\x1b.nebuli.worker.v1.StopReply\x12T\n\nUnregister\x12#.nebuli.worker.v1.UnregisterRequest\x1a!.nebuli.worker.v1.UnregisterReply\x12H\n\x06Status\x12\x1f.nebuli.worker.v1.StatusRequest\x1a\x1d.nebuli.worker.v1.StatusReply\x12\x42\n\x04Logs\x12\x1d.nebuli.worker.v1.LogsRequest\x1a\x19.nebuli.worker.v1.LogLine0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nebuli.worker.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATE']._serialized_start=914
-  _globals['_STATE']._serialized_end=1042
-  _globals['_CAUSE']._serialized_start=1044
-  _globals['_CAUSE']._serialized_end=1163
+  _globals['_STATE']._serialized_start=992
+  _globals['_STATE']._serialized_end=1120
+  _globals['_CAUSE']._serialized_start=1122
+  _globals['_CAUSE']._serialized_end=1241
   _globals['_REGISTERREQUEST']._serialized_start=48
   _globals['_REGISTERREQUEST']._serialized_end=83
   _globals['_REGISTERREPLY']._serialized_start=85
@@ -60,11 +60,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGLINE']._serialized_start=376
   _globals['_LOGLINE']._serialized_end=440
   _globals['_FRAGMENTSTATUS']._serialized_start=443
-  _globals['_FRAGMENTSTATUS']._serialized_end=656
-  _globals['_REFUSAL']._serialized_start=659
-  _globals['_REFUSAL']._serialized_end=911
-  _globals['_REFUSAL_REASON']._serialized_start=750
-  _globals['_REFUSAL_REASON']._serialized_end=911
-  _globals['_WORKER']._serialized_start=1166
-  _globals['_WORKER']._serialized_end=1621
+  _globals['_FRAGMENTSTATUS']._serialized_end=734
+  _globals['_REFUSAL']._serialized_start=737
+  _globals['_REFUSAL']._serialized_end=989
+  _globals['_REFUSAL_REASON']._serialized_start=828
+  _globals['_REFUSAL_REASON']._serialized_end=989
+  _globals['_WORKER']._serialized_start=1244
+  _globals['_WORKER']._serialized_end=1699
 # @@protoc_insertion_point(module_scope)

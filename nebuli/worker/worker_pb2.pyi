@@ -110,7 +110,7 @@ class LogLine(_message.Message):
     def __init__(self, time: _Optional[int] = ..., level: _Optional[str] = ..., id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "late_rows", "state_bytes", "watermark")
     ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,9 @@ class FragmentStatus(_message.Message):
     ROWS_OUT_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    LATE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
     id: str
     fragment: str
     state: State
@@ -129,7 +132,10 @@ class FragmentStatus(_message.Message):
     rows_out: int
     bytes_in: int
     bytes_out: int
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    late_rows: int
+    state_bytes: int
+    watermark: int
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., late_rows: _Optional[int] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow import arrow_schema, zset
+import pyarrow as pa
+
+from nebuli.dataflow import arrow_schema, arrow_type, zset
 from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.progress import BEGINNING
 from spark_bridge.engine.expressions import TYPES, identifier
 from spark_bridge.engine.job import DRAIN, RUN, Input, Job
 from spark_bridge.engine.plans import compile_plan, view
@@ -20,13 +24,14 @@ from topology.schema import DataType as T
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow as pa
-
+    from nebuli.dataflow import OperatorStatistics
+    from nebuli.dataflow.progress import Progress
     from nebuli.worker.endpoints import Signal
     from placement.plan import Fragment
     from topology import Schema
 
 _RESULT = "result"
+_FAR_FUTURE = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 _WIDER = {T.UINT8: T.INT16, T.UINT16: T.INT32, T.UINT32: T.INT64}
 """Spark's integers have signs."""
 
@@ -42,7 +47,7 @@ class SparkCircuit:
         assert fragment.engine is not None
         self._fragment = fragment
         self._engine = fragment.engine
-        self._plan = compile_plan(fragment.operators)
+        self._plan = compile_plan(fragment)
         self._rendezvous: Rendezvous | None = None
         self.sources: dict[str, pa.Schema] = {
             id_: zset.weighted(arrow_schema(columns)) for id_, columns in self._plan.inputs.items()
@@ -51,8 +56,13 @@ class SparkCircuit:
         self.schema: pa.Schema = zset.weighted(arrow_schema(self._plan.output))
         """The schema of the Z-sets of the result."""
         self.results = "Spark's results"
+        self.idle_after_s: dict[str, float] = {}
+        """Event time is Spark's own here; planning refuses what needs the embedded engine's."""
+        self.progress = BEGINNING
+        self.watermark: int | None = None
+        self.late_schemas: dict[str, pa.Schema] = {}
         self._inputs = {
-            source: Input(view(index), _ddl(columns))
+            source: Input(view(index), _ddl(columns), *self._plan.times.get(view(index), ()))
             for index, (source, columns) in enumerate(self._plan.inputs.items())
         }
         self._open = {*self.sources, self.results}
@@ -61,6 +71,22 @@ class SparkCircuit:
     def ended(self) -> bool:
         """Whether Spark's result has ended."""
         return self.results not in self._open
+
+    def advance(self, source: str, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Spark has watermarks of its own, from the rows."""
+        return iter(())
+
+    def idle(self, source: str) -> Iterator[pa.RecordBatch]:
+        """No source is, without ``idle_after_s``."""
+        return iter(())
+
+    def take_late(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Spark does not give late rows out."""
+        return iter(())
+
+    def statistics(self) -> dict[str, OperatorStatistics]:
+        """What goes through Spark's operators, Spark counts in its own way."""
+        return {}
 
     def start(self, wake: Callable[[], None]) -> Results:
         """Begin on the running loop; what Spark gives back is to be read from there."""
@@ -86,8 +112,8 @@ class SparkCircuit:
             name=self._fragment.id,
             master=self._engine.master,
             bounded=self._engine.bounded,
-            sql=self._plan.sql,
             inputs=tuple(inputs.values()),
+            steps=self._plan.steps,
             source=addresses.source,
             target=addresses.target,
             result=_RESULT,
@@ -110,9 +136,19 @@ class SparkCircuit:
     def end(self, source: str) -> Iterator[pa.RecordBatch]:
         """Learn that a source has ended; with the last one Spark is told so."""
         self._open.remove(source)
+        self._close_windows(source)
         if self._open == {self.results}:
             self._met.tell(RUN if self._engine.bounded else DRAIN)
         return iter(())
+
+    def _close_windows(self, source: str) -> None:
+        """A row of the far future, by which Spark is done with all windows; its own one is never over."""
+        input_ = self._inputs[source]
+        if input_.time is not None:
+            schema = spark_schema(self._plan.inputs[source])
+            columns = [pa.nulls(1, field.type) for field in schema]
+            columns[schema.get_field_index(input_.time)] = pa.array([_FAR_FUTURE], arrow_type(T.TIMESTAMP))
+            self._met.send(input_.channel, pa.record_batch(columns, schema=schema))
 
     def interrupt(self) -> None:
         """What waits for Spark, now or later, raises ``FragmentStopped``."""

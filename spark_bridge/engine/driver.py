@@ -67,8 +67,12 @@ class Driver:
             if self.job.bounded:
                 options["minPartitions"] = str(_PARTITIONS)
             frame = reader.format("netchannel").schema(each.columns).options(**options).load()
+            if each.time is not None and each.lateness is not None:
+                frame = frame.withWatermark(each.time, each.lateness)
             frame.createOrReplaceTempView(each.channel)
-        return spark.sql(self.job.sql)
+        for name, sql in self.job.steps:
+            spark.sql(sql).createOrReplaceTempView(name)
+        return spark.table(name)
 
     def _target(self) -> dict[str, str]:
         return {"endpoint": self.job.target, "channel": self.job.result, "secret": self.job.secret}

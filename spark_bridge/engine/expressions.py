@@ -70,7 +70,7 @@ def sql_of(node: Node) -> str:
             return rule(node, [sql_of(each) for each in arguments])
 
 
-def _literal(node: Literal) -> str:
+def _literal(node: Literal) -> str:  # noqa: PLR0911 - one per kind of value
     type_ = type_of(node)
     match node.value:
         case None:

@@ -13,21 +13,29 @@ DONE, FAILED = "done", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A channel that is kept, which the query reads by a view of the same name; its columns as DDL."""
+    """A channel that is kept, read by a view of the same name; its columns as DDL.
+
+    ``time`` is the column that its watermark comes from, which is behind by ``lateness``.
+    """
 
     channel: str
     columns: str
+    time: str | None = None
+    lateness: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One fragment. The driver may use ``directory``, and removes it at its end."""
+    """One fragment: ``steps`` are views with their SQL, of which the last is the result.
+
+    The driver may use ``directory``, and removes it at its end.
+    """
 
     name: str
     master: str
     bounded: bool
-    sql: str
     inputs: tuple[Input, ...]
+    steps: tuple[tuple[str, str], ...]
     source: str
     target: str
     result: str
@@ -42,7 +50,8 @@ class Job:
     def from_line(cls, line: str) -> Job:
         """What `to_line` has made."""
         data = json.loads(line)
-        return cls(**{**data, "inputs": tuple(Input(**each) for each in data["inputs"])})
+        inputs = tuple(Input(**each) for each in data["inputs"])
+        return cls(**{**data, "inputs": inputs, "steps": tuple(map(tuple, data["steps"]))})
 
 
 @dataclass(frozen=True, slots=True)

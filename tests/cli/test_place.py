@@ -59,7 +59,9 @@ def test_json_has_the_placement_the_fragments_and_the_channels(directory: Path):
         "join": "3:1",
         "sink": "3:1",
     }
-    assert [sorted(fragment) for fragment in data["fragments"]] == [["engine", "id", "node", "operators"]] * 3
+    assert [sorted(fragment) for fragment in data["fragments"]] == [
+        ["closings", "engine", "id", "node", "operators", "watermarks"]
+    ] * 3
     network = {
         (operator["type"], operator["channel"], operator["address"], fragment["node"])
         for fragment in data["fragments"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -117,6 +118,20 @@ def test_a_broken_row_fails_the_query_with_file_line_fragment_and_node(case: Cas
     assert ended.error.startswith("fragment ")
     assert not case.result.exists()
     assert list(case.result.parent.glob(".*.partial")) == []
+
+
+def test_an_operator_that_would_keep_too_much_fails_the_query(case: Case) -> None:
+    """PL: past its state bound a fragment fails, naming operator and bytes."""
+    case.write_numbers(10_000)
+    case.operators[1] = {"id": "each", "type": "distinct", "input": "numbers"}
+    case.operators[2]["input"] = "each"
+    ended = nebuli(*case.arguments(), "--max-state-bytes", "20000", directory=case.directory)
+    assert ended.exit_code == 1
+    assert re.search(
+        r"fragment query/each at \S+ failed: operator each: its state holds [\d,]+ bytes, above its bound of 20,000: "
+        r"raise max_state_bytes .*--max-state-bytes",
+        ended.stderr,
+    )
 
 
 def test_a_missing_file_is_named(case: Case) -> None:

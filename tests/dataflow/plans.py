@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nebuli.dataflow import Circuit, arrow_schema, zset
 from placement.plan import (
     AggregateOperator,
+    DistinctOperator,
     FilterOperator,
     FragmentOperator,
     JoinOperator,
@@ -50,6 +51,8 @@ AGGREGATES: list[tuple[tuple[str, ...], dict[str, str]]] = [
     (("g", "k"), {"x": "avg(x)", "n": "CAST(sum(n) AS BIGINT)"}),
     (("x",), {"k": "min(k)", "g": "min(g)", "n": "count(*)"}),
     (("n",), {"k": "max(k)", "g": "min(g)", "x": "min(x)"}),
+    (("k",), {"g": "max(g)", "x": "max(x)", "n": "count(DISTINCT x)"}),
+    (("x", "n"), {"g": "min(g)", "k": "count(DISTINCT g)"}),
     ((), {"k": "count(k)", "g": "min(g)", "x": "max(x)", "n": "CAST(sum(k) AS BIGINT)"}),
 ]
 
@@ -88,7 +91,11 @@ def plans(draw: st.DrawFn) -> Plan:
 
 def _grow(draw: st.DrawFn, plan: Plan, depth: int) -> str:
     """Adds an operator tree; each gives columns k, g, x and n."""
-    kind = draw(st.sampled_from(["filter", "project", "union", "join", "aggregate"])) if depth else "source"
+    kind = (
+        draw(st.sampled_from(["filter", "project", "union", "join", "aggregate", "distinct"]))
+        if depth
+        else "source"
+    )
     name = lambda: f"{kind}{len(plan.operators)}"  # noqa: E731 - counted when it is called
     if kind == "source":
         columns = [column.model_dump() for column in COLUMNS]
@@ -101,6 +108,9 @@ def _grow(draw: st.DrawFn, plan: Plan, depth: int) -> str:
         return plan.add(FilterOperator(id=name(), input=inputs[0], predicate=predicate), query)
     if kind == "project":
         return _project(plan, inputs[0], draw(st.sampled_from(PROJECTIONS)))
+    if kind == "distinct":
+        query = f"SELECT DISTINCT * FROM ({plan.queries[inputs[0]]})"
+        return plan.add(DistinctOperator(id=name(), input=inputs[0]), query)
     if kind == "aggregate":
         by, aggregates = draw(st.sampled_from(AGGREGATES))
         return _aggregate(plan, inputs[0], by, aggregates)

@@ -63,6 +63,62 @@ def test_finds_what_was_inserted(deltas: list[list[Entry]], hash_rows: Any) -> N
     }
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(ENTRIES, max_size=6), max_size=12),
+    st.integers(-1, 5),
+    st.sampled_from(["ascending", "descending", "neither"]),
+)
+def test_what_has_expired_is_taken_out_wherever_it_lies(
+    deltas: list[list[Entry]], upto: int, order: str
+) -> None:
+    keyed = KeyedState(["time"], lambda run, _: run)
+    entries = [
+        (0 if time is None else time, value, weight) for delta in deltas for time, value, weight in delta
+    ]
+    for delta in deltas:
+        times = [0 if time is None else time for time, _, _ in delta]
+        hashes = {
+            "ascending": times,
+            "descending": [9 - time for time in times],
+            "neither": [t % 3 for t in times],
+        }
+        columns = [pa.array(times, pa.timestamp("us")), pa.array([value for _, value, _ in delta])]
+        rows = pa.record_batch(
+            [*columns, pa.array([w for _, _, w in delta], pa.int64())], ["time", "value", "_weight"]
+        )
+        keyed.insert(Run.sorted(rows, np.array(hashes[order], dtype=np.uint64)))
+    gone, kept = keyed.expire("time", upto), keyed._runs
+    for runs, wanted in ((gone, lambda time: time <= upto), (kept, lambda time: time > upto)):
+        for run in runs:
+            assert (np.diff(run.hashes.astype(np.int64)) >= 0).all()
+            assert len(run.hashes) == run.rows.num_rows > 0
+        found = Counter(
+            (time, value, weight)
+            for run in runs
+            for time, value, weight in zip(
+                run.rows.column(0).cast(pa.int64()).to_pylist(),
+                *(run.rows.column(i).to_pylist() for i in (1, 2)),
+                strict=True,
+            )
+        )
+        assert found == Counter(entry for entry in entries if wanted(entry[0]))
+
+
+def test_what_has_expired_frees_its_memory() -> None:
+    keyed = KeyedState(["time"], consolidated)
+    times = np.arange(100_000)
+    rows = pa.record_batch(
+        [pa.array(times, pa.timestamp("us")), pa.array(np.ones(100_000, int))], ["time", "_weight"]
+    )
+    keyed.insert(Run.sorted(rows, times.astype(np.uint64)))
+    held = keyed.nbytes
+    for upto in range(0, 100_000, 1000):
+        keyed.expire("time", upto)
+        left = 100_000 - upto - 1
+        assert keyed.nbytes <= 2 * held * left / 100_000 + 10_000
+
+
 def test_a_row_is_moved_a_logarithmic_number_of_times() -> None:
     moved = 0
 

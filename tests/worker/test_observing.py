@@ -71,6 +71,9 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
 
         found = wait_for(samples, "metrics")
         assert found["nebuli_fragment_rows_in_total", "copy", copied] == 3
+        assert found["nebuli_fragment_late_rows_total", "copy", copied] == 0
+        assert found["nebuli_fragment_state_bytes", "copy", copied] == 0
+        assert ("nebuli_fragment_watermark_seconds", "copy", copied) not in found
         assert found["nebuli_fragment_state", "copy", copied, "finished"] == 1
         assert found["nebuli_fragment_state", "wait", waits, "running"] == 1
         assert any(key[0].startswith("netchannel_receiver_") and "somewhere" in key for key in found)

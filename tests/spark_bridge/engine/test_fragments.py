@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,17 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     worker.command.end()
 
 
-def registered(worker: Worker, physical: dict[str, Any], operators: list[dict[str, Any]], mode: str) -> str:
+def registered(
+    worker: Worker,
+    physical: dict[str, Any],
+    operators: list[dict[str, Any]],
+    mode: str,
+    columns: list[dict[str, str]] = COLUMNS,
+) -> str:
     """A query that is one fragment on Spark."""
     sink = {"name": "out", "type": "CSV", "path": str(worker.directory / "out.csv"), "mode": mode}
     topology = {
-        "logical": [{"name": "numbers", "schema": COLUMNS}],
+        "logical": [{"name": "numbers", "schema": columns}],
         "nodes": [
             {
                 "address": worker.data,
@@ -131,6 +138,67 @@ def test_a_stream_is_computed_as_it_comes_and_to_its_end(worker: Worker) -> None
     assert (status.rows_in, status.rows_out) == (2000, 1000)
     assert rows(worker) == odd(2000)
     nothing_is_left(worker, processes)
+
+
+EVENTS = [{"name": "t", "type": "timestamp"}, {"name": "n", "type": "int64"}]
+BY_MINUTE = [
+    {"id": "in", "type": "source", "logical": "numbers"},
+    {"id": "minutes", "type": "window", "input": "in", "time": "t", "size": "1 minute", "slide": "30 seconds",
+     "lateness": "10 seconds"},
+    {"id": "known", "type": "filter", "input": "minutes", "predicate": "n <> 7"},
+    {"id": "summed", "type": "aggregate", "input": "known", "by": ["window_start", "window_end"],
+     "aggregates": {"rows": "count(*)", "total": "sum(n)"}},
+    {"id": "out", "type": "sink", "input": "summed", "sink": "out"},
+]  # fmt: skip
+EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+
+
+def at(second: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(seconds=second)
+
+
+def windows(seconds: Iterable[int]) -> list[tuple[Any, ...]]:
+    """By hand: each second has one row, whose ``n`` is the second, and every window is there once."""
+    counted: dict[int, list[int]] = {}
+    for second in seconds:
+        last = second // 30 * 30
+        for start in (last, last - 30):
+            if second != 7:
+                counted.setdefault(start, []).append(second)
+    return sorted((at(start), at(start + 60), len(each), sum(each)) for start, each in counted.items())
+
+
+@pytest.mark.timeout(200)
+def test_windows_are_given_once_each_as_the_watermark_passes_them(worker: Worker) -> None:
+    """SP-ENG-1, unbounded with watermarks: closed windows are there before the end, and at the end all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        id_ = registered(worker, {"type": "TCP", "address": address}, BY_MINUTE, "append", EVENTS)
+        worker.start(id_)
+        connection, _ = listener.accept()
+        seconds = [*range(100), *range(103, 99, -1), *range(104, 300)]  # some of them out of order, none late
+        for few in (seconds[:200], seconds[200:]):
+            connection.sendall("".join(f"{at(each).isoformat()},{each}\n" for each in few).encode())
+            wait_for(lambda: closed(worker, 100 if few[0] == 0 else 200), "closed windows", 90)  # noqa: B023
+        before = len(rows(worker))
+        connection.close()
+    status = state(worker, id_)
+    assert (status.state, status.error) == (wire.STATE_FINISHED, "")
+    assert before < len(rows(worker))
+    found = [
+        (start.replace(tzinfo=dt.UTC), end.replace(tzinfo=dt.UTC), *rest)
+        for start, end, *rest in rows(worker)
+    ]
+    assert found == windows(range(300))
+
+
+def closed(worker: Worker, until: int) -> bool:
+    """Whether the windows that end before are there."""
+    return [row for row in windows(range(300)) if row[1] <= at(until)] <= [
+        (start.replace(tzinfo=dt.UTC), end.replace(tzinfo=dt.UTC), *rest)
+        for start, end, *rest in rows(worker)
+    ]
 
 
 @pytest.mark.timeout(120)

@@ -10,12 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, arrow_schema, zset
-from placement.plan import AggregateOperator, NetworkSink, NetworkSource
+from placement.plan import AggregateOperator, Fragment, NetworkSink, NetworkSource, SparkEngine
 from spark_bridge.engine.plans import compile_plan, view
 from tests.dataflow import oracle, plans
 from topology import Column, DataType
 
 pytestmark = pytest.mark.spark
+
+
+def fragment_of(operators: list) -> Fragment:
+    return Fragment(id="f", node="n", operators=operators, engine=SparkEngine(master="local", bounded=True))
 
 
 def embedded(plan: plans.Plan, tables: dict[str, list[plans.Row]]) -> list[tuple]:
@@ -33,7 +37,7 @@ def embedded(plan: plans.Plan, tables: dict[str, list[plans.Row]]) -> list[tuple
 
 def on_spark(compute, plan: plans.Plan, tables: dict[str, list[plans.Row]]) -> list[tuple]:
     root = NetworkSink(id="root", input=plan.operators[-1].id, channel="out", address="nowhere")
-    compiled = compile_plan([*plan.operators, root])
+    compiled = compile_plan(fragment_of([*plan.operators, root]))
     inputs = {
         view(index): (
             columns,
@@ -41,7 +45,7 @@ def on_spark(compute, plan: plans.Plan, tables: dict[str, list[plans.Row]]) -> l
         )
         for index, (source, columns) in enumerate(compiled.inputs.items())
     }
-    result = compute(compiled.sql, inputs, compiled.output)
+    result = compute(compiled, inputs, compiled.output)
     return list(zip(*result.to_pydict().values(), strict=True))
 
 
@@ -69,7 +73,7 @@ EXTREMES = {
 
 
 def test_aggregates_of_extreme_values_give_what_the_embedded_engine_gives(compute):
-    """SP-ENG-1: sums of integers pass through values that no int64 holds, and averages are exact before they are divided."""
+    """SP-ENG-1: sums pass through what no int64 holds, and averages are exact before they are divided."""
     calls = {
         f"{function}_{column.name}": f'{function}("{column.name}")'
         for function, column in itertools.product(("count", "sum", "avg", "min", "max"), WIDE)
@@ -82,8 +86,8 @@ def test_aggregates_of_extreme_values_give_what_the_embedded_engine_gives(comput
         NetworkSink(id="out", input="all", channel="c", address="n"),
     ]
     rows = pa.table(EXTREMES, schema=arrow_schema(WIDE))
-    compiled = compile_plan(operators)
-    (theirs,) = compute(compiled.sql, {view(0): (WIDE, rows)}, compiled.output).to_pylist()
+    compiled = compile_plan(fragment_of(operators))
+    (theirs,) = compute(compiled, {view(0): (WIDE, rows)}, compiled.output).to_pylist()
     changes = Circuit(operators).push("in", zset.insertions(rows.to_batches()[0]))
     (ours,) = zset.without_weight(changes[-1]).to_pylist()
     assert theirs["sum_big"] == 2**63 - 2

@@ -1,0 +1,72 @@
+"""Operators of a plan as running operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nebuli.dataflow.aggregate import Aggregate
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.join import Join
+from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
+from nebuli.dataflow.window import Window, Windows
+from placement.plan import (
+    AggregateOperator,
+    BoundSource,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    NetworkSink,
+    NetworkSource,
+    ProjectOperator,
+    WindowOperator,
+)
+from placement.schemas import output_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placement.plan import FragmentOperator
+    from placement.schemas import Fault
+    from topology.schema import Schema
+
+
+def output_columns(operator: FragmentOperator, inputs: Sequence[Schema]) -> Schema:
+    """What an operator gives out; ``DataflowError`` if it cannot work on these inputs."""
+    match operator:
+        case BoundSource() | NetworkSource():
+            return operator.columns
+        case NetworkSink():
+            return inputs[0]
+    faults: list[Fault] = []
+    columns = output_schema(operator, inputs, faults)
+    if faults:
+        raise DataflowError("; ".join(message for _, message in faults), operator.id)
+    return columns
+
+
+def running(  # noqa: PLR0911 - one per kind
+    operator: FragmentOperator, inputs: Sequence[Schema], output: Schema, windows: Windows | None
+) -> Operator:
+    """The operator, ready to run; with ``windows`` it is done with each when it is over."""
+    match operator:
+        case FilterOperator():
+            return Filter(operator.predicate, inputs[0])
+        case ProjectOperator():
+            return Project(operator.columns, inputs[0], output)
+        case JoinOperator():
+            return Join(operator.on, inputs, output, windows)
+        case AggregateOperator():
+            return Aggregate(operator.by, operator.aggregates, inputs[0], output, windows)
+        case DistinctOperator():
+            return Aggregate([column.name for column in output], {}, inputs[0], output, windows)
+        case WindowOperator():
+            return Window(operator, output)
+    return PassThrough()
+
+
+def own_bound(operator: FragmentOperator) -> int | None:
+    """What the plan says that an operator's state may hold."""
+    match operator:
+        case JoinOperator() | AggregateOperator() | DistinctOperator():
+            return operator.max_state_bytes
+    return None
