@@ -136,8 +136,11 @@ class SparkCircuit:
     def end(self, source: str) -> Iterator[pa.RecordBatch]:
         """Learn that a source has ended; with the last one Spark is told so."""
         self._open.remove(source)
-        self._close_windows(source)
+        if source != self.results:
+            self._close_windows(source)
         if self._open == {self.results}:
+            if not self._engine.bounded:
+                self._met.flush()  # or Spark might not have heard of the last rows when it is told that there are no more
             self._met.tell(RUN if self._engine.bounded else DRAIN)
         return iter(())
 

@@ -96,6 +96,7 @@ class Driver:
         while query.isActive:
             with suppress(Empty):
                 if self.commands.get(timeout=_LOOK_S) == DRAIN:
+                    # Nothing is left to read; but the last rows may have closed windows.
                     query.processAllAvailable()
                     return
         query.awaitTermination()  # raises what it has failed with

@@ -93,6 +93,15 @@ class Rendezvous:
         """Keep rows for Spark; waits while what is kept is full."""
         self._wait(self._inputs[source].send(rows))
 
+    def flush(self) -> None:
+        """Wait until Spark has computed all that was sent, and committed what it made of it."""
+
+        async def flushed() -> None:
+            for channel in self._inputs.values():
+                await channel.flush()
+
+        self._wait(flushed())
+
     def tell(self, command: str) -> None:
         """Tell the driver something."""
         assert self._driver is not None

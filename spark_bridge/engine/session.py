@@ -29,6 +29,7 @@ SETTINGS = {
     ),
 }
 """What makes Spark compute as the embedded engine does; of every session, wherever it runs."""
+_LOCAL_PARTITIONS = 8
 
 
 def is_local(master: str) -> bool:
@@ -65,5 +66,10 @@ def _of_driver(master: str, directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     if is_local(master):
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Of Spark's 200 each would have a state of its own on this one machine.
+            "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
+        }
     return settings
