@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placement.errors import NotOnEngine
+from placement.expressions import parse_aggregate
 from placement.plan import (
     AggregateOperator,
     BoundSink,
@@ -116,6 +117,7 @@ class Engines:
                 yield from self._faults_of_window(key, operator)
                 return
             case AggregateOperator() if key in self._plan.closings and self._window_below(operator.input):
+                yield from self._faults_of_distinct(operator)
                 return
         ends = f"its input does not end ({', '.join(self._endless_sources(key))})"
         if isinstance(operator, AggregateOperator):
@@ -148,6 +150,12 @@ class Engines:
                 f"{reader} reads it, and without an end Spark closes windows for an aggregate by window_start or "
                 f"window_end only, at the same node, with nothing but filters before it"
             )
+
+    def _faults_of_distinct(self, operator: AggregateOperator) -> Iterator[str]:
+        schema = self._plan.schemas[operator.input]
+        for sql in operator.aggregates.values():
+            if parse_aggregate(sql, schema).function == "count distinct":
+                yield f"its input does not end, and Spark counts different values of inputs that end only, in {sql}"
 
     def _window_below(self, key: str) -> bool:
         """Whether ``key`` is a window on Spark, or nothing but filters is between."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 import click
 
 from nebuli.cli import saved
+from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
+    from topology import EngineName
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -57,12 +59,12 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
-async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
+async def _register(topology: str, query: str, seed: int, engine: EngineName | None) -> DeployedQuery:
     import placement
     from nebuli.cli.files import load
     from nebuli.worker.deployed import DeployedQuery, Workers
 
-    model, plan = load(topology, query)
+    model, plan = load(topology, query, engine)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
     id_ = uuid4().hex[:12]
     fragments = placement.with_deployment(fragments, id_)
@@ -91,14 +93,15 @@ async def _register(topology: str, query: str, seed: int) -> DeployedQuery:
 @click.argument("topology")
 @click.argument("query")
 @_seed
-def register(topology: str, query: str, seed: int) -> int:
+@engine_option
+def register(topology: str, query: str, seed: int, engine: EngineName | None) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        click.echo((await _register(topology, query, seed)).id)
+        click.echo((await _register(topology, query, seed, engine)).id)
         return ExitCode.DONE
 
     return _ran(work())
@@ -107,13 +110,16 @@ def register(topology: str, query: str, seed: int) -> int:
 @click.command()
 @click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
 @_seed
-def start(files: tuple[str, ...], seed: int) -> int:
+@engine_option
+def start(files: tuple[str, ...], seed: int, engine: EngineName | None) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
+    if len(files) == 1 and engine is not None:
+        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
-        query = saved.load(files[0]) if len(files) == 1 else await _register(files[0], files[1], seed)
+        query = saved.load(files[0]) if len(files) == 1 else await _register(files[0], files[1], seed, engine)
         async with _workers(query.fragments) as workers:
             await workers.start(query.fragments)
         click.echo(query.id)

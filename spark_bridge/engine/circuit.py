@@ -140,7 +140,7 @@ class SparkCircuit:
             self._close_windows(source)
         if self._open == {self.results}:
             if not self._engine.bounded:
-                self._met.flush()  # or Spark might not have heard of the last rows when it is told that there are no more
+                self._met.flush()  # or Spark might hear of the last rows after it hears that there are no more
             self._met.tell(RUN if self._engine.bounded else DRAIN)
         return iter(())
 

@@ -369,6 +369,8 @@ def aggregate_sql(function: str, argument: Node | None) -> str:
     if argument is None:
         return "count(*)"
     value, real = sql_of(argument), argument.type in _FLOATS
+    if function == "count distinct":
+        return f"count(DISTINCT {value})"
     if function in ("count", "min", "max"):
         return f"{function}({value})"
     if real:

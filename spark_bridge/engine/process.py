@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.worker.errors import FragmentError
 from spark_bridge.engine.job import FAILED, Report
+from spark_bridge.versions import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ class DriverProcess:
     """A driver, from its start. ``on_report`` is called once, on a thread, when its job is over or it died."""
 
     def __init__(self, job: Job, on_report: Callable[[Report], None]) -> None:
-        _check_installed(job.master)
+        _check_installed(job)
         self._job = job
         self._on_report = on_report
         self._last_lines: deque[str] = deque(maxlen=_TOLD_LINES)
@@ -81,12 +82,16 @@ class DriverProcess:
             _log.info("spark of fragment %s: %s", self._job.name, line.rstrip())
 
 
-def _check_installed(master: str) -> None:
+def _check_installed(job: Job) -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise FragmentError("the engine spark needs PySpark: pip install 'netchannel[nebuli,spark]'")
+    if not job.bounded and limits is None:
+        raise FragmentError(
+            "the engine spark needs PySpark 4.2 or later for inputs without an end: pip install 'pyspark>=4.2'"
+        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
-    if not master.startswith("sc://") and shutil.which(java) is None:
+    if not job.master.startswith("sc://") and shutil.which(java) is None:
         where = f"there is none at {java}" if home else "there is none in the PATH"
         raise FragmentError(
             f"the engine spark needs Java 17 or later, and {where}: install it, or set JAVA_HOME"

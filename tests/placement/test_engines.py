@@ -261,6 +261,13 @@ def test_a_window_that_spark_cannot_close_is_refused(operators: list[dict[str, A
     assert said.startswith(f"window hours at b:1, whose engine is spark: {reason}")
 
 
+def test_different_values_are_counted_of_inputs_that_end() -> None:
+    """SP-ENG-2."""
+    by_hour = {**BY_HOUR, "aggregates": {"n": "count(DISTINCT k)"}}
+    assert "aggregate by_hour at b:1" in refused([WINDOW, by_hour], physical=ENDLESS, columns=TIMED)
+    cut([WINDOW, by_hour], columns=TIMED)
+
+
 def test_event_time_does_not_pass_spark() -> None:
     """SP-ENG-2."""
     said = refused(
