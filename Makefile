@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The name of a stamp holds the checksum of what decides the installation, so that a change of either installs again.
 KEY := $(shell cat pyproject.toml requirements.lock | cksum | cut -d' ' -f1)
+SPARK_READY := $(VENV)/.spark-$(KEY)
 DEMO_READY := $(VENV)/.demo-$(KEY)
 ALL_READY := $(VENV)/.all-$(KEY)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock
@@ -13,7 +14,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark help setup demo test simulate soak soak-spark lint format lock proto schemas clean
+.PHONY: bench bench-spark help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +26,12 @@ demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	$(BIN)/nebuli place examples/flights/topology.yaml examples/flights/query.json
 	@echo
 	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
+
+demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
+	@$(BIN)/python examples/flights/prepare.py
+	$(BIN)/nebuli place examples/flights/topology-spark.yaml examples/flights/query.json
+	@echo
+	$(BIN)/nebuli run examples/flights/topology-spark.yaml examples/flights/query.json
 
 JOBS ?= 2
 
@@ -103,6 +110,11 @@ $(DEMO_READY): $(BIN)/python
 	@# Its code imports packages that it does not name and that are gone: only its files are wanted.
 	@$(INSTALL) --no-deps $(FLIGHTS)
 	@rm -f $(VENV)/.demo-* && touch $@
+
+$(SPARK_READY): $(DEMO_READY)
+	@echo "Installing Spark into $(VENV) ..." >&2
+	@$(INSTALL) --editable '.[nebuli,spark]'
+	@rm -f $(VENV)/.spark-* && touch $@
 
 $(ALL_READY): $(DEMO_READY)
 	@echo "Installing Spark and the developers' tools into $(VENV) ..." >&2

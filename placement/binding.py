@@ -39,7 +39,7 @@ class BoundPlan:
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
     nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
     ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
-    those of channels, wherever these will run.
+    those of channels, wherever these will run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
     name: str
@@ -50,6 +50,7 @@ class BoundPlan:
     watermarks: Mapping[str, WatermarkOrigin]
     closings: Mapping[str, Closing]
     policies: Policies = field(default_factory=Policies)
+    spark_masters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sink(self) -> str:
@@ -79,6 +80,9 @@ class _Binder:
             for physical in node.physical:
                 self._physical[physical.logical].append((node.address, physical))
             self._sinks.update((sink.name, (node.address, sink)) for sink in node.sinks)
+        self._spark_masters = {
+            node.address: node.spark_master for node in topology.nodes if node.spark_master is not None
+        }
         self._operators: dict[str, FragmentOperator] = {}
         self._schemas: dict[str, Schema] = {}
         self._pins: dict[str, str] = {}
@@ -102,6 +106,7 @@ class _Binder:
             self._times.origins,
             self._times.closings,
             self._policies,
+            self._spark_masters,
         )
 
     def _bind(self, operator: QueryOperator) -> None:

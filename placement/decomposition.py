@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from placement.engines import Engines
 from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from placement.bottom_up import Placement
-    from placement.plan import FragmentOperator
+from placement.plan import FragmentOperator
 
 _MAX_NAME = 200
 """Bytes of a channel's name before a deployment's prefix; the limit of a channel id is 255."""
@@ -44,7 +45,10 @@ class Decomposition:
 
 
 def decompose(placement: Placement) -> Decomposition:
-    """Cut a placed plan at every edge between nodes. Equal placements give equal names."""
+    """Cut a placed plan at every edge between nodes. Equal placements give equal names.
+
+    Raises ``NotOnEngine`` for what the engine of its node cannot compute.
+    """
     cutter = _Cutter(placement)
     return Decomposition(tuple(cutter.fragments()), tuple(cutter.channels()))
 
@@ -69,6 +73,7 @@ class _Cutter:
     def __init__(self, placement: Placement) -> None:
         self._plan = placement.plan
         self._nodes = placement.nodes
+        self._engines = Engines(placement)
         self._hops = {
             child: tuple(self._hops_of(child, path))
             for child, path in placement.paths.items()
@@ -95,6 +100,7 @@ class _Cutter:
 
     def fragments(self) -> Iterator[Fragment]:
         """One fragment per connected group of operators on a node, each with the bridges behind it."""
+        self._engines.check()
         groups: dict[
             str, list[FragmentOperator]
         ] = {}  # by root, while it is not known: by the latest operator
@@ -117,6 +123,7 @@ class _Cutter:
             id=f"{self._plan.name}/{root}",
             node=node,
             operators=operators,
+            engine=self._engines.of(node, operators),
             watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
             closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
         )

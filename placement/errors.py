@@ -9,6 +9,7 @@
     │       ├── UnknownSource        a logical source that the topology lacks, or no node provides
     │       ├── UnknownSink          a sink that no node has
     │       └── RetractingPlan       an ``append`` sink below operators that take rows back
+    ├── NotOnEngine              a node's engine cannot run what is placed there
     ├── NoPath                   a source's node cannot reach the sink's node
     ├── NoCommonAncestor         the inputs of an operator can meet at no node
     └── NoCapacity               no path on the way has room
@@ -57,6 +58,14 @@ class UnknownSink(InvalidQuery):
 
 class RetractingPlan(InvalidQuery):
     """A sink with mode ``append`` would have to take rows back."""
+
+
+class NotOnEngine(PlacementError):
+    """What is placed at a node is nothing for its engine; ``faults`` holds every reason, one per operator."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
 
 
 class NoPath(PlacementError):

@@ -315,10 +315,21 @@ class Closing(BaseModel):
     slide_us: int
 
 
+class SparkEngine(BaseModel):
+    """Spark at ``master`` computes the fragment: at once over inputs that end, else as they come, in append mode."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["spark"] = "spark"
+    master: str
+    bounded: bool
+
+
 class Fragment(BaseModel):
     """A connected group of operators on one node, inputs before what reads them; the last is its root.
 
-    ``watermarks`` begin at some of its operators, and ``closings`` are what they close.
+    ``engine`` is what computes it, None the worker's own. ``watermarks`` begin at some of its operators, and
+    ``closings`` are what they close.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -326,5 +337,6 @@ class Fragment(BaseModel):
     id: str
     node: str
     operators: tuple[FragmentOperator, ...]
+    engine: SparkEngine | None = None
     watermarks: tuple[WatermarkOrigin, ...] = ()
     closings: tuple[Closing, ...] = ()

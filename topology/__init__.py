@@ -7,6 +7,7 @@ from topology.mistakes import Marks, Mistake
 from topology.model import (
     CsvSink,
     CsvSource,
+    EngineName,
     GeneratorSource,
     LinkLimits,
     Links,
@@ -37,6 +38,7 @@ __all__ = [
     "CsvSink",
     "CsvSource",
     "DataType",
+    "EngineName",
     "FaultSettings",
     "GeneratorSource",
     "LinkLimits",

@@ -31,6 +31,7 @@ def inconsistencies(data: Any) -> Iterator[Found]:
     yield from _unknown_sources(logical, nodes)
     yield from _bad_links(nodes)
     yield from _half_secured(data, nodes)
+    yield from _masters_of_no_spark(nodes)
 
 
 def _each(data: Any, key: str, path: Location = ()) -> Iterator[Item]:
@@ -109,6 +110,15 @@ def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
                     path,
                     f"this node has no {key}, and others have; expected {key} at each node, or at the top for all",
                 )
+
+
+def _masters_of_no_spark(nodes: list[Item]) -> Iterator[Found]:
+    for path, node in nodes:
+        if isinstance(node, dict) and node.get("master") is not None and node.get("engine") != "spark":
+            yield (
+                (*path, "master"),
+                "a master is Spark's, and this node has another engine; expected engine: spark",
+            )
 
 
 def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Location]) -> Iterator[Found]:

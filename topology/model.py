@@ -7,9 +7,10 @@ cycle.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from topology.access import Access, Secret, TlsFiles
 from topology.base import Address, FilePath, Model, Text
@@ -161,6 +162,20 @@ class Links(Model):
     limits: dict[Address, LinkLimits] = Field(default_factory=dict)
 
 
+EngineName = Literal["embedded", "spark"]
+LOCAL_MASTER = "local[*]"
+_MASTERS = re.compile(r"local(\[(\*|[1-9][0-9]*)(,[1-9][0-9]*)?\])?|(spark|sc)://\S+")
+
+
+def _check_master(master: str) -> str:
+    if not _MASTERS.fullmatch(master):
+        raise ValueError(
+            f"expected local[N], local[*], spark://host:port or, for Spark Connect, sc://host:port as master, "
+            f"got {master!r}"
+        )
+    return master
+
+
 class Node(Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
@@ -172,8 +187,10 @@ class Node(Model):
     """Where it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
     """How many operators it can hold; absent: unbounded."""
-    engine: Literal["embedded", "spark"] = "embedded"
+    engine: EngineName = "embedded"
     """What runs its fragments."""
+    master: Annotated[str, AfterValidator(_check_master)] | None = None
+    """Of the engine ``spark``: where Spark runs; absent: in processes of this node, with all its cores."""
     tls: TlsFiles | None = None
     """Its own certificate, where that is not the one for all."""
     secret: Secret | None = None
@@ -183,6 +200,11 @@ class Node(Model):
     links: Links = Links()
     physical: tuple[PhysicalSource, ...] = ()
     sinks: tuple[Sink, ...] = ()
+
+    @property
+    def spark_master(self) -> str | None:
+        """Where Spark runs this node's fragments; None with the embedded engine."""
+        return (self.master or LOCAL_MASTER) if self.engine == "spark" else None
 
 
 class Topology(Model):
@@ -218,6 +240,15 @@ class Topology(Model):
     def access_to(self, node: Node) -> Access:
         """What a command shows to that worker: what is for all, or, without such, what the worker has itself."""
         return Access(tls=self.tls or node.tls, secret=self.secret or node.secret)
+
+    def with_engine(self, engine: EngineName) -> Topology:
+        """The same, with this engine at every node."""
+        nodes = [
+            {**node.model_dump(exclude_unset=True, exclude={"master"}), "engine": engine}
+            | ({"master": node.master} if engine == "spark" and node.master else {})
+            for node in self.nodes
+        ]
+        return Topology.model_validate({**self.model_dump(exclude_unset=True), "nodes": nodes})
 
     def to_data(self) -> dict[str, Any]:
         """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""

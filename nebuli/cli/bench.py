@@ -49,12 +49,11 @@ def bench(topology: str, query: str, seed: int, runs: int, as_json: bool) -> int
     Workers are started once, so the first run is the slowest. Sources have to end.
     """
     import placement
-    from nebuli.cli.files import deployable, load
+    from nebuli.cli.files import load
     from nebuli.cli.run import ended
 
     model, plan = load(topology, query)
     fragments = placement.decompose(placement.place(plan, model, seed)).fragments
-    deployable(topology, model, fragments)
     _refuse_endless(fragments)
     kept = [_without_result(fragment) for fragment in fragments]
     return ended(_bench(model, Path(topology).resolve(), plan, kept, runs, as_json=as_json))

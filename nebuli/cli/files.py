@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nebuli.worker.deployed import Endpoint
-    from placement import Fragment, Query
-    from topology import Topology
+    from placement import Query
+    from topology import EngineName, Topology
 
 
-def load(topology: str, query: str) -> tuple[Topology, Query]:
-    """Read both files; if the topology is wrong, what is wrong with the query is said as well."""
+def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
+    """Read both files; if the topology is wrong, what is wrong with the query is said as well.
+
+    ``engine`` is every node's then, whatever the topology says.
+    """
     try:
         model = load_topology(topology)
     except TopologyError as error:
@@ -30,18 +33,7 @@ def load(topology: str, query: str) -> tuple[Topology, Query]:
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
-    return model, load_query(query)
-
-
-def deployable(file: str, topology: Topology, fragments: Iterable[Fragment]) -> None:
-    """Raise ClickException if a fragment would be on a node whose engine no worker has."""
-    engines = {node.address: node.engine for node in topology.nodes}
-    for fragment in fragments:
-        if engines[fragment.node] != "embedded":
-            raise click.ClickException(
-                f"{file}: fragment {fragment.id} would run at {fragment.node}, whose engine is "
-                f"{engines[fragment.node]}; workers have the engine embedded only"
-            )
+    return model if engine is None else model.with_engine(engine), load_query(query)
 
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nebuli.cli.engine import engine_option
+
 if TYPE_CHECKING:
     from placement import BoundPlan, Placement
-    from topology import Topology
+    from topology import EngineName, Topology
 
 
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+@engine_option
 @click.option(
     "--strategy",
     type=click.Choice(["bottom-up", "optimal"]),
@@ -39,7 +42,15 @@ if TYPE_CHECKING:
     help="How to show it: a table with reasons, JSON for programs, a mermaid flowchart, or a graph for Graphviz.",
 )
 def place(
-    *, topology: str, query: str, seed: int, strategy: str, time_limit: float, compare: bool, form: str
+    *,
+    topology: str,
+    query: str,
+    seed: int,
+    engine: EngineName | None,
+    strategy: str,
+    time_limit: float,
+    compare: bool,
+    form: str,
 ) -> None:
     """Place the operators of QUERY on the nodes of TOPOLOGY, and cut it into fragments.
 
@@ -48,7 +59,7 @@ def place(
     import placement
     from nebuli.cli.files import load
 
-    model, plan = load(topology, query)
+    model, plan = load(topology, query, engine)
     bound = placement.check(plan, model)
     if compare:
         click.echo(_compared(bound, model, seed, time_limit, form))

@@ -6,12 +6,13 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import click
 
 from nebuli.cli import completion, saved
+from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.watch import watching
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
+    from topology import EngineName
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _on_loss = click.option(
@@ -65,16 +67,23 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
-async def _register(topology: str, query: str, seed: int, on_loss: str) -> DeployedQuery:
-    from nebuli.cli.files import deployable, endpoints, load
+class _Settings(NamedTuple):
+    """How a query is placed and looked after."""
+
+    seed: int
+    on_loss: str
+    engine: EngineName | None
+
+
+async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
+    from nebuli.cli.files import endpoints, load
     from nebuli.worker.deployed import DeployedQuery, Workers
     from nebuli.worker.deployment import fragments_of
     from nebuli.worker.supervision import Policy
 
-    model, plan = load(topology, query)
+    model, plan = load(topology, query, settings.engine)
     id_ = uuid4().hex[:12]
-    fragments = fragments_of(plan, model, seed, id_)
-    deployable(topology, model, fragments)
+    fragments = fragments_of(plan, model, settings.seed, id_)
     used = dict.fromkeys(fragment.node for fragment in fragments)
     async with Workers(endpoints(topology, model, used)) as workers:
         deployed = await workers.register(fragments)
@@ -85,8 +94,9 @@ async def _register(topology: str, query: str, seed: int, on_loss: str) -> Deplo
         query=_absolute(query),
         registered=datetime.now(UTC).isoformat(timespec="seconds"),
         deployment=id_,
-        seed=seed,
-        policy=Policy(on_loss),
+        seed=settings.seed,
+        policy=Policy(settings.on_loss),
+        engine=settings.engine,
         fragments=tuple(deployed),
     )
     saved.save(found)
@@ -98,14 +108,15 @@ async def _register(topology: str, query: str, seed: int, on_loss: str) -> Deplo
 @click.argument("query", type=click.Path())
 @_seed
 @_on_loss
-def register(topology: str, query: str, seed: int, on_loss: str) -> int:
+@engine_option
+def register(topology: str, query: str, seed: int, on_loss: str, engine: EngineName | None) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        click.echo((await _register(topology, query, seed, on_loss)).id)
+        click.echo((await _register(topology, query, _Settings(seed, on_loss, engine))).id)
         return ExitCode.DONE
 
     return _ran(work())
@@ -121,11 +132,16 @@ def register(topology: str, query: str, seed: int, on_loss: str) -> int:
 )
 @_seed
 @_on_loss
+@engine_option
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
-def start(files: tuple[str, ...], seed: int, on_loss: str, *, watched: bool) -> int:
+def start(
+    files: tuple[str, ...], seed: int, on_loss: str, engine: EngineName | None, *, watched: bool
+) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
+    if len(files) == 1 and engine is not None:
+        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
         query = await _query(files)
@@ -137,7 +153,7 @@ def start(files: tuple[str, ...], seed: int, on_loss: str, *, watched: bool) -> 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
         if len(files) == 1:
             return saved.load(files[0])
-        return await _register(files[0], files[1], seed, on_loss)
+        return await _register(files[0], files[1], _Settings(seed, on_loss, engine))
 
     return _ran(work())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placement import Decomposition, Exact, Placement
+    from placement import Decomposition, Exact, Fragment, Placement
 
 
 def as_json(placement: Placement, decomposition: Decomposition) -> str:
@@ -33,19 +33,28 @@ def as_text(placement: Placement, decomposition: Decomposition) -> str:
         (key, operator.type, placement.nodes[key], placement.reasons[key])
         for key, operator in placement.plan.operators.items()
     ]
-    fragments = [
-        (fragment.id, fragment.node, " ".join(operator.id for operator in fragment.operators))
-        for fragment in decomposition.fragments
-    ]
+    fragments = [_described(fragment) for fragment in decomposition.fragments]
+    header: tuple[str, ...] = ("fragment", "node", "engine", "operators")
+    if not any(fragment.engine for fragment in decomposition.fragments):  # nothing that would have to be said
+        header, fragments = _without_engine(header), list(map(_without_engine, fragments))
     channels = [
         (channel.id, channel.operator, channel.start, channel.end) for channel in decomposition.channels
     ]
     tables = [
         table(("operator", "type", "node", "why"), operators),
-        table(("fragment", "node", "operators"), fragments),
+        table(header, fragments),
         table(("channel", "carries", "from", "to"), channels),
     ]
     return "\n\n".join(tables)
+
+
+def _described(fragment: Fragment) -> tuple[str, ...]:
+    engine = "embedded" if fragment.engine is None else f"spark {fragment.engine.master}"
+    return fragment.id, fragment.node, engine, " ".join(operator.id for operator in fragment.operators)
+
+
+def _without_engine(row: tuple[str, ...]) -> tuple[str, ...]:
+    return (*row[:2], *row[3:])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

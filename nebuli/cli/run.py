@@ -12,6 +12,7 @@ from uuid import uuid4
 import click
 
 from nebuli.cli.bounds import max_state_bytes
+from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nebuli.worker.status import FragmentStatus
     from nebuli.worker.supervision import Policy
     from placement import Fragment, Query
-    from topology import Topology
+    from topology import EngineName, Topology
 
 _TERMINATED = 128 + signal.SIGTERM
 _PROGRESS_S = 5.0
@@ -39,8 +40,11 @@ _PROGRESS_S = 5.0
     show_default=True,
     help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
 )
+@engine_option
 @max_state_bytes
-def run(topology: str, query: str, seed: int, on_loss: str, max_state_bytes: int) -> int:
+def run(
+    topology: str, query: str, *, seed: int, on_loss: str, engine: EngineName | None, max_state_bytes: int
+) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -49,14 +53,13 @@ def run(topology: str, query: str, seed: int, on_loss: str, max_state_bytes: int
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
     """
-    from nebuli.cli.files import deployable, load
+    from nebuli.cli.files import load
     from nebuli.worker.deployment import Active, fragments_of
     from nebuli.worker.supervision import Policy
 
-    model, plan = load(topology, query)
+    model, plan = load(topology, query, engine)
     deployment = uuid4().hex[:12]
     active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
-    deployable(topology, model, active.fragments)
     file = Path(topology).resolve()
     return ended(_run(_Run(model, plan, file, active, seed, Policy(on_loss), max_state_bytes)))
 

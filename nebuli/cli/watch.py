@@ -57,7 +57,7 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
     from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.worker.supervision import Supervisor
 
-    model, plan = load(query.topology, query.query)
+    model, plan = load(query.topology, query.query, query.engine)
     active = _active(query, plan, model)
 
     def moved(active: Active) -> None:

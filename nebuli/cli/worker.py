@@ -127,8 +127,4 @@ def _node(file: str, address: str) -> tuple[Topology, Node]:
         raise click.ClickException(
             f"{file} has no node {address}{did_you_mean(address, known)}; expected {listed(known)}"
         ) from None
-    if node.engine != "embedded":
-        raise click.ClickException(
-            f"{file}: the engine of {address} is {node.engine}; workers have the engine embedded only"
-        )
     return model, node

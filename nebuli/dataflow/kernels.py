@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Kernel = Callable[..., Any]
 
 _FLOATS = (T.FLOAT32, T.FLOAT64)
-_SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _NAIVE = pa.timestamp("us")
 _UTC = arrow_type(T.TIMESTAMP)
 
@@ -264,7 +264,7 @@ _KERNELS: dict[str, Kernel] = {
     "upper": pc.utf8_upper,
     "lower": pc.utf8_lower,
     "length": lambda value: pc.cast(pc.utf8_length(value), pa.int64()),
-    "trim": lambda value: pc.utf8_trim(value, characters=_SPACES),
+    "trim": lambda value: pc.utf8_trim(value, characters=SPACES),
     "concat": lambda *values: pc.binary_join_element_wise(*(pc.fill_null(each, "") for each in values), ""),
     "join_texts": lambda *values: pc.binary_join_element_wise(*values, ""),
     "add_microseconds": _shift,

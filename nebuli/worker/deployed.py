@@ -14,7 +14,7 @@ from nebuli.worker.global_state import GlobalState, combined
 from nebuli.worker.supervision import Policy
 from nebuli.worker.trust import Trust
 from nebuli.worker.worker_pb2 import Refusal
-from topology import Access
+from topology import Access, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -56,6 +56,8 @@ class DeployedQuery(BaseModel):
     deployment: str = ""
     """The id that its channels have; empty: its own. It has another one each time that it begins again."""
     seed: int = 0
+    engine: EngineName | None = None
+    """Every node's, if it was asked for; else what the topology says."""
     without: tuple[str, ...] = ()
     """Nodes that it was placed without, since they were lost."""
     policy: Policy = Policy.WAIT

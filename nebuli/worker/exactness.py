@@ -26,6 +26,7 @@ def is_exact(fragment: Fragment) -> bool:
     inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
     return (
         len(inputs) == 1
+        and fragment.engine is None  # another engine remembers nothing of what it had
         and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
         and all(isinstance(each, _STATELESS) for each in fragment.operators)
         and has_replayable_sources(fragment)
@@ -50,6 +51,8 @@ def state_of(fragment: Fragment) -> str:
     unreplayable = list(unreplayable_sources([fragment]))
     if unreplayable:
         return f"what it had read of {', '.join(unreplayable)}, which cannot be read again"
+    if fragment.engine is not None:
+        return "what its engine had computed"
     held = [f"watermark of {each.operator}" for each in fragment.watermarks]
     held += [f"{each.type} {each.id}" for each in fragment.operators if not isinstance(each, _STATELESS)]
     return f"the state of {', '.join(held)}" if held else "the order of its inputs"

@@ -13,6 +13,7 @@ from placement.plan import WindowOperator
 if TYPE_CHECKING:
     from nebuli.dataflow import Circuit
     from placement.plan import Fragment
+    from spark_bridge.engine import SparkCircuit
 
 __all__ = ["LateRows"]
 
@@ -23,7 +24,7 @@ class LateRows:
     Each is begun when the fragment is; its rows are there after each batch, however the fragment ends.
     """
 
-    def __init__(self, fragment: Fragment, circuit: Circuit) -> None:
+    def __init__(self, fragment: Fragment, circuit: Circuit | SparkCircuit) -> None:
         self._circuit = circuit
         self._sinks = {
             window.id: ChangesSink(GrowingFile(window.late, csv_rows))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.provider import Provider
+    from spark_bridge.engine import SparkCircuit
 
 __all__ = ["FragmentRunner", "checked_circuit", "log_end"]
 
@@ -58,10 +59,14 @@ class _Counts:
     watermark: int | None = None
 
 
-def checked_circuit(fragment: Fragment, max_state_bytes: int) -> Circuit:
+def checked_circuit(fragment: Fragment, max_state_bytes: int) -> Circuit | SparkCircuit:
     """What the fragment computes. Raises DataflowError if its operators do not fit together."""
     if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
         raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
+    if fragment.engine is not None:
+        from spark_bridge.engine import SparkCircuit
+
+        return SparkCircuit(fragment)
     return Circuit(
         fragment.operators,
         watermarks=fragment.watermarks,
@@ -133,6 +138,8 @@ class FragmentRunner:
                     self._sources[operator.id] = provider.source(operator, self._wake.set, self._lineage)
                 case BoundSink() | NetworkSink():
                     self._sink = provider.sink(operator, self._lineage, resumed=self._resumed)
+        if not isinstance(self._circuit, Circuit):
+            self._sources[self._circuit.results] = self._circuit.start(self._wake.set)
         self._state = FragmentState.RUNNING
         self._thread.start()
 
@@ -140,6 +147,8 @@ class FragmentRunner:
         """Ask it to end; harmless when it has."""
         self._stopping = True
         self._wake.set()
+        if not isinstance(self._circuit, Circuit):
+            self._circuit.interrupt()
         if self._sink is not None:
             self._sink.interrupt()
 
@@ -195,8 +204,9 @@ class FragmentRunner:
                 case Progress() as progress:
                     self._write(sink, self._circuit.advance(id_, progress))
                 case batch:
-                    self._counts.rows_in += batch.num_rows
-                    self._counts.bytes_in += batch.nbytes
+                    if id_ in self._circuit.sources:
+                        self._counts.rows_in += batch.num_rows
+                        self._counts.bytes_in += batch.nbytes
                     self._write(sink, self._circuit.push(id_, batch))
             self._idleness.active(id_)
             had_something = True

@@ -60,7 +60,7 @@ def test_json_has_the_placement_the_fragments_and_the_channels(directory: Path):
         "sink": "3:1",
     }
     assert [sorted(fragment) for fragment in data["fragments"]] == [
-        ["closings", "id", "node", "operators", "watermarks"]
+        ["closings", "engine", "id", "node", "operators", "watermarks"]
     ] * 3
     network = {
         (operator["type"], operator["channel"], operator["address"], fragment["node"])

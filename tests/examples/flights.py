@@ -44,9 +44,14 @@ def answer_of(flights: Path, weather: Path) -> pa.Table:
     return duckdb.sql(_ANSWER, params=files).to_arrow_table()
 
 
-def write_topology(path: Path, sink: dict[str, Any], addresses: list[dict[str, str]] | None = None) -> None:
+def write_topology(
+    path: Path,
+    sink: dict[str, Any],
+    addresses: list[dict[str, str]] | None = None,
+    example: str = "topology.yaml",
+) -> None:
     """The example's topology with its nodes at free ports, or at ``addresses``, and another sink."""
-    topology = yaml.safe_load((EXAMPLE / "topology.yaml").read_text())
+    topology = yaml.safe_load((EXAMPLE / example).read_text())
     if addresses is None:
         free = free_addresses(6)
         addresses = [{"address": free[index], "grpc": free[index + 3]} for index in range(3)]

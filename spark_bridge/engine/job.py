@@ -1,0 +1,71 @@
+"""What the worker tells the driver process, and what it hears: lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+RUN, DRAIN = "run", "drain"
+"""To the driver: all rows of a bounded job are there; all rows of an endless one were sent."""
+DONE, FAILED = "done", "failed"
+"""From the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A channel that is kept, read by a view of the same name; its columns as DDL.
+
+    ``time`` is the column that its watermark comes from, which is behind by ``lateness``.
+    """
+
+    channel: str
+    columns: str
+    time: str | None = None
+    lateness: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One fragment: ``steps`` are views with their SQL, of which the last is the result.
+
+    The driver may use ``directory``, and removes it at its end.
+    """
+
+    name: str
+    master: str
+    bounded: bool
+    inputs: tuple[Input, ...]
+    steps: tuple[tuple[str, str], ...]
+    source: str
+    target: str
+    result: str
+    directory: str
+    secret: str = field(repr=False)
+
+    def to_line(self) -> str:
+        """As JSON on one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Job:
+        """What `to_line` has made."""
+        data = json.loads(line)
+        inputs = tuple(Input(**each) for each in data["inputs"])
+        return cls(**{**data, "inputs": inputs, "steps": tuple(map(tuple, data["steps"]))})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``event`` is DONE or FAILED, and then ``error`` says why."""
+
+    event: str
+    error: str = ""
+
+    def to_line(self) -> str:
+        """As JSON on one line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Report:
+        """What `to_line` has made."""
+        return cls(**json.loads(line))

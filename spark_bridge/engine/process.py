@@ -1,0 +1,98 @@
+"""The driver process, as the worker has it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from nebuli.worker.errors import FragmentError
+from spark_bridge.engine.job import FAILED, Report
+from spark_bridge.versions import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_bridge.engine.job import Job
+
+_log = logging.getLogger("nebuli.spark")
+_TOLD_LINES = 5
+"""Of the end of what it wrote, in the error of a process that died."""
+
+
+class DriverProcess:
+    """A driver, from its start. ``on_report`` is called once, on a thread, when its job is over or it died."""
+
+    def __init__(self, job: Job, on_report: Callable[[Report], None]) -> None:
+        _check_installed(job)
+        self._job = job
+        self._on_report = on_report
+        self._last_lines: deque[str] = deque(maxlen=_TOLD_LINES)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "spark_bridge.engine.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # it ends its own group, with Java in it
+        )
+        self._following = Thread(target=self._follow, name="spark log", daemon=True)
+        self._following.start()
+        Thread(target=self._listen, name="spark reports", daemon=True).start()
+        self.tell(job.to_line())
+
+    def tell(self, line: str) -> None:
+        """Tell it something; what it says when it is gone, it has said by its report."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Have it end, with all that it has started; returns at once."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        reported = False
+        for line in self._process.stdout:
+            reported = True
+            self._on_report(Report.from_line(line))
+        code = self._process.wait()
+        if not reported:
+            self._following.join()
+            told = " | ".join(self._last_lines)
+            self._on_report(Report(FAILED, f"its driver ended with exit code {code}{told and f': {told}'}"))
+
+    def _follow(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_lines.append(line.rstrip())
+            _log.info("spark of fragment %s: %s", self._job.name, line.rstrip())
+
+
+def _check_installed(job: Job) -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise FragmentError("the engine spark needs PySpark: pip install 'netchannel[nebuli,spark]'")
+    if not job.bounded and limits is None:
+        raise FragmentError(
+            "the engine spark needs PySpark 4.2 or later for inputs without an end: pip install 'pyspark>=4.2'"
+        )
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    if not job.master.startswith("sc://") and shutil.which(java) is None:
+        where = f"there is none at {java}" if home else "there is none in the PATH"
+        raise FragmentError(
+            f"the engine spark needs Java 17 or later, and {where}: install it, or set JAVA_HOME"
+        )

@@ -1,0 +1,75 @@
+"""The Spark session that a fragment is computed in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.variable.substitute": "false",  # ${...} is text like any other
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # The right side of AND and OR may fail where the left decides.
+    "spark.sql.subexpressionElimination.skipForShortcutExpr": "true",
+    # A constant that cannot be computed is no error where there are no rows; and a predicate that fails for a row that
+    # a join drops is none where it stands above the join.
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in ("ConstantFolding", "PushDownPredicates", "PushPredicateThroughJoin")
+    ),
+}
+"""What makes Spark compute as the embedded engine does; of every session, wherever it runs."""
+_LOCAL_PARTITIONS = 8
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs in processes of this machine."""
+    return master.startswith("local")
+
+
+def open_session(master: str, name: str, directory: Path) -> SparkSession:
+    """A session at ``master``, in which the format ``netchannel`` is known; temporary files go to ``directory``."""
+    from pyspark.sql import SparkSession
+
+    from spark_bridge import register
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("sc://"):
+        spark = SparkSession.builder.remote(master).getOrCreate()
+    else:
+        builder = SparkSession.builder.master(master).appName(name)
+        for key, value in _of_driver(master, directory).items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+    for key, value in SETTINGS.items():
+        spark.conf.set(key, value)
+    register(spark)
+    return spark
+
+
+def _of_driver(master: str, directory: Path) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.local.dir": str(directory),
+        "spark.driver.defaultJavaOptions": f"-Djava.io.tmpdir={directory}",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    if is_local(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Of Spark's 200 each would have a state of its own on this one machine.
+            "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
+        }
+    return settings
