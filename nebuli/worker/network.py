@@ -73,6 +73,7 @@ class ChannelSource:
         self._schema = zset.weighted(arrow_schema(operator.columns))
         self._wake = wake
         self._lineage = lineage
+        self._given = False  # something, which is done when the next is asked for
         self._read = 0  # the end of what was read, in the origin
         self._unacknowledged: deque[tuple[int, int]] = (
             deque()
@@ -99,7 +100,8 @@ class ChannelSource:
     def poll(self) -> pa.RecordBatch | Progress | Signal:
         """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
         if self._lineage is not None:
-            self._lineage.advance()
+            self._lineage.advance(also=self._given)
+        self._given = False
         while self._queue:
             item = self._queue.popleft()
             self._loop.call_soon_threadsafe(self._room.set)
@@ -109,6 +111,7 @@ class ChannelSource:
                 case Signal():
                     return item
             is_new = self._is_new(item)
+            self._given = is_new or item.progress is not None
             if item.progress is not None:
                 return item.progress
             if is_new:
@@ -134,7 +137,7 @@ class ChannelSource:
         lineage.position = max(lineage.position, end)
         if end > lineage.start or end == END:
             return True
-        lineage.advance()
+        lineage.advanced()  # one more that is done
         return False
 
     def _check(self, begin: int, known: int) -> None:

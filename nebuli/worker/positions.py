@@ -66,15 +66,15 @@ class Lineage:
         self.done = 0
         """Everything below is done, and what was made from it has been sent."""
         self.advanced: Callable[[], None] = _nobody
-        """Called when ``done`` has grown; set by the sink."""
+        """Called when there is more that is done; set by the sink."""
         self.acknowledge: Callable[[int], None] = _nothing
         """Called, on the loop, with the position below which everything that was made is acknowledged; set by the
         source, if somebody waits for it there."""
 
-    def advance(self) -> None:
-        """What the fragment worked on is done."""
-        if self.position > self.done:
-            self.done = self.position
+    def advance(self, *, also: bool = False) -> None:
+        """What the fragment worked on is done; ``also`` if that took no rows."""
+        if self.position > self.done or also:
+            self.done = max(self.done, self.position)
             self.advanced()
 
 

@@ -94,6 +94,24 @@ async def test_what_a_predecessor_has_done_is_passed_over(servers) -> None:
     assert (await edge.poll()).num_rows == 5
 
 
+async def test_a_message_without_rows_is_acknowledged_too(servers) -> None:
+    """It may be what a successor has sent to learn that all before it is acknowledged."""
+    lineage = Lineage()
+    done = []
+    edge = Edge(*servers, lineage)
+    await edge.send(0, 10)
+    assert (await edge.poll()).num_rows == 10
+    assert edge.source.poll() is Signal.LATER
+    lineage.advanced = lambda: done.append(lineage.done)
+    await edge.send(10, 10)
+    assert (await edge.poll()).num_rows == 0
+    assert done == []
+    assert edge.source.poll() is Signal.LATER
+    assert done == [10]
+    lineage.acknowledge(10)
+    await edge.until_acknowledged(2)
+
+
 @pytest.mark.parametrize(
     ("start", "spans", "message"),
     [
