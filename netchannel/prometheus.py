@@ -187,7 +187,7 @@ class ChannelCollector:
     def describe(self) -> Iterator[Family]:
         """All metrics, without values: the registry asks for the names of what it is given."""
         for side, _ in self._servers:
-            yield from _families(side, None)
+            yield from families(side, None)
 
     def collect(self) -> Iterator[Family]:
         """All metrics, as they are now."""
@@ -196,7 +196,7 @@ class ChannelCollector:
                 statistics = server.statistics()
             except NetChannelError:  # it is not entered yet, or was left
                 statistics = None
-            yield from _families(side, statistics)
+            yield from families(side, statistics)
 
 
 def _side(server: Sender | Receiver) -> Side:
@@ -207,7 +207,8 @@ def _side(server: Sender | Receiver) -> Side:
     raise TypeError(f"{server!r} is no SenderServer and no ReceiverServer")
 
 
-def _families(side: Side, statistics: ServerStatistics[Any] | None) -> Iterator[Family]:
+def families(side: Side, statistics: ServerStatistics[Any] | None) -> Iterator[Family]:
+    """The metrics of one side (`SENDER`, `RECEIVER`), with the values of ``statistics``, if there are any."""
     servers, peers, channels = [], {}, []
     if statistics is not None:
         servers = [((), statistics)]

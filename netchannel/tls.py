@@ -8,7 +8,7 @@ import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .core.link import log
 from .errors import CertificateError
@@ -50,6 +50,13 @@ class Tls:
             raise ValueError("server_name is empty: give None for the host that is dialed")
 
 
+class Expiry(NamedTuple):
+    """When a certificate ends, and the last of its authorities, in seconds since 1970 UTC."""
+
+    certificate: float
+    authority: float
+
+
 class Credentials:
     """What one role needs for its handshakes, as the files are now. Raises CertificateError if they are no good."""
 
@@ -79,6 +86,19 @@ class Credentials:
         return context
 
 
+def expiry(tls: Tls) -> Expiry:
+    """When what the files hold ends, or has ended. Raises CertificateError for files that cannot be used otherwise."""
+    _check_contents(tls)
+    try:
+        shown = _shown(tls, "sender")
+    except ssl.SSLError as error:
+        raise CertificateError(f"the certificate {tls.certificate} cannot be used: {error}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _trust(context, "authority", tls.authority)
+    ends = [ssl.cert_time_to_seconds(str(authority["notAfter"])) for authority in context.get_ca_certs()]
+    return Expiry(ssl.cert_time_to_seconds(str(shown["notAfter"])), max(ends, default=0.0))
+
+
 def _stamp(tls: Tls) -> list[tuple[int, int, int] | None]:
     """Whether the files are still the same: three calls of the system, a few microseconds."""
     stamps: list[tuple[int, int, int] | None] = []
@@ -93,9 +113,7 @@ def _stamp(tls: Tls) -> list[tuple[int, int, int] | None]:
 
 
 def _load(tls: Tls, role: Role) -> ssl.SSLContext:
-    _check_content("certificate", tls.certificate, "CERTIFICATE")
-    _check_content("key", tls.key, "PRIVATE KEY")
-    _check_content("authority", tls.authority, "CERTIFICATE")
+    _check_contents(tls)
     _check_own(tls, role)
     context = _with_certificate(tls, role)
     _trust(context, "authority", tls.authority)
@@ -106,6 +124,12 @@ def _load(tls: Tls, role: Role) -> ssl.SSLContext:
     else:
         context.num_tickets = 0  # nothing is resumed: who comes back shows its certificate again
     return context
+
+
+def _check_contents(tls: Tls) -> None:
+    _check_content("certificate", tls.certificate, "CERTIFICATE")
+    _check_content("key", tls.key, "PRIVATE KEY")
+    _check_content("authority", tls.authority, "CERTIFICATE")
 
 
 def _check_content(name: str, path: str | PathLike[str], wanted: str) -> None:

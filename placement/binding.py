@@ -17,6 +17,7 @@ from placement.plan import (
     UnionOperator,
     WatermarkOrigin,
 )
+from placement.policies import Policies
 from placement.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.tree import bottom_up
 from topology.consistency import did_you_mean, listed
@@ -37,7 +38,8 @@ class BoundPlan:
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
     physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
     nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
-    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of,
+    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
+    those of channels, wherever these will run,
     ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
@@ -48,6 +50,7 @@ class BoundPlan:
     readers: Mapping[str, str]
     watermarks: Mapping[str, WatermarkOrigin]
     closings: Mapping[str, Closing]
+    policies: Policies = field(default_factory=Policies)
     spark_masters: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -68,6 +71,7 @@ def check(query: Query, topology: Topology) -> BoundPlan:
 class _Binder:
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
+        self._policies = Policies.of(query, topology)
         self._ids = {operator.id: operator for operator in query.operators}
         self._places = {operator.id: index for index, operator in enumerate(query.operators)}
         self._logical = {source.name: source for source in topology.logical}
@@ -102,6 +106,7 @@ class _Binder:
             readers,
             self._times.origins,
             self._times.closings,
+            self._policies,
             self._spark_masters,
         )
 

@@ -137,8 +137,24 @@ class _Cutter:
 
     def _source_of(self, hop: Channel) -> NetworkSource:
         schema = self._plan.schemas[hop.operator]
-        return NetworkSource(id=hop.operator, channel=hop.id, address=hop.end, schema=schema)
+        chosen = self._plan.policies.at(hop.end, hop.operator)
+        return NetworkSource(
+            id=hop.operator,
+            channel=hop.id,
+            address=hop.end,
+            schema=schema,
+            buffer=chosen.buffer,
+            fault=chosen.fault,
+        )
 
     def _network_sink(self, hop: Channel) -> NetworkSink:
         identity = f"{hop.operator}>"
-        return NetworkSink(id=identity, input=hop.operator, channel=hop.id, address=hop.end)
+        chosen = self._plan.policies.at(hop.start, hop.operator)
+        return NetworkSink(
+            id=identity,
+            input=hop.operator,
+            channel=hop.id,
+            address=hop.end,
+            buffer=chosen.buffer,
+            fault=chosen.fault,
+        )

@@ -15,10 +15,22 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from placement.durations import Duration, microseconds
 from placement.errors import InvalidQuery, MultipleSinks
 from placement.tree import Outline, shape_mistakes, sinks_of
-from topology import Marks, Mistake, PhysicalSource, Schema, Sink
-from topology.model import FilePath
+from topology import (
+    BufferSettings,
+    ChannelPolicies,
+    FaultSettings,
+    Marks,
+    Mistake,
+    PhysicalSource,
+    Schema,
+    Sink,
+)
+from topology.base import FilePath
+from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from topology.mistakes import Location
 
 StateBytes = Annotated[int, Field(strict=True, ge=1)]
@@ -167,6 +179,8 @@ class NetworkSource(_Operator):
     channel: str
     address: str
     columns: Schema = Field(alias="schema")
+    buffer: BufferSettings | None = None
+    fault: FaultSettings | None = None
 
 
 class NetworkSink(_Unary):
@@ -175,6 +189,8 @@ class NetworkSink(_Unary):
     type: Literal["network_sink"] = "network_sink"
     channel: str
     address: str
+    buffer: BufferSettings | None = None
+    fault: FaultSettings | None = None
 
 
 QueryOperator = Annotated[
@@ -205,6 +221,12 @@ FragmentOperator = Annotated[
 ]
 
 
+class QueryChannels(ChannelPolicies):
+    """Policies of the query's channels; ``of`` is by the operator whose output they carry."""
+
+    of: dict[OperatorId, ChannelPolicies] = Field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a query was read from. No part of what it says: all origins are equal."""
@@ -223,6 +245,8 @@ class Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     operators: Annotated[tuple[QueryOperator, ...], Field(min_length=1)]
+    channels: QueryChannels = QueryChannels()
+    """Policies of its channels, over those of nodes and of the topology."""
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     def model_post_init(self, context: Any, /) -> None:
@@ -230,7 +254,8 @@ class Query(BaseModel):
         if isinstance(context, Origin):
             self._origin = context
         outlines = [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
-        if found := list(shape_mistakes(outlines)):
+        found = [*shape_mistakes(outlines), *unknown_operators(self.channels.of, outlines)]
+        if found:
             kind = MultipleSinks if len(sinks_of(outlines)) > 1 else InvalidQuery
             raise kind(self.mistake(path, message) for path, message in found)
 
@@ -251,6 +276,15 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
     else:
         places = [(*path, "inputs", index) for index, _ in enumerate(operator.children)]
     return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
+
+
+def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterator[tuple[Location, str]]:
+    """Operators whose channels have policies, and which there are none."""
+    known = [each.id for each in outlines if each.type != "sink"]
+    for name in of:
+        if name not in known:
+            message = f"policies of the output of {name!r}, which is no operator with one{did_you_mean(name, known)}"
+            yield ("channels", "of", name), f"{message}; expected {listed(known)}"
 
 
 class WatermarkOrigin(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from placement.errors import InvalidQuery, MultipleSinks
 from placement.json_document import parse_json
-from placement.plan import Origin, Query
+from placement.plan import Origin, Query, unknown_operators
 from placement.tree import Outline, shape_mistakes, sinks_of
 from topology import Mistake
 from topology.mistakes import in_file_order, read_text
@@ -38,6 +38,8 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
     # A text without a single operator in it has no shape to judge.
     found = shape_mistakes(outlines) if outlines else ()
     mistakes += [marks.mistake(path, message) for path, message in found]
+    unknown = unknown_operators(_with_policies(data), outlines)
+    mistakes += [marks.mistake(path, message, at_key=True) for path, message in unknown]
     try:
         query = Query.model_validate(data, context=Origin(_sanitized(name), marks))
     except ValidationError as error:
@@ -54,6 +56,13 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
 def _sanitized(name: str) -> str:
     """A name that is safe in the names of channels: other characters become dashes, 60 at most."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60] or "query"
+
+
+def _with_policies(data: Any) -> list[str]:
+    """The names of operators whose channels have policies."""
+    channels = data.get("channels") if isinstance(data, dict) else None
+    of = channels.get("of") if isinstance(channels, dict) else None
+    return list(of) if isinstance(of, dict) else []
 
 
 def _outlines(data: Any) -> Iterator[Outline]:

@@ -7,10 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.support.fleet import Fleet, MakeFleet
 
 _HOW = (
     "install a Java runtime 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -63,3 +67,18 @@ def _why_no_spark() -> str | None:
         found = version[1] if version else said.strip()
         return f"Spark tests need Java 17 or later, and {java} is {found}: {_HOW}"
     return None
+
+
+@pytest.fixture
+def make_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeFleet]:
+    """Makes fleets, whose workers end with the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made: list[Fleet] = []
+
+    def make(**keys: Any) -> Fleet:
+        made.append(Fleet(tmp_path, **keys))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.stop()

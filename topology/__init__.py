@@ -1,9 +1,10 @@
 """What exists: nodes, links, logical and physical sources, sinks; read from YAML and checked."""
 
+from topology.access import Access, SecretPlace, TlsFiles
+from topology.base import Address
 from topology.errors import TopologyError
 from topology.mistakes import Marks, Mistake
 from topology.model import (
-    Address,
     CsvSink,
     CsvSource,
     EngineName,
@@ -24,16 +25,21 @@ from topology.model import (
     Topology,
     place_of,
 )
+from topology.policies import BufferSettings, ChannelPolicies, FaultSettings
 from topology.reader import load_topology, parse_topology
 from topology.schema import Column, DataType, Schema
 
 __all__ = [
+    "Access",
     "Address",
+    "BufferSettings",
+    "ChannelPolicies",
     "Column",
     "CsvSink",
     "CsvSource",
     "DataType",
     "EngineName",
+    "FaultSettings",
     "GeneratorSource",
     "LinkLimits",
     "Links",
@@ -47,10 +53,12 @@ __all__ = [
     "PhysicalSource",
     "PrintSink",
     "Schema",
+    "SecretPlace",
     "Sink",
     "SinkMode",
     "TcpSink",
     "TcpSource",
+    "TlsFiles",
     "Topology",
     "TopologyError",
     "load_topology",

@@ -31,6 +31,7 @@ def inconsistencies(data: Any) -> Iterator[Found]:
     yield from _unknown_sources(logical, nodes)
     yield from _bad_links(nodes)
     yield from _masters_of_no_spark(nodes)
+    yield from _half_secured(data, nodes)
 
 
 def _each(data: Any, key: str, path: Location = ()) -> Iterator[Item]:
@@ -104,6 +105,20 @@ def _masters_of_no_spark(nodes: list[Item]) -> Iterator[Found]:
                 (*path, "master"),
                 "a master is Spark's, and this node has another engine; expected engine: spark",
             )
+
+
+def _half_secured(data: Any, nodes: list[Item]) -> Iterator[Found]:
+    """Nodes without TLS or a secret among others that have it: no channel between the two comes about."""
+    for key in ("tls", "secret"):
+        if isinstance(data, dict) and data.get(key) is not None:
+            continue
+        having = [node.get(key) is not None if isinstance(node, dict) else None for _, node in nodes]
+        for (path, _), has in zip(nodes, having, strict=True):
+            if has is False and True in having:
+                yield (
+                    path,
+                    f"this node has no {key}, and others have; expected {key} at each node, or at the top for all",
+                )
 
 
 def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Location]) -> Iterator[Found]:

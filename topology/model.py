@@ -1,4 +1,4 @@
-"""What exists: logical sources, nodes, links, and the sources and sinks attached to nodes.
+"""What exists: logical sources, nodes, links, the sources and sinks attached to nodes, and how nodes talk.
 
 The models are the topology file: the same keys, the same defaults. A ``Topology`` is consistent whether it
 was read from a file or made in code: its names are unique, its references lead somewhere, its links form no
@@ -8,41 +8,30 @@ cycle.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from topology.address import check_address
+from topology.access import Access, Secret, TlsFiles
+from topology.base import Address, FilePath, Model, Text
 from topology.consistency import inconsistencies
 from topology.errors import TopologyError
 from topology.mistakes import Marks
+from topology.policies import ChannelPolicies
 from topology.schema import Schema
 
-Address = Annotated[str, AfterValidator(check_address)]
-Text = Annotated[str, Field(min_length=1)]
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
-def _check_path(path: str) -> str:
-    if "\0" in path:
-        raise ValueError(f"expected a path, got {path!r}, which holds a null character")
-    return path
-
-
-FilePath = Annotated[Text, AfterValidator(_check_path)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
-
-
-class LogicalSource(_Model):
+class LogicalSource(Model):
     """A name and a schema that physical sources provide."""
 
     name: Text
     columns: Schema = Field(alias="schema", min_length=1)
 
 
-class _Source(_Model):
+class _Source(Model):
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None
     """About how many bytes per second it gives; for the exact strategy of placement."""
@@ -115,7 +104,7 @@ SinkMode = Literal["final", "changes", "append"]
 ``append``: rows as they come, which no later row may take back."""
 
 
-class _Sink(_Model):
+class _Sink(Model):
     name: Text
     mode: SinkMode = "final"
 
@@ -157,7 +146,7 @@ class NullSink(_Sink):
 Sink = Annotated[CsvSink | ParquetSink | PrintSink | TcpSink | NullSink, Field(discriminator="type")]
 
 
-class LinkLimits(_Model):
+class LinkLimits(Model):
     """What a link can carry, as far as that is known."""
 
     bandwidth: Annotated[float, Field(gt=0)] | None = None
@@ -166,11 +155,11 @@ class LinkLimits(_Model):
     """Milliseconds one way."""
 
 
-class Links(_Model):
+class Links(Model):
     """Where a node can send data to; ``limits`` is by address, of links that have some."""
 
     downstream: tuple[Address, ...] = ()
-    limits: dict[Address, LinkLimits] = {}
+    limits: dict[Address, LinkLimits] = Field(default_factory=dict)
 
 
 EngineName = Literal["embedded", "spark"]
@@ -187,7 +176,7 @@ def _check_master(master: str) -> str:
     return master
 
 
-class Node(_Model):
+class Node(Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
     address: Address
@@ -202,6 +191,12 @@ class Node(_Model):
     """What runs its fragments."""
     master: Annotated[str, AfterValidator(_check_master)] | None = None
     """Of the engine ``spark``: where Spark runs; absent: in processes of this node, with all its cores."""
+    tls: TlsFiles | None = None
+    """Its own certificate, where that is not the one for all."""
+    secret: Secret | None = None
+    """Where its secret is, where that is not where it is for all."""
+    channels: ChannelPolicies = ChannelPolicies()
+    """Policies of its channels, over those for all."""
     links: Links = Links()
     physical: tuple[PhysicalSource, ...] = ()
     sinks: tuple[Sink, ...] = ()
@@ -212,11 +207,17 @@ class Node(_Model):
         return (self.master or LOCAL_MASTER) if self.engine == "spark" else None
 
 
-class Topology(_Model):
+class Topology(Model):
     """Logical sources and nodes. Making an inconsistent one raises ``TopologyError`` with every mistake."""
 
     logical: tuple[LogicalSource, ...] = ()
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+    tls: TlsFiles | None = None
+    """Certificate, key and authority of every worker, and of commands that ask them."""
+    secret: Secret | None = None
+    """Where the text is that workers, and commands that ask them, share."""
+    channels: ChannelPolicies = ChannelPolicies()
+    """Policies of all channels, below those of nodes and of queries."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Topology:
@@ -234,9 +235,35 @@ class Topology(_Model):
         ]
         return Topology.model_validate({**self.model_dump(exclude_unset=True), "nodes": nodes})
 
+    def node(self, address: str) -> Node:
+        """The node with this address; ``KeyError`` if there is none."""
+        for node in self.nodes:
+            if node.address == address:
+                return node
+        raise KeyError(address)
+
+    def access(self, node: Node) -> Access:
+        """What the worker of ``node`` shows to others, its own before what is for all."""
+        return Access(tls=node.tls or self.tls, secret=node.secret or self.secret)
+
+    def access_to(self, node: Node) -> Access:
+        """What a command shows to that worker: what is for all, or, without such, what the worker has itself."""
+        return Access(tls=self.tls or node.tls, secret=self.secret or node.secret)
+
     def to_data(self) -> dict[str, Any]:
         """The topology as plain lists, mappings, texts and numbers, without what was left to its default."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+    def without(self, addresses: Collection[str]) -> Topology:
+        """The topology as if these nodes, and the links to them, were not there."""
+        nodes = []
+        for node in self.nodes:
+            if node.address not in addresses:
+                downstream = tuple(each for each in node.links.downstream if each not in addresses)
+                limits = {each: limit for each, limit in node.links.limits.items() if each not in addresses}
+                links = node.links.model_copy(update={"downstream": downstream, "limits": limits})
+                nodes.append(node.model_copy(update={"links": links}))
+        return self.model_copy(update={"nodes": tuple(nodes)})
 
     def to_yaml(self) -> str:
         """The text of a file that loads as an equal topology."""

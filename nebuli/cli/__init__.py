@@ -14,7 +14,10 @@ import click
 from nebuli.cli.exits import exit_code
 
 _COMMANDS = {
+    "bench": ("nebuli.cli.bench", "Measure how fast a query is, with workers on this machine."),
     "certs": ("nebuli.cli.certs", "Make certificates for development."),
+    "completion": ("nebuli.cli.completion", "Print what a shell needs to complete commands."),
+    "doctor": ("nebuli.cli.doctor", "Look for what is wrong with a fleet, and say what to do about it."),
     "list": ("nebuli.cli.queries", "List the registered queries, with their states."),
     "logs": ("nebuli.cli.queries", "Show what workers have logged about a query."),
     "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
@@ -23,8 +26,10 @@ _COMMANDS = {
     "start": ("nebuli.cli.queries", "Start a query on running workers."),
     "status": ("nebuli.cli.queries", "Show how a query is, and each of its fragments."),
     "stop": ("nebuli.cli.queries", "Stop a query."),
+    "top": ("nebuli.cli.top", "Show the channels of queries as they are: rates, buffers, lag, reconnects."),
     "unregister": ("nebuli.cli.queries", "Have workers forget a query."),
     "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),
+    "watch": ("nebuli.cli.watch", "Watch a query to its end, and act when a node is lost."),
     "worker": ("nebuli.cli.worker", "Run one node of a topology."),
 }
 """By name: the module, which holds the command under the same name, and what the help says."""

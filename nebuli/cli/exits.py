@@ -23,6 +23,15 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+_BAD_INPUT = (
+    ("placement.errors", "PlacementError"),
+    ("topology.errors", "TopologyError"),
+    ("netchannel.errors", "CertificateError"),
+    ("nebuli.worker.trust", "TrustUnusable"),
+)
+"""What files that the user gives can be the reason of."""
+
+
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command; the code that the process should exit with.
 
@@ -76,8 +85,9 @@ def _drop_output() -> None:
 
 
 def _is_bad_input(error: Exception) -> bool:
-    # Imported here: whoever raised one of these has paid for the import, and --help has not.
-    from placement.errors import PlacementError
-    from topology.errors import TopologyError
-
-    return isinstance(error, PlacementError | TopologyError)
+    # Whoever raised one of these has imported it, and --help has not.
+    return any(
+        isinstance(error, getattr(sys.modules[module], name))
+        for module, name in _BAD_INPUT
+        if module in sys.modules
+    )

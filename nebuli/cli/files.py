@@ -12,6 +12,9 @@ from placement import InvalidQuery, load_query
 from topology import TopologyError, load_topology
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nebuli.worker.deployed import Endpoint
     from placement import Query
     from topology import EngineName, Topology
 
@@ -31,6 +34,23 @@ def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[T
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
     return model if engine is None else model.with_engine(engine), load_query(query)
+
+
+def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:
+    """How the workers of these nodes are asked. Raises ClickException for nodes that do not say where."""
+    from nebuli.worker.deployed import Endpoint
+
+    known = {node.address: node for node in topology.nodes}
+    nodes = [known[address] for address in used]
+    if silent := [node.address for node in nodes if node.grpc is None]:
+        raise click.ClickException(
+            f"{file}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers take "
+            f"queries: add grpc: host:port"
+        )
+    directory = Path(file).resolve().parent
+    return [
+        Endpoint(node.address, str(node.grpc), topology.access_to(node).below(directory)) for node in nodes
+    ]
 
 
 def refuse_query(topology: str) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 @engine_option
 @click.option(

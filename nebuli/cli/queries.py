@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import click
 
-from nebuli.cli import saved
-from nebuli.cli.engine import engine_option
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
-    from topology import EngineName
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+_on_loss = click.option(
+    "--on-loss",
+    type=click.Choice(["wait", "fail", "replace"]),
+    default="wait",
+    show_default=True,
+    help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
+)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-_id = click.argument("id_", metavar="ID")
+_id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
 def _ran(work: Coroutine[Any, Any, int]) -> int:
@@ -44,9 +50,9 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
-    from nebuli.worker.deployed import Workers
+    from nebuli.worker.deployed import Endpoint, Workers
 
-    return Workers((each.node, each.grpc) for each in fragments)
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
 
 
 def _said(errors: Sequence[WorkerUnreachable]) -> int:
@@ -59,23 +65,17 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
-async def _register(topology: str, query: str, seed: int, engine: EngineName | None) -> DeployedQuery:
-    import placement
-    from nebuli.cli.files import load
+async def _register(topology: str, query: str, seed: int, on_loss: str) -> DeployedQuery:
+    from nebuli.cli.files import endpoints, load
     from nebuli.worker.deployed import DeployedQuery, Workers
+    from nebuli.worker.deployment import fragments_of
+    from nebuli.worker.supervision import Policy
 
-    model, plan = load(topology, query, engine)
-    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    model, plan = load(topology, query)
     id_ = uuid4().hex[:12]
-    fragments = placement.with_deployment(fragments, id_)
-    grpc = {node.address: node.grpc for node in model.nodes}
-    used = list(dict.fromkeys(fragment.node for fragment in fragments))
-    if silent := [node for node in used if grpc[node] is None]:
-        raise click.ClickException(
-            f"{topology}: {', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no grpc address, where workers "
-            f"take queries: add grpc: host:port"
-        )
-    async with Workers((node, str(grpc[node])) for node in used) as workers:
+    fragments = fragments_of(plan, model, seed, id_)
+    used = dict.fromkeys(fragment.node for fragment in fragments)
+    async with Workers(endpoints(topology, model, used)) as workers:
         deployed = await workers.register(fragments)
     found = DeployedQuery(
         id=id_,
@@ -83,6 +83,9 @@ async def _register(topology: str, query: str, seed: int, engine: EngineName | N
         topology=_absolute(topology),
         query=_absolute(query),
         registered=datetime.now(UTC).isoformat(timespec="seconds"),
+        deployment=id_,
+        seed=seed,
+        policy=Policy(on_loss),
         fragments=tuple(deployed),
     )
     saved.save(found)
@@ -90,53 +93,66 @@ async def _register(topology: str, query: str, seed: int, engine: EngineName | N
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @_seed
-@engine_option
-def register(topology: str, query: str, seed: int, engine: EngineName | None) -> int:
+@_on_loss
+def register(topology: str, query: str, seed: int, on_loss: str) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        click.echo((await _register(topology, query, seed, engine)).id)
+        click.echo((await _register(topology, query, seed, on_loss)).id)
         return ExitCode.DONE
 
     return _ran(work())
 
 
 @click.command()
-@click.argument("files", metavar="ID | TOPOLOGY QUERY", nargs=-1, required=True)
+@click.argument(
+    "files",
+    metavar="ID | TOPOLOGY QUERY",
+    nargs=-1,
+    required=True,
+    shell_complete=completion.queries_or_files,
+)
 @_seed
-@engine_option
-def start(files: tuple[str, ...], seed: int, engine: EngineName | None) -> int:
+@_on_loss
+@click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
+def start(files: tuple[str, ...], seed: int, on_loss: str, *, watched: bool) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
-    if len(files) == 1 and engine is not None:
-        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
-        query = saved.load(files[0]) if len(files) == 1 else await _register(files[0], files[1], seed, engine)
+        query = await _query(files)
         async with _workers(query.fragments) as workers:
             await workers.start(query.fragments)
         click.echo(query.id)
-        return ExitCode.DONE
+        return await watching(query) if watched else ExitCode.DONE
+
+    async def _query(files: tuple[str, ...]) -> DeployedQuery:
+        if len(files) == 1:
+            return saved.load(files[0])
+        return await _register(files[0], files[1], seed, on_loss)
 
     return _ran(work())
 
 
 @click.command()
 @_id
-def stop(id_: str) -> int:
+@click.option(
+    "--now", is_flag=True, help="End the fragments' processes at once; else each has 3 s to end in order."
+)
+def stop(id_: str, *, now: bool) -> int:
     """Stop the query ID; harmless when it has ended."""
     query = saved.load(id_)
 
     async def work() -> int:
         async with _workers(query.fragments) as workers:
-            return _said(await workers.stop(query.fragments))
+            return _said(await workers.stop(query.fragments, at_once=now))
 
     return _ran(work())
 
@@ -253,9 +269,16 @@ def list_(as_json: bool) -> int:
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.global_state import GlobalState
+        from nebuli.worker.trust import TrustUnusable
+        from netchannel import CertificateError
 
-        async with _workers(query.fragments) as workers:
-            return str(global_state(await workers.statuses(query.fragments)))
+        try:
+            async with _workers(query.fragments) as workers:
+                return str(global_state(await workers.statuses(query.fragments)))
+        except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
+            click.echo(f"query {query.id}: {error}", err=True)
+            return str(GlobalState.UNREACHABLE)
 
     async def work() -> int:
         from nebuli.cli.render import table

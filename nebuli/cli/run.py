@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import click
@@ -16,11 +16,13 @@ from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
-    from nebuli.worker.deployment import Deployment
+    from nebuli.worker.deployment import Active
+    from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
-    from placement import Fragment
+    from nebuli.worker.supervision import Policy
+    from placement import Fragment, Query
     from topology import EngineName, Topology
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -28,12 +30,21 @@ _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query")
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
 @click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+@click.option(
+    "--on-loss",
+    type=click.Choice(["fail", "wait", "replace"]),
+    default="fail",
+    show_default=True,
+    help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
+)
 @engine_option
 @max_state_bytes
-def run(topology: str, query: str, seed: int, engine: EngineName | None, max_state_bytes: int) -> int:
+def run(
+    *, topology: str, query: str, seed: int, on_loss: str, engine: EngineName | None, max_state_bytes: int
+) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
@@ -42,67 +53,92 @@ def run(topology: str, query: str, seed: int, engine: EngineName | None, max_sta
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
     """
-    import placement
     from nebuli.cli.files import load
+    from nebuli.worker.deployment import Active, fragments_of
+    from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query, engine)
-    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
-    deployed = placement.with_deployment(fragments, uuid4().hex[:12])
-    return _run_to_end(model, Path(topology).resolve().parent, deployed, max_state_bytes)
+    deployment = uuid4().hex[:12]
+    active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
+    file = Path(topology).resolve()
+    return ended(_run(_Run(model, plan, file, active, seed, Policy(on_loss), max_state_bytes)))
 
 
-def _run_to_end(
-    topology: Topology, directory: Path, fragments: Sequence[Fragment], max_state_bytes: int
-) -> int:
-    """Run the fragments; the exit code. What went wrong is said in one sentence."""
+class _Run(NamedTuple):
+    topology: Topology
+    query: Query
+    file: Path
+    active: Active
+    seed: int
+    policy: Policy
+    max_state_bytes: int
+
+
+def ended(work: Coroutine[Any, Any, None]) -> int:
+    """Do what starts workers; the exit code. What went wrong is said in one sentence."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-    from nebuli.worker.deployment import QueryFailed
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
+    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.worker.status import Cause
 
     try:
-        asyncio.run(_run(topology, directory, fragments, max_state_bytes))
+        asyncio.run(work)
     except KeyboardInterrupt:
         click.echo("Interrupted: all workers are stopped.", err=True)
         return ExitCode.INTERRUPTED
     except asyncio.CancelledError:
         return _TERMINATED
-    except (QueryFailed, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable) as error:
+    except (
+        NodeUnreachable, QueryFailed, QueryLost, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable
+    ) as error:  # fmt: skip
         click.echo(f"Error: {error}", err=True)
         match error:
             case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
                 return ExitCode.BAD_INPUT
-            case QueryFailed() | WorkerRefused():
+            case QueryFailed() | WorkerRefused() | QueryLost():
                 return ExitCode.FAILED
             case _:
                 return ExitCode.UNREACHABLE
     return ExitCode.DONE
 
 
-async def _run(
-    topology: Topology, directory: Path, fragments: Sequence[Fragment], max_state_bytes: int
-) -> None:
-    from nebuli.worker.deployment import Deployment
+async def _run(settings: _Run) -> None:
     from nebuli.worker.local import LocalWorkers
+    from nebuli.worker.supervision import Policy
 
-    _end_on_termination()
-    used = {fragment.node for fragment in fragments}
-    nodes = [node for node in topology.nodes if node.address in used]
-    progress = _Progress(fragments)
-    async with LocalWorkers(nodes, directory, max_state_bytes=max_state_bytes) as workers:
-        progress.say(f"{_count(len(nodes), 'worker')} ready")
-        deployment = Deployment(fragments, workers.clients)
-        await workers.guard(_deploy(deployment, progress))
+    end_on_termination()
+    progress = _Progress(settings.active.fragments)
+    used = {fragment.node for fragment in settings.active.fragments}
+    async with LocalWorkers.of(
+        settings.topology, settings.file, used, max_state_bytes=settings.max_state_bytes
+    ) as workers:
+        progress.say(f"{_count(len(used), 'worker')} ready")
+        work = _deploy(settings, workers, progress)
+        # Where a death is an end, it is noticed by itself; else by whoever does not answer any more.
+        await (workers.guard(work) if settings.policy is Policy.FAIL else work)
     progress.say("done")
 
 
-async def _deploy(deployment: Deployment, progress: _Progress) -> None:
-    await deployment.register()
-    await deployment.start()
-    await deployment.finish(progress.report)
+async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
+    from nebuli.worker.deployment import deploy
+    from nebuli.worker.supervision import Supervisor
+
+    supervisor = Supervisor(
+        await deploy(settings.active, workers),
+        settings.query,
+        settings.topology,
+        workers,
+        seed=settings.seed,
+        policy=settings.policy,
+        patience_s=0.0,
+        say=progress.say,
+        report=progress.report,
+        moved=progress.follow,
+    )
+    await supervisor.watch()
 
 
-def _end_on_termination() -> None:
+def end_on_termination() -> None:
     """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
     task = asyncio.current_task()
     assert task is not None
@@ -115,10 +151,17 @@ class _Progress:
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self._began = time.monotonic()
+        self._begin(fragments)
+
+    def _begin(self, fragments: Sequence[Fragment]) -> None:
         self._said: dict[str, tuple[str, float]] = {}
         self._widths = tuple(
             max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
         )
+
+    def follow(self, active: Active) -> None:
+        """The query has begun again."""
+        self._begin(active.fragments)
 
     def say(self, text: str) -> None:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)

@@ -13,10 +13,15 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedQuery
 
 
+def state_directory() -> Path:
+    """What is to last, of this account."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "nebuli"
+
+
 def directory() -> Path:
     """Where they are."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "nebuli" / "queries"
+    return state_directory() / "queries"
 
 
 def save(query: DeployedQuery) -> None:

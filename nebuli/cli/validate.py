@@ -6,8 +6,8 @@ import click
 
 
 @click.command()
-@click.argument("topology")
-@click.argument("query", required=False)
+@click.argument("topology", type=click.Path())
+@click.argument("query", required=False, type=click.Path())
 def validate(topology: str, query: str | None) -> None:
     """Check the file TOPOLOGY, and QUERY against it, and report every mistake.
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nebuli.cli.bounds import max_state_bytes
+from nebuli.cli.saved import state_directory
+
+if TYPE_CHECKING:
+    from topology import Node, Topology
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -26,36 +32,99 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 
 @click.command()
-@_option("--data", required=True, help="Where to take data from other workers.")
+@_option("--data", help="Where to take data from other workers.")
 @_option("--advertise", help="Where others reach --data, where that differs.")
-@_option("--grpc", required=True, help="Where to take queries.")
+@_option("--grpc", help="Where to take queries.")
 @_option("--metrics", help="Where to serve /metrics for Prometheus.")
+@click.option(
+    "--topology",
+    metavar="FILE",
+    type=click.Path(),
+    help="Take addresses, TLS and secret of --node from this topology.",
+)
+@_option("--node", help="Which node of --topology this worker is, by its address.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    help="Where to remember fragments, to take them up again; 'none': nowhere.  [default: by --data, below the XDG "
+    "state directory]",
+)
+@click.option(
+    "--fragment-memory",
+    metavar="MIB",
+    type=click.IntRange(min=1),
+    help="The most memory that a fragment may take.  [default: no limit]",
+)
 @max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(
     *,
-    data: str,
+    data: str | None,
     advertise: str | None,
-    grpc: str,
+    grpc: str | None,
     metrics: str | None,
+    topology: str | None,
+    node: str | None,
+    state: str | None,
+    fragment_memory: int | None,
     max_state_bytes: int,
     ends_with_stdin: bool,
 ) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
+    Where it listens is said by --data and --grpc, or by --topology and --node; TLS and a secret by --topology only.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
+    from nebuli.worker.records import StateUnusable
+    from nebuli.worker.trust import NO_TRUST, Trust
 
+    if (topology is None) != (node is None):
+        raise click.UsageError("--topology and --node are given together, or neither")
+    trust = NO_TRUST
+    if topology is not None and node is not None:
+        model, own = _node(topology, node)
+        data, advertise, grpc = data or own.listen or own.address, advertise or own.address, grpc or own.grpc
+        trust = Trust.of(model.access(own).below(Path(topology).resolve().parent))
+    if data is None or grpc is None:
+        missing = "--data" if data is None else "--grpc"
+        raise click.UsageError(f"{missing} is missing: give it, or --topology and --node, whose node says it")
     settings = WorkerSettings(
         data=data,
         grpc=grpc,
         advertise=advertise,
         metrics=metrics,
+        state=_state(state, data),
+        fragment_memory=None if fragment_memory is None else fragment_memory << 20,
         max_state_bytes=max_state_bytes,
         ends_with_stdin=ends_with_stdin,
+        trust=trust,
     )
     try:
         run_worker(settings)
-    except (AddressUnusable, ImportError) as error:
+    except (AddressUnusable, StateUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _state(given: str | None, data: str) -> Path | None:
+    """The directory of a worker's state; one at a port that is free by chance is nobody's successor."""
+    if given == "none" or (given is None and data.endswith(":0")):
+        return None
+    if given is not None:
+        return Path(given)
+    return state_directory() / "workers" / re.sub(r"[^\w.-]", "_", data)
+
+
+def _node(file: str, address: str) -> tuple[Topology, Node]:
+    from topology import load_topology
+    from topology.consistency import did_you_mean, listed
+
+    model = load_topology(file)
+    try:
+        node = model.node(address)
+    except KeyError:
+        known = [each.address for each in model.nodes]
+        raise click.ClickException(
+            f"{file} has no node {address}{did_you_mean(address, known)}; expected {listed(known)}"
+        ) from None
+    return model, node

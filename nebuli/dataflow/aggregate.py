@@ -110,6 +110,9 @@ class Aggregate:
         """The rows that came for a window that was over."""
         return 0 if self._windows is None else self._windows.late_rows
 
+    def ended(self, port: int) -> None:
+        """Nothing to drop: its only input."""
+
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Give the windows that are left; without ``by``: the row of no rows, if none came."""
         yield from self.advance(GREATEST)

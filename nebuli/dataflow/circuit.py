@@ -159,7 +159,9 @@ class Circuit:
             results += self._reached(node, END)
             if node.reader is None:
                 return results
+            node.reader.operator.ended(node.port)
             node = node.reader
+            _measure(node)
 
     @property
     def watermark(self) -> int | None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Join:
     """Joins two or more inputs on columns of the same names; a null key matches nothing.
 
-    Every input is kept, so that order of arrival does not matter; with ``windows`` among the keys, until they are
-    over.
+    Every input is kept, so that order of arrival does not matter, as long as another one can still change; with
+    ``windows`` among the keys, until they are over.
     """
 
     def __init__(
@@ -35,13 +35,26 @@ class Join:
         self._schema = weighted(arrow_schema(output))
         self._names = _renamed(on, inputs, output)
         self._states = [KeyedState(on, _without_zeros) for _ in inputs]
+        self._open = set(range(len(inputs)))
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows that the change makes or takes back, in batches of bounded size."""
         delta = self._delta(_with_keys(batch.rename_columns(self._names[port]), self._on))
         others = [state for index, state in enumerate(self._states) if index != port]
         yield from _portions(self._joined(delta, others), self._schema.names)
-        self._states[port].insert(delta)
+        if self._is_needed(port):
+            self._states[port].insert(delta)
+
+    def ended(self, port: int) -> None:
+        """Forget the input that only changes of this one would have met."""
+        self._open.discard(port)
+        for index, state in enumerate(self._states):
+            if not self._is_needed(index):
+                state.clear()
+
+    def _is_needed(self, port: int) -> bool:
+        """Whether an input other than ``port`` can still change."""
+        return bool(self._open - {port})
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Forget windows that are over."""

@@ -30,6 +30,9 @@ class Operator(Protocol):
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """The inputs' watermark is here, later than before: give what is complete now, and forget what is over."""
 
+    def ended(self, port: int) -> None:
+        """Input ``port`` has ended: drop what only its changes would have needed."""
+
     def finish(self) -> Iterator[pa.RecordBatch]:
         """All inputs have ended: give what is still owed."""
 
@@ -51,6 +54,9 @@ class Stateless:
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Nothing is complete, and nothing over."""
         return iter(())
+
+    def ended(self, port: int) -> None:
+        """Nothing to drop."""
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Nothing is owed."""

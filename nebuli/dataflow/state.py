@@ -141,6 +141,10 @@ class KeyedState:
         self._runs = [run for run in self._runs if len(run.hashes)]
         return expired
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._runs.clear()
+
     @property
     def nbytes(self) -> int:
         """The memory that it holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -10,7 +10,9 @@ import grpc.aio
 
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.logs import LogLine
+from nebuli.worker.secured import dial
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.trust import NO_TRUST
 from nebuli.worker.worker_pb2_grpc import WorkerStub
 
 if TYPE_CHECKING:
@@ -18,17 +20,24 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from nebuli.worker.trust import Trust
     from placement.plan import Fragment
 
-__all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerRefused", "WorkerUnreachable"]
+__all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
+_PROBE_S = 15.0
+"""A probe ends by itself before that."""
 REFUSAL_KEY = "nebuli-refusal-bin"
 """The trailing metadata under which an error carries a ``Refusal``."""
 
 
 class WorkerUnreachable(Exception):
     """The worker does not answer, or not in time."""
+
+
+class WorkerDenied(WorkerUnreachable):
+    """The worker answers, but not to us: it has another secret."""
 
 
 class WorkerRefused(Exception):
@@ -42,11 +51,10 @@ class WorkerRefused(Exception):
 class WorkerClient:
     """Asks the worker of a node. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
 
-    def __init__(self, node: str, address: str) -> None:
+    def __init__(self, node: str, address: str, trust: Trust = NO_TRUST) -> None:
         self._node = node
         self._address = address
-        # gRPC would take the proxy that $http_proxy names, which reaches neither this machine nor its network.
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+        self._channel = dial(node, address, trust)
         self._stub = WorkerStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -69,10 +77,10 @@ class WorkerClient:
         with self._errors():
             await self._stub.Start(wire.StartRequest(id=id_), timeout=_DEADLINE_S)
 
-    async def stop(self, id_: str) -> None:
-        """Ask a fragment to end."""
+    async def stop(self, id_: str, *, at_once: bool = False) -> None:
+        """Ask a fragment to end, or end its process at once."""
         with self._errors():
-            await self._stub.Stop(wire.StopRequest(id=id_), timeout=_DEADLINE_S)
+            await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
 
     async def unregister(self, id_: str) -> None:
         """Have a fragment forgotten."""
@@ -91,6 +99,37 @@ class WorkerClient:
             async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow)):
                 yield LogLine(line.time, line.level, line.id, line.text)
 
+    async def channels(self, prefix: str = "") -> wire.ChannelsReply:
+        """How the worker's channels are, of those whose ids begin so."""
+        with self._errors():
+            request = wire.ChannelsRequest(prefix=prefix)
+            reply: wire.ChannelsReply = await self._stub.Channels(request, timeout=_DEADLINE_S)
+        return reply
+
+    async def inspect(self) -> wire.InspectReply:
+        """What the worker is and has."""
+        with self._errors():
+            reply: wire.InspectReply = await self._stub.Inspect(wire.InspectRequest(), timeout=_DEADLINE_S)
+        return reply
+
+    @asynccontextmanager
+    async def expecting(self, channel: str) -> AsyncIterator[None]:
+        """Have the worker take what another one's `probe` sends, for as long as the context is."""
+        with self._errors():
+            call = self._stub.Expect(wire.ExpectRequest(channel=channel), timeout=_PROBE_S + _DEADLINE_S)
+            try:
+                await anext(aiter(call))
+                yield
+            finally:
+                call.cancel()
+
+    async def probe(self, channel: str, to: str, send_ms: int) -> wire.ProbeReply:
+        """Have the worker open a channel to the address ``to``, and measure."""
+        request = wire.ProbeRequest(channel=channel, to=to, send_ms=send_ms)
+        with self._errors():
+            reply: wire.ProbeReply = await self._stub.Probe(request, timeout=_PROBE_S + send_ms / 1000)
+        return reply
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -99,6 +138,8 @@ class WorkerClient:
             detail = dict(error.trailing_metadata() or ()).get(REFUSAL_KEY)
             if isinstance(detail, bytes):
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise WorkerDenied(f"{error.details()} (at {self._address})") from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}"
             ) from error
@@ -115,6 +156,7 @@ def _status(message: wire.FragmentStatus) -> FragmentStatus:
         rows_out=message.rows_out,
         bytes_in=message.bytes_in,
         bytes_out=message.bytes_out,
+        pid=message.pid,
         late_rows=message.late_rows,
         state_bytes=message.state_bytes,
         watermark=message.watermark if message.HasField("watermark") else None,

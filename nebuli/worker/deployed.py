@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from nebuli.worker.client import WorkerClient, WorkerRefused, WorkerUnreachable
+from nebuli.worker.deployment import status_in
 from nebuli.worker.global_state import GlobalState, combined
-from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.supervision import Policy
+from nebuli.worker.trust import Trust
 from nebuli.worker.worker_pb2 import Refusal
+from topology import Access
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from types import TracebackType
 
+    from nebuli.worker import worker_pb2 as wire
     from nebuli.worker.logs import LogLine
+    from nebuli.worker.status import FragmentStatus
     from placement import Fragment
 
-__all__ = ["DeployedFragment", "DeployedQuery", "Workers", "global_state"]
-
-_FORGOTTEN = "the worker knows nothing of it: it was started anew, or somebody has unregistered it"
+__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "Workers", "global_state"]
 
 
 class DeployedFragment(BaseModel):
-    """Where a fragment is: its node, how its worker is called, and the id that the worker gave it."""
+    """Where a fragment is: its node, how its worker is called, and the id that the worker gave it.
+
+    ``access`` names the files that commands show to the worker, by absolute paths.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,6 +40,7 @@ class DeployedFragment(BaseModel):
     node: str
     grpc: str
     id: str
+    access: Access = Access()
 
 
 class DeployedQuery(BaseModel):
@@ -46,20 +53,36 @@ class DeployedQuery(BaseModel):
     topology: str
     query: str
     registered: str
+    deployment: str = ""
+    """The id that its channels have; empty: its own. It has another one each time that it begins again."""
+    seed: int = 0
+    without: tuple[str, ...] = ()
+    """Nodes that it was placed without, since they were lost."""
+    policy: Policy = Policy.WAIT
     fragments: tuple[DeployedFragment, ...]
+
+
+class Endpoint(NamedTuple):
+    """How the worker of a node is asked."""
+
+    node: str
+    grpc: str
+    access: Access = Access()
 
 
 class Workers:
     """The workers of a query; an async context manager. What cannot be reached is named, and keeps nothing else up."""
 
-    def __init__(self, addresses: Iterable[tuple[str, str]]) -> None:
-        self._addresses = dict(addresses)
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._endpoints = {endpoint.node: endpoint for endpoint in endpoints}
         self._stack = AsyncExitStack()
         self._clients: dict[str, WorkerClient] = {}
 
     async def __aenter__(self) -> Self:
-        for node, grpc in self._addresses.items():
-            self._clients[node] = await self._stack.enter_async_context(WorkerClient(node, grpc))
+        """Raises TrustUnusable or CertificateError where a secret or certificate cannot be had."""
+        for node, grpc, access in self._endpoints.values():
+            client = WorkerClient(node, grpc, Trust.of(access))
+            self._clients[node] = await self._stack.enter_async_context(client)
         return self
 
     async def __aexit__(
@@ -67,14 +90,25 @@ class Workers:
     ) -> None:
         await self._stack.aclose()
 
+    def client(self, node: str) -> WorkerClient:
+        """How to ask the worker of a node; a `Fleet` has it."""
+        return self._clients[node]
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Whoever runs the workers starts them again."""
+
     async def register(self, fragments: Iterable[Fragment]) -> list[DeployedFragment]:
         """Hand over the fragments; none stays behind if one of them is refused. Raises as `WorkerClient` does."""
         deployed: list[DeployedFragment] = []
         try:
             for fragment in fragments:
                 id_ = await self._clients[fragment.node].register(fragment)
-                grpc = self._addresses[fragment.node]
-                deployed.append(DeployedFragment(fragment=fragment.id, node=fragment.node, grpc=grpc, id=id_))
+                _, grpc, access = self._endpoints[fragment.node]
+                deployed.append(
+                    DeployedFragment(
+                        fragment=fragment.id, node=fragment.node, grpc=grpc, id=id_, access=access
+                    )
+                )
         except (WorkerRefused, WorkerUnreachable):
             await self.unregister(deployed)
             raise
@@ -91,9 +125,11 @@ class Workers:
             await self.stop(started)
             raise
 
-    async def stop(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
-        """Ask all to end; harmless where they have. Who could not be asked."""
-        return await self._all(fragments, lambda client, id_: client.stop(id_))
+    async def stop(
+        self, fragments: Iterable[DeployedFragment], *, at_once: bool = False
+    ) -> list[WorkerUnreachable]:
+        """Ask all to end, or end their processes at once; harmless where they have. Who could not be asked."""
+        return await self._all(fragments, lambda client, id_: client.stop(id_, at_once=at_once))
 
     async def unregister(self, fragments: Iterable[DeployedFragment]) -> list[WorkerUnreachable]:
         """Have all forgotten. Who could not be asked. Raises WorkerRefused for what still runs."""
@@ -124,6 +160,18 @@ class Workers:
         by_node = dict(zip(nodes, answers, strict=True))
         return [_status(each, by_node[each.node]) for each in fragments]
 
+    async def channels(self, prefix: str) -> dict[str, wire.ChannelsReply | WorkerUnreachable]:
+        """How the channels whose ids begin so are, by node."""
+
+        async def one(client: WorkerClient) -> wire.ChannelsReply | WorkerUnreachable:
+            try:
+                return await client.channels(prefix)
+            except WorkerUnreachable as error:
+                return error
+
+        answers = await asyncio.gather(*map(one, self._clients.values()))
+        return dict(zip(self._clients, answers, strict=True))
+
     async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
         try:
             return await self._clients[node].statuses()
@@ -139,12 +187,7 @@ class Workers:
 def _status(
     each: DeployedFragment, answer: list[FragmentStatus] | WorkerUnreachable
 ) -> FragmentStatus | WorkerUnreachable:
-    if isinstance(answer, WorkerUnreachable):
-        return answer
-    for status in answer:
-        if (status.id, status.fragment) == (each.id, each.fragment):
-            return status
-    return FragmentStatus(each.id, each.fragment, FragmentState.FAILED, Cause.ITSELF, _FORGOTTEN)
+    return status_in(answer, each.id, each.fragment)
 
 
 def global_state(statuses: Iterable[FragmentStatus | WorkerUnreachable]) -> GlobalState:

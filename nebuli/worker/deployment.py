@@ -1,94 +1,105 @@
-"""The fragments of one query on the workers of its nodes."""
+"""The fragments of a query on the workers of its nodes: given to them, asked for, taken away."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from nebuli.worker.status import Cause, FragmentState
+import placement
+from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.worker_pb2 import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from nebuli.worker.client import WorkerClient
-    from nebuli.worker.status import FragmentStatus
-    from placement.plan import Fragment
+    from placement import Fragment, Query
+    from topology import Topology
 
-__all__ = ["Deployment", "QueryFailed"]
+__all__ = ["Active", "Fleet", "ask_each", "deploy", "fragments_of", "status_in"]
 
-_POLL_S = 0.1
-_SETTLE_S = 2.0
-
-_SUSPECTS = (Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
-"""Whose word to take when several fragments ended: the others heard of it from these."""
+_FORGOTTEN = (
+    "its worker knows nothing of it: it was started anew without its state, or somebody has unregistered it"
+)
 
 
-class QueryFailed(Exception):
-    """A fragment did not finish. The message names fragment, node and reason."""
+class Fleet(Protocol):
+    """The workers that a query may be given to."""
 
-    def __init__(self, status: FragmentStatus, node: str) -> None:
-        super().__init__(f"fragment {status.fragment} at {node} {status.state}: {status.error}")
-        self.cause = status.cause
+    def client(self, node: str) -> WorkerClient:
+        """How to ask the worker of a node."""
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Have workers at these nodes, as far as that is in one's hands."""
 
 
-class Deployment:
-    """Registers, starts and watches fragments; each worker knows its own by an id of its own."""
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A query as it is deployed now: under which id, without which nodes, and how workers call its fragments."""
 
-    def __init__(self, fragments: Iterable[Fragment], clients: Mapping[str, WorkerClient]) -> None:
-        self._fragments = {fragment.id: fragment for fragment in fragments}
-        self._clients = clients
-        self._local_ids: dict[str, str] = {}
+    deployment: str
+    without: tuple[str, ...]
+    fragments: tuple[Fragment, ...]
+    local_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def local_ids(self) -> Mapping[str, str]:
-        """The workers' ids, by fragment."""
-        return self._local_ids
-
-    async def register(self) -> None:
-        """Hand each fragment to the worker of its node."""
-        for fragment in self._fragments.values():
-            self._local_ids[fragment.id] = await self._clients[fragment.node].register(fragment)
-
-    async def start(self, order: Sequence[str] | None = None) -> None:
-        """Start the fragments in that order; any will do."""
-        for id_ in self._fragments if order is None else order:
-            await self._clients[self._fragments[id_].node].start(self._local_ids[id_])
-
-    async def statuses(self) -> dict[str, FragmentStatus]:
-        """How each fragment is."""
-        nodes = list({fragment.node for fragment in self._fragments.values()})
-        answers = await asyncio.gather(*(self._clients[node].statuses() for node in nodes))
-        by_local_id = {
-            (node, status.id): status
-            for node, answer in zip(nodes, answers, strict=True)
-            for status in answer
-        }
-        return {
-            id_: by_local_id[fragment.node, self._local_ids[id_]] for id_, fragment in self._fragments.items()
-        }
-
-    async def finish(self, report: Callable[[Fragment, FragmentStatus], None] | None = None) -> None:
-        """Wait until all fragments have finished; ``report`` is called with every status that is seen.
-
-        ``QueryFailed`` names the fragment that was the first to blame.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = float("inf")
-        while True:
-            statuses = await self.statuses()
-            if report is not None:
-                for id_, status in statuses.items():
-                    report(self._fragments[id_], status)
-            if all(status.state is FragmentState.FINISHED for status in statuses.values()):
-                return
-            ended_badly = [status for status in statuses.values() if _is_bad(status)]
-            if ended_badly:
-                deadline = min(deadline, loop.time() + _SETTLE_S)
-                if all(status.state.is_final for status in statuses.values()) or loop.time() >= deadline:
-                    first = min(ended_badly, key=lambda status: _SUSPECTS.index(status.cause))
-                    raise QueryFailed(first, self._fragments[first.fragment].node)
-            await asyncio.sleep(_POLL_S)
+    def root(self) -> Fragment:
+        """The fragment with the query's sink."""
+        return self.fragments[-1]
 
 
-def _is_bad(status: FragmentStatus) -> bool:
-    return status.state.is_final and status.state is not FragmentState.FINISHED
+def fragments_of(
+    query: Query, model: Topology, seed: int, deployment: str, without: Collection[str] = ()
+) -> tuple[Fragment, ...]:
+    """The fragments of a query, placed without some nodes. Equal arguments, equal fragments. Raises PlacementError."""
+    placed = placement.place(query, model.without(without), seed)
+    return placement.with_deployment(placement.decompose(placed).fragments, deployment)
+
+
+async def deploy(active: Active, fleet: Fleet) -> Active:
+    """Give the fragments to workers, and start them; none stays behind if one is refused. Raises as `WorkerClient`."""
+    local_ids: dict[str, str] = {}
+    try:
+        for fragment in active.fragments:
+            local_ids[fragment.id] = await fleet.client(fragment.node).register(fragment)
+        for fragment in active.fragments:
+            await fleet.client(fragment.node).start(local_ids[fragment.id])
+    except (WorkerRefused, WorkerUnreachable):
+        known = [fragment for fragment in active.fragments if fragment.id in local_ids]
+        await _clear(Active(active.deployment, active.without, tuple(known), local_ids), fleet)
+        raise
+    return Active(active.deployment, active.without, active.fragments, local_ids)
+
+
+def status_in(
+    answer: list[FragmentStatus] | WorkerUnreachable, local_id: str, fragment: str
+) -> FragmentStatus | WorkerUnreachable:
+    """How a fragment is, by the answer of its worker; lost, if that does not know it."""
+    if isinstance(answer, WorkerUnreachable):
+        return answer
+    for status in answer:
+        if (status.id, status.fragment) == (local_id, fragment):
+            return status
+    return FragmentStatus(local_id, fragment, FragmentState.FAILED, Cause.LOST, _FORGOTTEN)
+
+
+async def _clear(active: Active, fleet: Fleet) -> None:
+    await ask_each(active, fleet, lambda client, id_: client.stop(id_))
+    await ask_each(active, fleet, lambda client, id_: client.unregister(id_))
+
+
+async def ask_each(active: Active, fleet: Fleet, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
+    """Ask for each fragment; a worker that is not there, or knows it no more, does not keep the others."""
+
+    async def one(fragment: Fragment) -> None:
+        try:
+            await ask(fleet.client(fragment.node), active.local_ids.get(fragment.id, ""))
+        except WorkerUnreachable:
+            pass
+        except WorkerRefused as error:
+            if error.refusal.reason not in (Refusal.REASON_UNKNOWN_ID, Refusal.REASON_STILL_RUNNING):
+                raise
+
+    await asyncio.gather(*map(one, active.fragments))

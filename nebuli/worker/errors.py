@@ -5,6 +5,7 @@
     FragmentError
     ├── InputError       a source is missing, or is not what the topology says of it
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
+    ├── InputLost        a part of what it reads is gone with the process that had it
     ├── UpstreamFailed   a fragment that this one reads has failed, with its message
     ├── DownstreamLeft   the fragment that reads this one takes nothing more
     └── FragmentStopped  somebody asked for it
@@ -19,6 +20,7 @@ __all__ = [
     "FragmentError",
     "FragmentStopped",
     "InputError",
+    "InputLost",
     "OutputError",
     "UpstreamFailed",
     "unreadable",
@@ -32,6 +34,10 @@ class FragmentError(Exception):
 
 class InputError(FragmentError):
     """The input is wrong: no retry helps before somebody mends the file or the topology."""
+
+
+class InputLost(FragmentError):
+    """What comes is not what comes next: somebody who had a part of it is gone, and it is not sent again."""
 
 
 class OutputError(FragmentError):

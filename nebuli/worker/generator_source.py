@@ -38,12 +38,16 @@ class GeneratorSource:
         self._schema = arrow_schema(columns)
         self._wake = wake
         self._loop = asyncio.get_running_loop()
-        self._given = 0
+        self._given = self._skipped = 0
         self._began = 0.0
 
     def open(self) -> None:
         """Rows are due from now on."""
         self._began = time.monotonic()
+
+    def skip(self, rows: int) -> None:
+        """Begin behind so many rows."""
+        self._given = self._skipped = rows
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The rows that are due, each with weight 1."""
@@ -67,7 +71,7 @@ class GeneratorSource:
         rate = self._settings.rows_per_s
         if rate is None:
             return _BATCH_ROWS
-        return int((time.monotonic() - self._began) * rate) - self._given
+        return int((time.monotonic() - self._began) * rate) + self._skipped - self._given
 
     def _wake_later(self) -> None:
         rate = self._settings.rows_per_s or 1.0

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.trust import Trust
+from topology import Access
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any, Self
 
-    from topology import Node
+    from topology import Node, Topology
 
 __all__ = ["LocalWorker", "LocalWorkers", "WorkerDied", "WorkerNotStarted"]
 
@@ -56,6 +59,11 @@ class LocalWorker:
         self.client = client
         self._process = process
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.returncode is not None
+
     def kill(self) -> None:
         """End the process at once, as an accident would."""
         self._process.kill()
@@ -66,26 +74,59 @@ class LocalWorker:
 
 
 class LocalWorkers:
-    """Starts a worker for each node; leaving the context ends them all, within four seconds.
+    """Starts a worker for each node, or at first for those that are ``used``.
 
-    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this
-    process's, with the node before it; their standard output is this process's. ``max_state_bytes`` is theirs.
+    Leaving the context ends them all, within four seconds. What they remember, they remember as long as this lives.
+    Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
+    with the node before it; their standard output is this process's. ``topology`` is the file that says what they
+    show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
     """
 
     def __init__(
         self,
         nodes: Iterable[Node],
         directory: Path,
+        used: Collection[str] | None = None,
         *,
+        topology: Path | None = None,
+        access: Mapping[str, Access] | None = None,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
         self._nodes = tuple(nodes)
-        self._max_state_bytes = max_state_bytes
+        self._used = {node.address for node in self._nodes} if used is None else set(used)
         self._directory = directory
+        self._max_state_bytes = max_state_bytes
+        self._topology = topology
+        self._access = access or {}
         self._processes: list[Process] = []
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
+        self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        file: Path,
+        used: Collection[str],
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> Self:
+        """Those of a topology that was read from ``file``, whose directory is theirs."""
+        access = {node.address: topology.access_to(node).below(file.parent) for node in topology.nodes}
+        return cls(
+            topology.nodes, file.parent, used, topology=file, access=access, max_state_bytes=max_state_bytes
+        )
+
+    def client(self, node: str) -> WorkerClient:
+        """How to ask the worker of a node; a `Fleet` has it."""
+        return self._workers[node].client
+
+    async def prepare(self, nodes: Iterable[str]) -> None:
+        """Start the workers of these nodes that have died, or never were; they know what their predecessors ran."""
+        known = {address for address, worker in self._workers.items() if not worker.is_dead}
+        await self._start_all(set(nodes) - known)
 
     @property
     def workers(self) -> Mapping[str, LocalWorker]:
@@ -99,13 +140,9 @@ class LocalWorkers:
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.TaskGroup() as group:
-                for node in self._nodes:
-                    group.create_task(self._start(node))
-        except BaseException as error:
+            await self._start_all(self._used)
+        except BaseException:
             await self._stop()
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from None
             raise
         return self
 
@@ -132,9 +169,18 @@ class LocalWorkers:
                 each.cancel()
             await asyncio.gather(task, *deaths, return_exceptions=True)
 
+    async def _start_all(self, addresses: Collection[str]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for node in self._nodes:
+                    if node.address in addresses:
+                        group.create_task(self._start(node))
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+
     async def _start(self, node: Node) -> None:
         process = await asyncio.create_subprocess_exec(
-            *_command(node),
+            *_command(node, Path(self._state.name), self._topology),
             *("--max-state-bytes", str(self._max_state_bytes)),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
@@ -148,7 +194,8 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc))
+        trust = Trust.of(self._access.get(node.address, Access()))
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 
@@ -165,6 +212,7 @@ class LocalWorkers:
                 if process.returncode is None:
                     process.kill()
             await self._ended()
+        self._state.cleanup()
 
     async def _ended(self) -> None:
         """Wait for all processes, and until what they said last is passed on."""
@@ -172,10 +220,13 @@ class LocalWorkers:
         await asyncio.gather(*(asyncio.shield(relay) for relay in self._relays))
 
 
-def _command(node: Node) -> list[str]:
+def _command(node: Node, state: Path, topology: Path | None) -> list[str]:
     # -P, because the working directory is the user's, and its files are no modules of ours.
     command = [sys.executable, "-P", "-m", "nebuli", "worker", "--ends-with-stdin"]
     command += ["--data", node.listen or node.address, "--advertise", node.address]
+    command += ["--state", str(state / node.address.replace(":", "_"))]
+    if topology is not None:
+        command += ["--topology", str(topology), "--node", node.address]
     return [*command, "--grpc", node.grpc or "127.0.0.1:0"]
 
 

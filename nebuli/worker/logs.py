@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["LogLine", "Logs"]
+__all__ = ["PACKAGES", "LogLine", "Logs"]
+
+PACKAGES = ("nebuli", "netchannel")
+"""Whose lines are kept."""
 
 KEPT = 10_000
 """Lines that are kept; older ones are on the worker's standard error only."""
@@ -25,11 +27,19 @@ class LogLine(NamedTuple):
     id: str
     text: str
 
+    @classmethod
+    def of(cls, record: logging.LogRecord, id_: str) -> LogLine:
+        """Of what was logged, with its traceback."""
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        return cls(int(record.created * 1e6), record.levelname, id_, text)
+
 
 class Logs(logging.Handler):
-    """Keeps lines of the package's loggers. ``owner`` finds the fragment that a line is about, by its text.
+    """Keeps what the worker logs, and what the processes of its fragments do.
 
-    A line of a fragment's own thread is that fragment's; one of the event loop names a channel.
+    ``owner`` finds the fragment that a line of the worker's own is about, by its text: it names a channel.
     """
 
     def __init__(self, owner: Callable[[str], str]) -> None:
@@ -39,23 +49,16 @@ class Logs(logging.Handler):
         self._count = 0  # of all lines that there ever were
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._threads: dict[int, str] = {}
-
-    def of_thread(self, id_: str) -> None:
-        """What the calling thread logs from now on is about this fragment."""
-        self._threads[threading.get_ident()] = id_
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line; called on any thread."""
-        text = record.getMessage()
-        if record.exc_info:
-            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-        id_ = self._threads.get(record.thread or 0, "") or self._owner(text)
-        line = LogLine(int(record.created * 1e6), record.levelname, id_, text)
+        line = LogLine.of(record, getattr(record, "fragment_id", ""))
+        line = line._replace(id=line.id or self._owner(line.text))
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._keep, line)
+            self._loop.call_soon_threadsafe(self.keep, line)
 
-    def _keep(self, line: LogLine) -> None:
+    def keep(self, line: LogLine) -> None:
+        """Keep a line; on the loop."""
         self._lines.append(line)
         self._count += 1
         self._news.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 try:
@@ -13,15 +14,16 @@ except ImportError as error:
         "a worker's metrics need prometheus-client, which is not installed: pip install 'netchannel[metrics]'"
     ) from error
 
-from netchannel.prometheus import ChannelCollector
+from netchannel.prometheus import RECEIVER, SENDER, families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from typing import Any
 
     import netchannel
     from nebuli.worker.node import Node
 
-__all__ = ["FragmentCollector", "serving"]
+__all__ = ["FragmentCollector", "NodeCollector", "serving"]
 
 _COUNTERS = {
     "rows_in": "Rows that came into the fragment.",
@@ -69,13 +71,55 @@ class FragmentCollector:
         yield states
 
 
+class NodeCollector:
+    """The channels of a node: the worker's own, and those of its fragments' processes, which are reported by these.
+
+    What a process has counted stays counted when it has ended; its channels end with it.
+    """
+
+    def __init__(
+        self, node: Node, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
+    ) -> None:
+        self._node = node
+        self._receiver = receiver
+        self._sender = sender
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """All metrics of `netchannel.prometheus`, as of one process."""
+        running = {each.id for each in self._node.statuses() if not each.state.is_final}
+        reports = self._node.reports()
+        for side, own, name in (
+            (SENDER, self._sender.statistics(), "sender"),
+            (RECEIVER, self._receiver.statistics(), "receiver"),
+        ):
+            live = [getattr(report, name) for id_, report in reports.items() if id_ in running]
+            over = [getattr(report, name) for id_, report in reports.items() if id_ not in running]
+            yield from families(side, _together(own, live, over))
+
+
+def _together(own: Any, live: Iterable[Any], over: Iterable[Any]) -> Any:
+    """One `ServerStatistics` of several."""
+    live = [each for each in live if each is not None]
+    all_ = [own, *live, *(each for each in over if each is not None)]
+    return replace(
+        own,
+        peers=tuple(peer for each in (own, *live) for peer in each.peers),
+        channels={key: channel for each in (*live, own) for key, channel in each.channels.items()},
+        connections=sum(each.connections for each in (own, *live)),
+        bytes_sent=sum(each.bytes_sent for each in all_),
+        bytes_received=sum(each.bytes_received for each in all_),
+        loop_lag_s=max(each.loop_lag_s for each in (own, *live)),
+        loop_lag_max_s=max(each.loop_lag_max_s for each in (own, *live)),
+    )
+
+
 @contextmanager
 def serving(
     address: str, node: Node, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer
 ) -> Iterator[str]:
     """Serve ``/metrics`` from a thread of its own; gives the address. Raises OSError."""
     registry = CollectorRegistry()
-    registry.register(ChannelCollector(sender, receiver))
+    registry.register(NodeCollector(node, receiver, sender))
     registry.register(FragmentCollector(node))
     host, _, port = address.rpartition(":")
     server, thread = start_http_server(int(port), host.strip("[]"), registry)

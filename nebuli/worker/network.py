@@ -3,6 +3,10 @@
 Channels live on the loop, fragments on threads of their own. A source's pump moves batches from its channel
 into a short queue; while that is full it does not receive, and so the channel pushes back on its producer. A
 sink waits in the fragment's thread for the channel to take a batch.
+
+Each message says where it is in what it was made from (`nebuli.worker.positions`). The ends of an exact fragment share
+a `Lineage`: its source acknowledges what it has read only once the reader of the sink has acknowledged all that was
+made from it, and after a restart passes over what that reader has already.
 """
 
 from __future__ import annotations
@@ -12,62 +16,133 @@ from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 import netchannel
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, UpstreamFailed
-from nebuli.worker.progress_notes import as_note, of_note
+from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
+from nebuli.worker.policies import received, sent, tried
+from nebuli.worker.positions import END, Span, as_note, of_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
-    import pyarrow as pa
-
     from nebuli.dataflow import Progress
+    from nebuli.worker.positions import Lineage
     from placement.plan import NetworkSink, NetworkSource
 
-    _Item: TypeAlias = pa.RecordBatch | Progress | Signal | FragmentError
+__all__ = ["HAS_ALL", "ChannelSink", "ChannelSource"]
 
-__all__ = ["ChannelSink", "ChannelSource"]
+HAS_ALL = "it has had all of this input, and has finished"
+"""Why a worker that was started again takes nothing for a fragment that has finished. A producer that hears it is done,
+too."""
 
 _QUEUED_BATCHES = 4
 _LAST_WORDS_S = 5.0
 """How long a reader that is away is waited for, to be told why its input ends."""
-_BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
-"""What a fragment is ahead of its reader, at most; more would only be memory."""
+_END_S = 5.0
+"""How long a producer is waited for, to hear that all it has sent is acknowledged."""
+
+
+class _Received(NamedTuple):
+    batch: pa.RecordBatch
+    span: Span
+    progress: Progress | None
+    sequence: int
 
 
 class ChannelSource:
-    """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread."""
+    """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread.
+
+    Without a ``lineage`` what is received is acknowledged: a fragment with a state begins anew anyway.
+    """
 
     def __init__(
-        self, operator: NetworkSource, receiver: netchannel.ReceiverServer, wake: Callable[[], None]
+        self,
+        operator: NetworkSource,
+        receiver: netchannel.ReceiverServer,
+        wake: Callable[[], None],
+        lineage: Lineage | None = None,
     ) -> None:
         self._id = operator.id
         self._schema = zset.weighted(arrow_schema(operator.columns))
         self._wake = wake
+        self._lineage = lineage
+        self._read = 0  # the end of what was read, in the origin
+        self._unacknowledged: deque[tuple[int, int]] = (
+            deque()
+        )  # ends in the origin, with the numbers behind them
+        self._complete = asyncio.Event()  # all is acknowledged, the end too
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Item] = deque()
+        self._queue: deque[_Received | Signal | FragmentError] = deque()
         self._room = asyncio.Event()
-        self._channel = receiver.register_channel(operator.channel, schema=self._schema)
+        self._channel = receiver.register_channel(
+            operator.channel,
+            schema=self._schema,
+            ack="receipt" if lineage is None else "explicit",
+            buffer=received(operator.buffer),
+            fault=tried(operator.fault),
+        )
         self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
+        self._acknowledging: asyncio.Task[None] | None = None
+        if lineage is not None:
+            lineage.acknowledge = self._acknowledge
 
     def open(self) -> None:
         """The channel is registered already; its producer may come when it likes."""
 
     def poll(self) -> pa.RecordBatch | Progress | Signal:
         """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
-        if not self._queue:
-            return Signal.LATER
-        item = self._queue.popleft()
-        self._loop.call_soon_threadsafe(self._room.set)
-        if isinstance(item, FragmentError):
-            raise item
-        return item
+        if self._lineage is not None:
+            self._lineage.advance()
+        while self._queue:
+            item = self._queue.popleft()
+            self._loop.call_soon_threadsafe(self._room.set)
+            match item:
+                case FragmentError():
+                    raise item
+                case Signal():
+                    return item
+            is_new = self._is_new(item)
+            if item.progress is not None:
+                return item.progress
+            if is_new:
+                return Signal.END if item.span.end == END else item.batch
+        return Signal.LATER
+
+    def _is_new(self, item: _Received) -> bool:
+        """Whether the fragment has to work on it. Raises InputLost if it is not the next."""
+        begin, end = item.span
+        lineage = self._lineage
+        if lineage is None:
+            self._check(begin, self._read)
+            self._read = end
+            return end != END  # then the stream ends, which is all that this reader wants to know
+        self._unacknowledged.append((end, item.sequence + 1))
+        self._check(begin, max(self._read, lineage.start))
+        if begin < lineage.start < end:
+            raise InputLost(
+                f"its input {self._id} comes as rows {begin} to {end} of its origin, and {lineage.start} are done: the "
+                f"fragment that sends it was started anew, and cuts its rows otherwise than before"
+            )
+        self._read = end
+        lineage.position = max(lineage.position, end)
+        if end > lineage.start or end == END:
+            return True
+        lineage.advance()
+        return False
+
+    def _check(self, begin: int, known: int) -> None:
+        if begin > known:
+            raise InputLost(
+                f"its input {self._id} goes on at row {begin} of its origin, and {known} are known here: the "
+                f"fragment that sends it and this one were started anew at once"
+            )
 
     def close(self, reason: str) -> None:
         """Take nothing more; a producer that is not done is told why."""
@@ -75,6 +150,10 @@ class ChannelSource:
             asyncio.run_coroutine_threadsafe(self._close(reason), self._loop)
 
     async def _close(self, reason: str) -> None:
+        if self._complete.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await asyncio.wait([self._pump])
         self._pump.cancel()
         await self._channel.close(reason)
 
@@ -82,61 +161,86 @@ class ChannelSource:
         try:
             while True:
                 message = await self._channel.recv_message()
-                if message.batch.num_rows:
-                    await self._put(message.batch)
-                if message.note:
-                    await self._put(of_note(message.note))
+                await self._put(_Received(message.batch, *of_note(message.note), message.sequence))
         except netchannel.EndOfChannel:
             await self._put(Signal.END)
-        except FragmentError as error:
-            await self._put(error)
         except netchannel.NetChannelError as error:
             await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
+        except FragmentError as error:
+            await self._put(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
             await self._put(FragmentError(f"its input {self._id}: {type(error).__name__}: {error}"))
 
-    async def _put(self, item: _Item) -> None:
+    async def _put(self, item: _Received | Signal | FragmentError) -> None:
         self._queue.append(item)
         self._wake()
-        while len(self._queue) >= _QUEUED_BATCHES:
+        while len(self._queue) >= _QUEUED_BATCHES and not self._complete.is_set():
             self._room.clear()
             if len(self._queue) >= _QUEUED_BATCHES:
                 await self._room.wait()
 
+    def _acknowledge(self, position: int) -> None:
+        """On the loop: everything that was made from what lies below ``position`` is acknowledged."""
+        upto = None
+        while self._unacknowledged and self._unacknowledged[0][0] <= position:
+            end, upto = self._unacknowledged.popleft()
+            if end == END:
+                self._complete.set()
+                self._room.set()
+        if upto is not None:
+            self._acknowledging = self._loop.create_task(self._acknowledge_upto(upto))
+
+    async def _acknowledge_upto(self, upto: int) -> None:
+        with suppress(netchannel.NetChannelError):  # what ended the channel, the pump tells
+            await self._channel.ack(upto)
+
 
 class ChannelSink:
-    """Writes to a channel of another worker. To be made on the loop, used by one thread."""
+    """Writes to a channel of another worker. To be made on the loop, used by one thread.
 
-    def __init__(self, operator: NetworkSink, sender: netchannel.SenderServer) -> None:
+    ``resumed``: a predecessor may have sent some of it; the stream goes on where its reader is.
+    """
+
+    def __init__(
+        self,
+        operator: NetworkSink,
+        sender: netchannel.SenderServer,
+        lineage: Lineage | None = None,
+        *,
+        resumed: bool = False,
+    ) -> None:
         self._operator = operator
         self._sender = sender
+        self._lineage = lineage
+        self._resumed = resumed
+        self._sent = 0  # the end of what was sent, in the origin
+        self._first = 0  # the number of the first message that was not sent by a predecessor
         self._loop = asyncio.get_running_loop()
         self._channel: netchannel.SenderChannel | None = None
-        self._nothing: pa.RecordBatch | None = None
+        self._schema = pa.schema([])
+        self._news = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
         self._lock = Lock()
         self._waiting: Future[Any] | None = None
         self._interrupted = False
 
     def open(self, schema: pa.Schema) -> None:
-        """Register the channel; whether anybody listens there, is not waited for."""
-        self._nothing = zset.empty(schema)
-        self._wait(self._register(schema))
+        """Register the channel; whether anybody listens there, is waited for only to go on with a predecessor's."""
+        self._wait(self._open(schema))
 
     def write(self, change: pa.RecordBatch) -> int:
         """Hand a batch to the channel, as soon as it has room."""
-        assert self._channel is not None
-        self._wait(self._channel.send(change))
+        end = self._sent + change.num_rows if self._lineage is None else self._lineage.position
+        self._wait(self._send(change, end))
         return int(change.num_rows)
 
     def advance(self, progress: Progress) -> None:
         """Send it as the note of a message without rows: numbered, buffered and resumed like any other."""
-        assert self._channel is not None
-        self._wait(self._channel.send(self._nothing, as_note(progress)))
+        self._wait(self._send(zset.empty(self._schema), self._sent, progress))
 
     def finish(self) -> int:
         """End the stream, and wait until the other side has all of it."""
-        assert self._channel is not None
-        self._wait(self._channel.close())
+        self._wait(self._finish())
         return 0
 
     def abort(self, reason: str) -> None:
@@ -166,15 +270,87 @@ class ChannelSink:
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
-    async def _register(self, schema: pa.Schema | None = None) -> None:
+    async def _open(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._register(schema)
+        lineage = self._lineage
+        if lineage is None:
+            return
+        if self._resumed:
+            lineage.start = self._sent = lineage.done = await self._where_the_reader_is()
+            # Whose acknowledgement says that all before it is acknowledged: with nothing new to send, what was read to
+            # be passed over would not be, and whoever sends that might have no room for anything else.
+            await self._send(zset.empty(schema), self._sent)
+        lineage.advanced = self._advanced
+        self._watch = self._loop.create_task(self._acknowledge(lineage))
+
+    async def _where_the_reader_is(self) -> int:
+        """The end, in the origin, of what a predecessor has sent; END if its reader wants nothing more."""
+        assert self._channel is not None
+        try:
+            self._first, note = await self._channel.attached()
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL not in str(error):
+                raise
+            return END
+        except netchannel.ChannelClosed:  # its end was taken
+            return END
+        return of_note(note)[0].end if note else 0
+
+    def _register(self, schema: pa.Schema | None = None) -> None:
         self._channel = self._sender.register_channel(
-            self._operator.channel, to=self._operator.address, schema=schema, buffer=_BUFFER
+            self._operator.channel,
+            to=self._operator.address,
+            schema=schema,
+            # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
+            stream=self._operator.channel,
+            replayable=self._resumed,
+            buffer=sent(self._operator.buffer),
+            fault=tried(self._operator.fault),
         )
 
+    async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:
+        assert self._channel is not None
+        if self._sent == END:  # the reader of a predecessor has all
+            return
+        await self._channel.send(change, as_note(Span(self._sent, end), progress))
+        self._sent = end
+
+    async def _finish(self) -> None:
+        assert self._channel is not None
+        if self._sent != END:
+            await self._send(zset.empty(self._schema), END)
+            await self._channel.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._lineage is not None:
+            self._lineage.acknowledge(END)
+
+    def _advanced(self) -> None:
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    async def _acknowledge(self, lineage: Lineage) -> None:
+        """Pass on to the source what the reader has acknowledged.
+
+        What a predecessor has sent is known to be received, and not to be acknowledged: only an acknowledgement of
+        something later says so.
+        """
+        assert self._channel is not None
+        with suppress(netchannel.NetChannelError):  # the fragment hears of it when it sends
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                done = lineage.done
+                await self._channel.flush()
+                if not self._resumed or self._channel.statistics().acknowledged > self._first:
+                    lineage.acknowledge(done)
+
     async def _abort(self, reason: str) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
             if self._channel is None:
-                await self._register()
+                self._register()
             assert self._channel is not None
             try:
                 async with asyncio.timeout(_LAST_WORDS_S):

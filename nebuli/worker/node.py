@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from typing import TYPE_CHECKING
 
-from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+import netchannel
+from nebuli.worker.exactness import is_exact, state_of
+from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
-from nebuli.worker.runner import FragmentRunner
-from nebuli.worker.status import FragmentState
+from nebuli.worker.network import HAS_ALL
+from nebuli.worker.records import Record
+from nebuli.worker.runner import checked_circuit
+from nebuli.worker.status import FragmentState, FragmentStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine, Iterable
+    from typing import Any
 
+    from nebuli.worker.exchange import Report
+    from nebuli.worker.hosted import Host
     from nebuli.worker.logs import LogLine
-    from nebuli.worker.provider import Provider
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.worker.records import Records
     from placement.plan import Fragment
 
 __all__ = ["BusyFragment", "FragmentStarted", "Node", "UnknownFragment"]
+
+_log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 1.0
 
@@ -39,68 +48,136 @@ class BusyFragment(Exception):
 class Node:
     """What a worker has been given to run. To be used on the worker's loop.
 
-    ``max_state_bytes`` is what the state of an operator may hold whose plan says nothing else.
+    With ``records`` it is remembered: `take_up` goes on with what an earlier worker was given.
     """
 
-    def __init__(self, provider: Provider, *, max_state_bytes: int = DEFAULT_MAX_STATE_BYTES) -> None:
-        self._provider = provider
-        self._max_state_bytes = max_state_bytes
-        self._runners: dict[str, FragmentRunner] = {}
+    def __init__(self, host: Host, records: Records | None = None) -> None:
+        self._host = host
+        self._records = records
+        self._fragments: dict[str, HostedFragment] = {}
         self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
         self.logs = Logs(self._owner)
 
     def register(self, fragment: Fragment) -> str:
-        """Take a fragment, and give it an id that is its own as long as this worker lives."""
-        id_ = str(next(self._numbers))
-        self._runners[id_] = FragmentRunner(
-            id_, fragment, lambda: self.logs.of_thread(id_), max_state_bytes=self._max_state_bytes
-        )
-        return id_
+        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live."""
+        checked_circuit(fragment, self._host.max_state_bytes)
+        status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
+        self._save(status, fragment)
+        self._add(status, fragment)
+        return status.id
 
     def start(self, id_: str) -> None:
-        """Start a fragment, once."""
-        runner = self._runner(id_)
-        if runner.status.state is not FragmentState.REGISTERED:
-            raise FragmentStarted(f"fragment {runner.fragment.id} is {runner.status.state} already")
-        runner.start(self._provider)
+        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels."""
+        hosted = self._fragment(id_)
+        if hosted.status.state is not FragmentState.REGISTERED:
+            raise FragmentStarted(f"fragment {hosted.fragment.id} is {hosted.status.state} already")
+        for other in self._fragments.values():
+            if other.status.state is FragmentState.RUNNING and (shared := hosted.inputs & other.inputs):
+                raise netchannel.ChannelInUse(
+                    f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
+                )
+        hosted.start()
 
-    def stop(self, id_: str) -> None:
+    def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end; harmless when it has."""
-        self._runner(id_).stop()
+        self._fragment(id_).stop(at_once=at_once)
 
     async def unregister(self, id_: str) -> None:
         """Forget a fragment that does not run."""
-        runner = self._runner(id_)
-        if runner.status.state is FragmentState.RUNNING:
-            raise BusyFragment(f"fragment {runner.fragment.id} is running: stop it first")
-        if not await asyncio.to_thread(runner.join, _LAST_WORDS_S):
-            raise BusyFragment(f"fragment {runner.fragment.id} is telling its reader of its end: try again")
-        self._runners.pop(id_, None)
+        hosted = self._fragment(id_)
+        if hosted.status.state is FragmentState.RUNNING:
+            raise BusyFragment(f"fragment {hosted.fragment.id} is running: stop it first")
+        if not await hosted.ended(_LAST_WORDS_S):
+            raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
+        self._fragments.pop(id_, None)
+        if self._records is not None:
+            self._records.forget(id_)
+
+    def take_up(self, records: Iterable[Record]) -> None:
+        """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
+        for record in records:
+            self._numbers = itertools.count(int(record.id) + 1)
+            hosted = self._add(record.status, record.fragment)
+            match record.state:
+                case FragmentState.RUNNING if is_exact(record.fragment):
+                    hosted.start(resumed=True)
+                case FragmentState.RUNNING:
+                    what = (
+                        f"its worker was started anew, and with the old one went {state_of(record.fragment)}"
+                    )
+                    self._do(hosted.lose(what))
+                case FragmentState.FINISHED:
+                    self._do(hosted.decline_inputs(HAS_ALL))
+                case FragmentState.FAILED | FragmentState.STOPPED:
+                    self._do(hosted.decline_inputs(f"it has {record.state}: {record.error}"))
 
     def logged(self, id_: str, *, follow: bool) -> AsyncIterator[LogLine]:
         """What was logged about a fragment, or about all if ``id_`` is empty."""
         if id_:
-            self._runner(id_)
+            self._fragment(id_)
         return self.logs.lines(id_, follow=follow)
-
-    def _owner(self, text: str) -> str:
-        """The fragment that a line of the event loop is about: it names one of its channels."""
-        owners = (id_ for id_, runner in list(self._runners.items()) if runner.is_about(text))
-        return next(owners, "")
 
     def statuses(self) -> list[FragmentStatus]:
         """All fragments, in the order in which they came."""
-        return [runner.status for runner in self._runners.values()]
+        return [hosted.status for hosted in self._fragments.values()]
+
+    def reports(self) -> dict[str, Report]:
+        """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""
+        hosted = list(self._fragments.items())
+        return {id_: each.report for id_, each in hosted if each.report is not None}
 
     async def shutdown(self, timeout_s: float) -> bool:
-        """Stop everything; False if a fragment is still busy after that time."""
-        for runner in self._runners.values():
-            runner.stop()
-        ends = (asyncio.to_thread(runner.join, timeout_s) for runner in self._runners.values())
-        return all(await asyncio.gather(*ends))
+        """Stop everything, but leave what is exact to a successor, if there are records for one.
 
-    def _runner(self, id_: str) -> FragmentRunner:
+        False if a fragment is still busy after that time.
+        """
+        durable, self._records = (
+            self._records is not None,
+            None,
+        )  # how they end now is not how they are to be taken up
+        for task in self._tasks:
+            task.cancel()
+        stopping = []
+        for hosted in self._fragments.values():
+            if durable and is_exact(hosted.fragment):
+                hosted.abandon()
+            else:
+                hosted.stop()
+                stopping.append(hosted)
+        return all(await asyncio.gather(*(hosted.ended(timeout_s) for hosted in stopping)))
+
+    def _add(self, status: FragmentStatus, fragment: Fragment) -> HostedFragment:
+        hosted = HostedFragment(status, fragment, self._host, self.logs.keep, self._changed)
+        self._fragments[status.id] = hosted
+        return hosted
+
+    def _changed(self, hosted: HostedFragment) -> None:
         try:
-            return self._runners[id_]
+            self._save(hosted.status, hosted.fragment)
+        except OSError as error:
+            _log.error("fragment %s: its state cannot be recorded: %s", hosted.fragment.id, error)
+
+    def _save(self, status: FragmentStatus, fragment: Fragment) -> None:
+        if self._records is not None:
+            self._records.save(Record.of(status, fragment))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _owner(self, text: str) -> str:
+        """The fragment that a line of the worker's own is about: it names one of its channels."""
+        owners = (
+            id_
+            for id_, hosted in list(self._fragments.items())
+            if any(channel in text for channel in hosted.channels)
+        )
+        return next(owners, "")
+
+    def _fragment(self, id_: str) -> HostedFragment:
+        try:
+            return self._fragments[id_]
         except KeyError:
-            raise UnknownFragment(f"no fragment {id_} here; there are {len(self._runners)}") from None
+            raise UnknownFragment(f"no fragment {id_} here; there are {len(self._fragments)}") from None

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,15 +22,22 @@ from grpc_reflection.v1alpha import reflection
 
 import netchannel
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.worker.hosted import Host
 from nebuli.worker.local import READY_PREFIX
+from nebuli.worker.logs import PACKAGES
 from nebuli.worker.node import Node
-from nebuli.worker.provider import Provider
+from nebuli.worker.observing import Observed
+from nebuli.worker.records import Records
+from nebuli.worker.secured import bind, interceptors
 from nebuli.worker.service import Service
+from nebuli.worker.spawning import Spawner
+from nebuli.worker.trust import NO_TRUST, Trust
 from nebuli.worker.worker_pb2 import DESCRIPTOR
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
@@ -46,7 +54,9 @@ class AddressUnusable(Exception):
 class WorkerSettings:
     """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
 
-    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``max_state_bytes`` is what the state of
+    At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
+    channels and over gRPC. In the directory ``state`` it remembers its fragments, and takes them up again.
+    ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is what the state of
     an operator may hold whose plan says nothing else.
     """
 
@@ -56,13 +66,16 @@ class WorkerSettings:
     metrics: str | None = None
     max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
+    state: Path | None = None
+    fragment_memory: int | None = None
+    trust: Trust = NO_TRUST
 
 
 def run_worker(settings: WorkerSettings) -> None:
     """Run a worker until SIGTERM, SIGINT or, if asked for, the end of standard input.
 
-    ``AddressUnusable`` if it cannot start. A fragment that cannot be stopped in time does not keep the
-    process.
+    ``AddressUnusable`` or ``StateUnusable`` if it cannot start. A fragment that cannot be stopped in time does not
+    keep the process.
     """
     if not uvloop.run(_serve(settings)):
         # A thread is stuck, writing to a full pipe say; leaving by the normal way would wait for it.
@@ -71,16 +84,40 @@ def run_worker(settings: WorkerSettings) -> None:
 
 async def _serve(settings: WorkerSettings) -> bool:
     stop = _stop_requests(ends_with_stdin=settings.ends_with_stdin)
+    trust = settings.trust
     async with AsyncExitStack() as stack:
+        records = None if settings.state is None else stack.enter_context(Records(settings.state))
+        known = [] if records is None else records.load()
+        spawner = await stack.enter_async_context(Spawner())  # first: it needs a moment until it can fork
+        members = f"unix:{stack.enter_context(tempfile.TemporaryDirectory(prefix='nebuli-'))}/members"
         try:
-            server = netchannel.ReceiverServer(settings.data, advertise=settings.advertise)
+            server = netchannel.ReceiverServer(
+                settings.data,
+                advertise=settings.advertise,
+                members=members,
+                tls=trust.tls,
+                secret=trust.secret,
+            )
             receiver = await stack.enter_async_context(server)
         except OSError as error:
             raise _unusable("data", settings.data, error) from error
-        sender = await stack.enter_async_context(netchannel.SenderServer())
-        node = Node(Provider(receiver, sender), max_state_bytes=settings.max_state_bytes)
+        sender = await stack.enter_async_context(netchannel.SenderServer(tls=trust.tls, secret=trust.secret))
+        host = Host(
+            spawner,
+            receiver,
+            sender,
+            listen=f"{settings.data.rpartition(':')[0]}:0",
+            node=members,
+            trust=trust,
+            memory_bytes=settings.fragment_memory,
+            max_state_bytes=settings.max_state_bytes,
+        )
+        node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
-        service = await _grpc_server(node, settings.grpc)
+        node.take_up(known)  # before anybody asks how they are
+        service = await _grpc_server(
+            Service(node, Observed(node, receiver, sender, trust)), settings, receiver.address
+        )
         stack.push_async_callback(service.server.stop, None)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
@@ -110,7 +147,7 @@ def _serve_metrics(
 @contextmanager
 def _logged_by(handler: logging.Handler) -> Iterator[None]:
     """What the packages log goes to ``handler``, from INFO on, and as before to standard error from WARNING on."""
-    loggers = [logging.getLogger(name) for name in ("nebuli", "netchannel")]
+    loggers = [logging.getLogger(name) for name in PACKAGES]
     said = logging.StreamHandler()
     said.setLevel(logging.WARNING)
     for logger in loggers:
@@ -131,7 +168,8 @@ class _GrpcServer:
     address: str
 
 
-async def _grpc_server(node: Node, address: str) -> _GrpcServer:
+async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
+    address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:
         # gRPC says neither why it cannot bind, nor only that; asking the system first does.
@@ -140,8 +178,8 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
         raise _unusable("grpc", address, error) from error
     probe.close()
     await probe.wait_closed()
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    add_WorkerServicer_to_server(Service(node), server)
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)], interceptors=interceptors(name, trust))
+    add_WorkerServicer_to_server(service, server)
     health.add_HealthServicer_to_server(health_service.aio.HealthServicer(), server)
     names = [
         DESCRIPTOR.services_by_name["Worker"].full_name,
@@ -150,7 +188,7 @@ async def _grpc_server(node: Node, address: str) -> _GrpcServer:
     ]
     reflection.enable_server_reflection(names, server)
     try:
-        bound = server.add_insecure_port(address)
+        bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
         raise _unusable("grpc", address, error) from error
     await server.start()

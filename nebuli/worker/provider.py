@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import topology
+from nebuli.worker.counted_source import CountedSource
 from nebuli.worker.csv_source import CsvSource
 from nebuli.worker.generator_source import GeneratorSource
 from nebuli.worker.network import ChannelSink, ChannelSource
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.outputs import Output
+    from nebuli.worker.positions import Lineage
     from topology import Sink as Target
 
 __all__ = ["Provider"]
@@ -40,27 +42,39 @@ class Provider:
     receiver: netchannel.ReceiverServer
     sender: netchannel.SenderServer
 
-    def source(self, operator: BoundSource | NetworkSource, wake: Callable[[], None]) -> Source:
-        """The source of an operator; ``wake`` is called when it has something after it had nothing."""
-        if isinstance(operator, NetworkSource):
-            return ChannelSource(operator, self.receiver, wake)
-        match operator.physical:
-            case topology.CsvSource() as physical:
-                return CsvSource(physical.path, operator.columns, physical.nulls)
-            case topology.ParquetSource() as physical:
-                return ParquetSource(physical.path, operator.columns)
-            case topology.TcpSource() as physical:
-                return TcpSource(physical, operator.columns, wake)
-            case topology.GeneratorSource() as physical:
-                return GeneratorSource(physical, operator.columns, wake)
+    def source(
+        self, operator: BoundSource | NetworkSource, wake: Callable[[], None], lineage: Lineage | None = None
+    ) -> Source:
+        """The source of an operator; ``wake`` is called when it has something after it had nothing.
 
-    def sink(self, operator: BoundSink | NetworkSink) -> Sink:
-        """The sink of an operator."""
+        ``lineage`` is that of an exact fragment.
+        """
+        if isinstance(operator, NetworkSource):
+            return ChannelSource(operator, self.receiver, wake, lineage)
+        source = _physical(operator, wake)
+        return source if lineage is None else CountedSource(source, lineage, wake)
+
+    def sink(
+        self, operator: BoundSink | NetworkSink, lineage: Lineage | None = None, *, resumed: bool = False
+    ) -> Sink:
+        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
         match operator:
             case NetworkSink():
-                return ChannelSink(operator, self.sender)
+                return ChannelSink(operator, self.sender, lineage, resumed=resumed)
             case BoundSink(target=target):
                 return _MODES[target.mode](_output(target))
+
+
+def _physical(operator: BoundSource, wake: Callable[[], None]) -> Source:
+    match operator.physical:
+        case topology.CsvSource() as physical:
+            return CsvSource(physical.path, operator.columns, physical.nulls)
+        case topology.ParquetSource() as physical:
+            return ParquetSource(physical.path, operator.columns)
+        case topology.TcpSource() as physical:
+            return TcpSource(physical, operator.columns, wake)
+        case topology.GeneratorSource() as physical:
+            return GeneratorSource(physical, operator.columns, wake)
 
 
 def _output(target: Target) -> Output:

@@ -13,9 +13,18 @@ import pyarrow as pa
 from nebuli.dataflow import Circuit, Progress
 from nebuli.dataflow.errors import DataflowError
 from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import DownstreamLeft, FragmentError, FragmentStopped, InputError, UpstreamFailed
+from nebuli.worker.errors import (
+    DownstreamLeft,
+    FragmentError,
+    FragmentStopped,
+    InputError,
+    InputLost,
+    UpstreamFailed,
+)
+from nebuli.worker.exactness import is_exact
 from nebuli.worker.idleness import Idleness
 from nebuli.worker.late_rows import LateRows
+from nebuli.worker.positions import Lineage
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
 
@@ -26,12 +35,13 @@ if TYPE_CHECKING:
     from nebuli.worker.provider import Provider
     from spark_bridge.engine import SparkCircuit
 
-__all__ = ["FragmentRunner"]
+__all__ = ["FragmentRunner", "checked_circuit", "log_end"]
 
 _log = logging.getLogger(__name__)
 
 _BLAME: dict[type[Exception], tuple[FragmentState, Cause]] = {
     InputError: (FragmentState.FAILED, Cause.INPUT),
+    InputLost: (FragmentState.FAILED, Cause.LOST),
     UpstreamFailed: (FragmentState.FAILED, Cause.UPSTREAM),
     DownstreamLeft: (FragmentState.STOPPED, Cause.DOWNSTREAM),
     FragmentStopped: (FragmentState.STOPPED, Cause.REQUEST),
@@ -49,28 +59,49 @@ class _Counts:
     watermark: int | None = None
 
 
+def checked_circuit(fragment: Fragment, max_state_bytes: int) -> Circuit | SparkCircuit:
+    """What the fragment computes. Raises DataflowError if its operators do not fit together."""
+    if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
+        raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
+    if fragment.engine is not None:
+        from spark_bridge.engine import SparkCircuit
+
+        return SparkCircuit(fragment)
+    return Circuit(
+        fragment.operators,
+        watermarks=fragment.watermarks,
+        closings=fragment.closings,
+        max_state_bytes=max_state_bytes,
+    )
+
+
 class FragmentRunner:
     """Moves batches from sources through a circuit into a sink, whichever source has one.
 
-    Everything but the thread's own work is called on the worker's loop.
+    Everything but the thread's own work is called on the loop; ``on_end`` is called by the thread, when it is over.
+    ``resumed``: a predecessor has begun, and been killed; only for exact fragments.
     """
 
     def __init__(
-        self, id_: str, fragment: Fragment, begin_thread: Callable[[], None], *, max_state_bytes: int
+        self,
+        id_: str,
+        fragment: Fragment,
+        on_end: Callable[[], None],
+        *,
+        max_state_bytes: int,
+        resumed: bool = False,
     ) -> None:
-        if not fragment.operators or not isinstance(fragment.operators[-1], BoundSink | NetworkSink):
-            raise DataflowError(f"the last operator of fragment {fragment.id} is no sink")
         self.id = id_
         self.fragment = fragment
-        self._circuit = _circuit(fragment, max_state_bytes)
+        self._circuit = checked_circuit(fragment, max_state_bytes)
         self._idleness = Idleness(self._circuit.idle_after_s)
         self._late = LateRows(fragment, self._circuit)
         self._told = self._circuit.progress
-        self._begin_thread = begin_thread
-        self._channels = [
-            each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
-        ]
+        self._on_end = on_end
+        self._resumed = resumed
+        self._lineage = Lineage() if is_exact(fragment) else None
         self._sources: dict[str, Source] = {}
+        self._ended: list[Source] = []
         self._sink: Sink | None = None
         self._wake = Event()
         self._stopping = False
@@ -101,25 +132,19 @@ class FragmentRunner:
 
     def start(self, provider: Provider) -> None:
         """Register its channels and begin to work; no counterpart needs to be there."""
-        try:
-            for operator in self.fragment.operators:
-                match operator:
-                    case BoundSource() | NetworkSource():
-                        self._sources[operator.id] = provider.source(operator, self._wake.set)
-                    case BoundSink() | NetworkSink():
-                        self._sink = provider.sink(operator)
-            if not isinstance(self._circuit, Circuit):
-                self._sources[self._circuit.results] = self._circuit.start(self._wake.set)
-        except BaseException:
-            self._close_sources("its fragment did not start")
-            raise
+        for operator in self.fragment.operators:
+            match operator:
+                case BoundSource() | NetworkSource():
+                    self._sources[operator.id] = provider.source(operator, self._wake.set, self._lineage)
+                case BoundSink() | NetworkSink():
+                    self._sink = provider.sink(operator, self._lineage, resumed=self._resumed)
+        if not isinstance(self._circuit, Circuit):
+            self._sources[self._circuit.results] = self._circuit.start(self._wake.set)
         self._state = FragmentState.RUNNING
         self._thread.start()
 
     def stop(self) -> None:
         """Ask it to end; harmless when it has."""
-        if self._state is FragmentState.REGISTERED:
-            self._end(FragmentState.STOPPED, Cause.REQUEST, "stopped before it was started")
         self._stopping = True
         self._wake.set()
         if not isinstance(self._circuit, Circuit):
@@ -127,21 +152,11 @@ class FragmentRunner:
         if self._sink is not None:
             self._sink.interrupt()
 
-    def is_about(self, text: str) -> bool:
-        """Whether ``text`` names one of its channels."""
-        return any(channel in text for channel in self._channels)
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for its thread; False if that is still busy."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
     def _run(self) -> None:
         sink = self._sink
         assert sink is not None
-        self._begin_thread()
-        _log.info("fragment %s at %s runs", self.fragment.id, self.fragment.node)
+        goes = "goes on" if self._resumed else "runs"
+        _log.info("fragment %s at %s %s", self.fragment.id, self.fragment.node, goes)
         try:
             self._work(sink)
         except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
@@ -154,7 +169,9 @@ class FragmentRunner:
         else:
             self._end(FragmentState.FINISHED, Cause.NONE, "")
         finally:
-            self._close_sources(self._error)
+            self._close(self._sources.values(), self._error)
+            self._close(self._ended, "it has ended")
+            self._on_end()
 
     def _work(self, sink: Sink) -> None:
         for source in self._sources.values():
@@ -181,7 +198,8 @@ class FragmentRunner:
                         self._write(sink, self._circuit.idle(id_))
                     continue
                 case Signal.END:
-                    self._sources.pop(id_).close("it has ended")
+                    # Closed when the sink is: only then is all that was made of it acknowledged.
+                    self._ended.append(self._sources.pop(id_))
                     self._write(sink, self._circuit.end(id_))
                 case Progress() as progress:
                     self._write(sink, self._circuit.advance(id_, progress))
@@ -210,30 +228,22 @@ class FragmentRunner:
         self._counts.state_bytes = sum(each.state_bytes for each in statistics)
         self._counts.watermark = self._circuit.watermark
 
-    def _close_sources(self, reason: str) -> None:
-        while self._sources:
-            self._sources.popitem()[1].close(reason)
+    def _close(self, sources: Iterable[Source], reason: str) -> None:
+        for source in sources:
+            source.close(reason)
 
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
-        text = f"{state}: {error}" if error else str(state)
-        level = logging.ERROR if state is FragmentState.FAILED else logging.INFO
-        _log.log(level, "fragment %s at %s %s", self.fragment.id, self.fragment.node, text)
+        log_end(self.fragment, state, error, self.id)
         # The state last: who sees the end, sees its reason.
         self._cause, self._error = cause, error
         self._state = state
 
 
-def _circuit(fragment: Fragment, max_state_bytes: int) -> Circuit | SparkCircuit:
-    if fragment.engine is not None:
-        from spark_bridge.engine import SparkCircuit
-
-        return SparkCircuit(fragment)
-    return Circuit(
-        fragment.operators,
-        watermarks=fragment.watermarks,
-        closings=fragment.closings,
-        max_state_bytes=max_state_bytes,
-    )
+def log_end(fragment: Fragment, state: FragmentState, error: str, id_: str) -> None:
+    """Say how a fragment has ended, which its worker knows by ``id_``."""
+    text = f"{state}: {error}" if error else str(state)
+    level = logging.ERROR if state is FragmentState.FAILED else logging.INFO
+    _log.log(level, "fragment %s at %s %s", fragment.id, fragment.node, text, extra={"fragment_id": id_})
 
 
 def _sentence(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from grpc.aio import ServicerContext as Context
 
     from nebuli.worker.node import Node
+    from nebuli.worker.observing import Observed
     from nebuli.worker.status import FragmentStatus
 
 __all__ = ["Service"]
@@ -39,8 +40,9 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
 class Service(WorkerServicer):
     """Answers for one node; runs on the worker's loop. The methods' names are gRPC's."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, observed: Observed) -> None:
         self._node = node
+        self._observed = observed
 
     async def Register(self, request: wire.RegisterRequest, context: Context) -> wire.RegisterReply:
         """Take a fragment."""
@@ -57,7 +59,7 @@ class Service(WorkerServicer):
     async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:
         """Ask a fragment to end."""
         async with _refusals(context, request.id):
-            self._node.stop(request.id)
+            self._node.stop(request.id, at_once=request.at_once)
             return wire.StopReply()
 
     async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
@@ -75,6 +77,24 @@ class Service(WorkerServicer):
         async with _refusals(context, request.id):
             async for line in self._node.logged(request.id, follow=request.follow):
                 yield wire.LogLine(time=line.time, level=line.level, id=line.id, text=line.text)
+
+    async def Channels(self, request: wire.ChannelsRequest, context: Context) -> wire.ChannelsReply:
+        """Say how the channels are."""
+        return self._observed.channels(request.prefix)
+
+    async def Inspect(self, request: wire.InspectRequest, context: Context) -> wire.InspectReply:
+        """Say what the worker is and has."""
+        return self._observed.inspect()
+
+    async def Expect(self, request: wire.ExpectRequest, context: Context) -> AsyncIterator[wire.ExpectReply]:
+        """Take what a probe sends, until the caller has enough."""
+        async with _refusals(context), aclosing(self._observed.expect(request.channel)) as expecting:
+            async for _ in expecting:
+                yield wire.ExpectReply()
+
+    async def Probe(self, request: wire.ProbeRequest, context: Context) -> wire.ProbeReply:
+        """Open a channel to another worker, and measure."""
+        return await self._observed.probe(request)
 
 
 @asynccontextmanager
@@ -99,6 +119,7 @@ def _message(status: FragmentStatus) -> wire.FragmentStatus:
         rows_out=status.rows_out,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
+        pid=status.pid,
         late_rows=status.late_rows,
         state_bytes=status.state_bytes,
         watermark=status.watermark,

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     UPSTREAM = "upstream"
     DOWNSTREAM = "downstream"
     REQUEST = "request"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class FragmentStatus:
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    pid: int = 0
+    """Of its process, while it has one."""
     late_rows: int = 0
     state_bytes: int = 0
     watermark: int | None = None

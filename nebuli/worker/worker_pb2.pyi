@@ -24,6 +24,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_UPSTREAM: _ClassVar[Cause]
     CAUSE_DOWNSTREAM: _ClassVar[Cause]
     CAUSE_REQUEST: _ClassVar[Cause]
+    CAUSE_LOST: _ClassVar[Cause]
 STATE_UNSPECIFIED: State
 STATE_REGISTERED: State
 STATE_RUNNING: State
@@ -36,6 +37,7 @@ CAUSE_INPUT: Cause
 CAUSE_UPSTREAM: Cause
 CAUSE_DOWNSTREAM: Cause
 CAUSE_REQUEST: Cause
+CAUSE_LOST: Cause
 
 class RegisterRequest(_message.Message):
     __slots__ = ("fragment",)
@@ -60,10 +62,12 @@ class StartReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StopRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "at_once")
     ID_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, id: _Optional[str] = ..., at_once: bool = ...) -> None: ...
 
 class StopReply(_message.Message):
     __slots__ = ()
@@ -109,8 +113,138 @@ class LogLine(_message.Message):
     text: str
     def __init__(self, time: _Optional[int] = ..., level: _Optional[str] = ..., id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class ChannelsRequest(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class ChannelsReply(_message.Message):
+    __slots__ = ("at", "channels")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    channels: _containers.RepeatedCompositeFieldContainer[Channel]
+    def __init__(self, at: _Optional[int] = ..., channels: _Optional[_Iterable[_Union[Channel, _Mapping]]] = ...) -> None: ...
+
+class Channel(_message.Message):
+    __slots__ = ("id", "side", "to", "state", "sent", "received", "acknowledged", "bytes", "buffered_messages", "buffered_bytes", "disk_bytes", "in_flight", "reconnects", "dropped", "starved")
+    class Side(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SIDE_UNSPECIFIED: _ClassVar[Channel.Side]
+        SIDE_SENDER: _ClassVar[Channel.Side]
+        SIDE_RECEIVER: _ClassVar[Channel.Side]
+    SIDE_UNSPECIFIED: Channel.Side
+    SIDE_SENDER: Channel.Side
+    SIDE_RECEIVER: Channel.Side
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SIDE_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    RECONNECTS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    STARVED_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    side: Channel.Side
+    to: str
+    state: str
+    sent: int
+    received: int
+    acknowledged: int
+    bytes: int
+    buffered_messages: int
+    buffered_bytes: int
+    disk_bytes: int
+    in_flight: int
+    reconnects: int
+    dropped: int
+    starved: bool
+    def __init__(self, id: _Optional[str] = ..., side: _Optional[_Union[Channel.Side, str]] = ..., to: _Optional[str] = ..., state: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., bytes: _Optional[int] = ..., buffered_messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., in_flight: _Optional[int] = ..., reconnects: _Optional[int] = ..., dropped: _Optional[int] = ..., starved: bool = ...) -> None: ...
+
+class InspectRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InspectReply(_message.Message):
+    __slots__ = ("address", "version", "python", "time", "files", "files_limit", "congestion_control", "congestion_controls", "tls", "secret", "certificate_ends", "authority_ends", "tls_error", "certificate", "authority")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILES_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONGESTION_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    CONGESTION_CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_ENDS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_ENDS_FIELD_NUMBER: _ClassVar[int]
+    TLS_ERROR_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    version: str
+    python: str
+    time: int
+    files: int
+    files_limit: int
+    congestion_control: str
+    congestion_controls: _containers.RepeatedScalarFieldContainer[str]
+    tls: bool
+    secret: bool
+    certificate_ends: int
+    authority_ends: int
+    tls_error: str
+    certificate: str
+    authority: str
+    def __init__(self, address: _Optional[str] = ..., version: _Optional[str] = ..., python: _Optional[str] = ..., time: _Optional[int] = ..., files: _Optional[int] = ..., files_limit: _Optional[int] = ..., congestion_control: _Optional[str] = ..., congestion_controls: _Optional[_Iterable[str]] = ..., tls: bool = ..., secret: bool = ..., certificate_ends: _Optional[int] = ..., authority_ends: _Optional[int] = ..., tls_error: _Optional[str] = ..., certificate: _Optional[str] = ..., authority: _Optional[str] = ...) -> None: ...
+
+class ExpectRequest(_message.Message):
+    __slots__ = ("channel",)
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    def __init__(self, channel: _Optional[str] = ...) -> None: ...
+
+class ExpectReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("channel", "to", "send_ms")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    SEND_MS_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    to: str
+    send_ms: int
+    def __init__(self, channel: _Optional[str] = ..., to: _Optional[str] = ..., send_ms: _Optional[int] = ...) -> None: ...
+
+class ProbeReply(_message.Message):
+    __slots__ = ("error", "reached", "opened_us", "round_trip_min_us", "round_trip_us", "throughput")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    OPENED_US_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_MIN_US_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_US_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    reached: bool
+    opened_us: int
+    round_trip_min_us: int
+    round_trip_us: int
+    throughput: int
+    def __init__(self, error: _Optional[str] = ..., reached: bool = ..., opened_us: _Optional[int] = ..., round_trip_min_us: _Optional[int] = ..., round_trip_us: _Optional[int] = ..., throughput: _Optional[int] = ...) -> None: ...
+
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "late_rows", "state_bytes", "watermark")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late_rows", "state_bytes", "watermark")
     ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +254,7 @@ class FragmentStatus(_message.Message):
     ROWS_OUT_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
     LATE_ROWS_FIELD_NUMBER: _ClassVar[int]
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -132,10 +267,11 @@ class FragmentStatus(_message.Message):
     rows_out: int
     bytes_in: int
     bytes_out: int
+    pid: int
     late_rows: int
     state_bytes: int
     watermark: int
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., late_rows: _Optional[int] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late_rows: _Optional[int] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")

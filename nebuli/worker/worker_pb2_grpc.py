@@ -64,6 +64,26 @@ class WorkerStub(object):
                 request_serializer=nebuli_dot_worker_dot_worker__pb2.LogsRequest.SerializeToString,
                 response_deserializer=nebuli_dot_worker_dot_worker__pb2.LogLine.FromString,
                 _registered_method=True)
+        self.Channels = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Channels',
+                request_serializer=nebuli_dot_worker_dot_worker__pb2.ChannelsRequest.SerializeToString,
+                response_deserializer=nebuli_dot_worker_dot_worker__pb2.ChannelsReply.FromString,
+                _registered_method=True)
+        self.Inspect = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Inspect',
+                request_serializer=nebuli_dot_worker_dot_worker__pb2.InspectRequest.SerializeToString,
+                response_deserializer=nebuli_dot_worker_dot_worker__pb2.InspectReply.FromString,
+                _registered_method=True)
+        self.Expect = channel.unary_stream(
+                '/nebuli.worker.v1.Worker/Expect',
+                request_serializer=nebuli_dot_worker_dot_worker__pb2.ExpectRequest.SerializeToString,
+                response_deserializer=nebuli_dot_worker_dot_worker__pb2.ExpectReply.FromString,
+                _registered_method=True)
+        self.Probe = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Probe',
+                request_serializer=nebuli_dot_worker_dot_worker__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=nebuli_dot_worker_dot_worker__pb2.ProbeReply.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer(object):
@@ -111,6 +131,34 @@ class WorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Channels(self, request, context):
+        """Says how the channels of this worker are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Inspect(self, request, context):
+        """Says what the worker is and has, for a look at the health of a fleet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Expect(self, request, context):
+        """Takes what another worker's Probe sends, until the call is cancelled. Answers once the channel is registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Probe(self, request, context):
+        """Opens a channel to another worker that expects it, and measures.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -143,6 +191,26 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=nebuli_dot_worker_dot_worker__pb2.LogsRequest.FromString,
                     response_serializer=nebuli_dot_worker_dot_worker__pb2.LogLine.SerializeToString,
+            ),
+            'Channels': grpc.unary_unary_rpc_method_handler(
+                    servicer.Channels,
+                    request_deserializer=nebuli_dot_worker_dot_worker__pb2.ChannelsRequest.FromString,
+                    response_serializer=nebuli_dot_worker_dot_worker__pb2.ChannelsReply.SerializeToString,
+            ),
+            'Inspect': grpc.unary_unary_rpc_method_handler(
+                    servicer.Inspect,
+                    request_deserializer=nebuli_dot_worker_dot_worker__pb2.InspectRequest.FromString,
+                    response_serializer=nebuli_dot_worker_dot_worker__pb2.InspectReply.SerializeToString,
+            ),
+            'Expect': grpc.unary_stream_rpc_method_handler(
+                    servicer.Expect,
+                    request_deserializer=nebuli_dot_worker_dot_worker__pb2.ExpectRequest.FromString,
+                    response_serializer=nebuli_dot_worker_dot_worker__pb2.ExpectReply.SerializeToString,
+            ),
+            'Probe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=nebuli_dot_worker_dot_worker__pb2.ProbeRequest.FromString,
+                    response_serializer=nebuli_dot_worker_dot_worker__pb2.ProbeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +375,114 @@ class Worker(object):
             '/nebuli.worker.v1.Worker/Logs',
             nebuli_dot_worker_dot_worker__pb2.LogsRequest.SerializeToString,
             nebuli_dot_worker_dot_worker__pb2.LogLine.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Channels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Channels',
+            nebuli_dot_worker_dot_worker__pb2.ChannelsRequest.SerializeToString,
+            nebuli_dot_worker_dot_worker__pb2.ChannelsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Inspect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Inspect',
+            nebuli_dot_worker_dot_worker__pb2.InspectRequest.SerializeToString,
+            nebuli_dot_worker_dot_worker__pb2.InspectReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Expect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Expect',
+            nebuli_dot_worker_dot_worker__pb2.ExpectRequest.SerializeToString,
+            nebuli_dot_worker_dot_worker__pb2.ExpectReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Probe',
+            nebuli_dot_worker_dot_worker__pb2.ProbeRequest.SerializeToString,
+            nebuli_dot_worker_dot_worker__pb2.ProbeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -173,6 +173,22 @@ def test_a_killed_worker_is_named_and_the_others_are_gone(case: Case) -> None:
     assert_gone(workers)
 
 
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_killed_worker_is_started_again(case: Case, which: int) -> None:
+    """DP-7: the bridge goes on, and of the sink's node the query begins again; both to the same result."""
+    case.write_numbers(1_000_000)
+    command = Command(*case.arguments(), "--on-loss", "wait", directory=case.directory)
+    command.wait_until_said(*(f"{node}  running" for node in case.nodes))
+    next(worker for worker in command.workers() if case.nodes[which] in worker.cmdline()).kill()
+    ended = command.end()
+    assert ended.exit_code == 0, ended.stderr
+    assert f"worker {case.nodes[which]} does not answer" in ended.stderr
+    assert ("the query begins again" in ended.stderr) == (which == 2)
+    with case.result.open() as file:
+        assert next(file) == '"n","name"\n'
+        assert sorted(int(line.split(",")[0]) for line in file) == list(range(1_000_000))
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_query_leaves_no_process_within_five_seconds(
     case: Case, number: signal.Signals, exit_code: int

@@ -54,7 +54,7 @@ def test_random_plans_agree_with_duckdb(data: st.DataObject, plan: Plan, hash_ro
     changes = data.draw(_changes(plan.sources))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
-        result = _result(plan.circuit(), changes)
+        result = _result(plan.circuit(), changes, ends_early=data.draw(st.booleans()))
     tables = {
         source: _rows([change([]), *(change(rows) for at, rows in changes if at == source)])
         for source in plan.sources
@@ -166,6 +166,28 @@ def test_state_shrinks_when_rows_are_taken_back() -> None:
     assert held < 2_000_000, "the state is that of 2 000 rows, not of 40 000"
 
 
+def test_a_join_keeps_only_what_can_still_be_met() -> None:
+    plan = Plan()
+    left, right = _source(plan, "l"), _source(plan, "r")
+    plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("x",)))
+    circuit, rows = plan.circuit(), _of_floats(np.arange(1000.0), 1)
+
+    def held() -> int:
+        return circuit.statistics()["j"].state_bytes
+
+    circuit.push(left, rows)
+    one = held()
+    circuit.push(right, rows)
+    both = held()
+    assert both > one > 0
+    circuit.end(left)
+    assert held() == one, "what came from the right is met by nothing any more"
+    assert sum(batch.num_rows for batch in circuit.push(right, rows)) == 1000
+    assert held() == one
+    circuit.end(right)
+    assert held() == 0
+
+
 def test_a_stateless_plan_holds_nothing() -> None:
     plan = Plan()
     source = _source(plan, "s")
@@ -217,13 +239,17 @@ def _of_floats(values: NDArray[np.float64], weight: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(each) for each in [*columns, weights]], schema=ZSETS)
 
 
-def _result(circuit: Circuit, changes: Changes) -> pa.RecordBatch:
-    """The rows that remain of all that came out."""
+def _result(circuit: Circuit, changes: Changes, *, ends_early: bool = False) -> pa.RecordBatch:
+    """The rows that remain of all that came out; a source ends behind its last change, or all of them at the end."""
     out = [zset.empty(circuit.schema)]
-    for source, rows in changes:
+    last = {source: number for number, (source, _) in enumerate(changes)}
+    for number, (source, rows) in enumerate(changes):
         out += circuit.push(source, change(rows))
+        if ends_early and last[source] == number:
+            out += circuit.end(source)
     for source in circuit.sources:
-        out += circuit.end(source)
+        if not ends_early or source not in last:
+            out += circuit.end(source)
     assert circuit.ended
     return _rows(out)
 

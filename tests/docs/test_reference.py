@@ -20,6 +20,7 @@ import yaml
 import netchannel
 import netchannel.aio
 import netchannel.testing
+import netchannel.testing.scenarios
 import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
@@ -38,18 +39,20 @@ from netchannel.core import (
 from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.receiver import MESSAGE_LIMIT
+from netchannel.testing.scenarios import reader
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table
-from topology import model
+from topology import access, model, policies
 from topology.schema import Column, DataType
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
 TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
+SCENARIOS = DOCS / "reference" / "scenarios.md"
 PROTOCOL = DOCS / "protocol.md"
 
 
@@ -125,7 +128,7 @@ _MADE_BY_REGISTERING = {
 }
 _PUBLIC = {
     name: getattr(module, name)
-    for module in (netchannel, netchannel.transports, netchannel.testing)
+    for module in (netchannel, netchannel.transports, netchannel.testing, netchannel.testing.scenarios)
     for name in module.__all__
 }
 
@@ -217,6 +220,23 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
             yaml.safe_load(block.text)
 
 
+# -- scenarios.md
+
+
+def test_every_key_of_a_scenario_is_described() -> None:
+    named = ""
+    described: dict[str, list[str]] = {}
+    for kind, key, _ in table(SCENARIOS, "Actors"):
+        named = code(kind) if kind else named
+        described.setdefault(named, []).append(code(key))
+    known = {kind: [*required[1:], *optional] for kind, (required, optional) in reader._TYPES.items()}
+    assert described == known
+
+
+def test_every_step_of_a_scenario_is_described() -> None:
+    assert [code(row[0]) for row in table(SCENARIOS, "Steps")] == list(reader._STEPS)
+
+
 # -- cli.md
 
 
@@ -236,7 +256,8 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate certs%dev run register start status list logs stop unregister worker"
+    commands = "place validate doctor certs%dev run bench register start status list top logs stop unregister"
+    commands += " watch worker completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
@@ -296,6 +317,11 @@ def test_a_type_can_be_cast_to_by_the_name_given() -> None:
         ("Top level", [model.Topology]),
         ("Logical source", [model.LogicalSource]),
         ("Node", [model.Node]),
+        ("TLS", [access.TlsFiles]),
+        ("Secret", [access.SecretPlace]),
+        ("Policies", [policies.ChannelPolicies]),
+        ("Buffer", [policies.BufferSettings]),
+        ("Fault", [policies.FaultSettings]),
         ("Physical source", get_args(get_args(model.PhysicalSource)[0])),
         ("Sink", get_args(get_args(model.Sink)[0])),
     ],
@@ -553,6 +579,15 @@ def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
         timeout=60,
     )
     assert [block.text for block in blocks(README) if block.language == "mermaid"] == [drawn.stdout]
+
+
+def test_what_is_said_of_running_queries_names_tests() -> None:
+    page = (DOCS / "topics" / "running-queries.md").read_text()
+    named = re.findall(r"`([\w/]+/test_\w+\.py)::(test_\w+)`", page)
+    assert len(named) > 10
+    for file, function in named:
+        source = (ROOT / "tests" / file).read_text()
+        assert re.search(rf"^(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
 
 
 def test_every_failure_names_a_test() -> None:

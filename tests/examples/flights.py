@@ -35,7 +35,12 @@ def answer(directory: Path) -> pa.Table:
     """What DuckDB says, from the whole files; ``directory`` gets the unpacked one."""
     with zipfile.ZipFile(EXAMPLE / "data" / "flights.csv.zip") as archive:
         flights = archive.extract("flights.csv", directory)
-    files = {"flights": flights, "weather": str(EXAMPLE / "data" / "weather.csv")}
+    return answer_of(Path(flights), EXAMPLE / "data" / "weather.csv")
+
+
+def answer_of(flights: Path, weather: Path) -> pa.Table:
+    """What DuckDB says, from these files."""
+    files = {"flights": str(flights), "weather": str(weather)}
     return duckdb.sql(_ANSWER, params=files).to_arrow_table()
 
 

@@ -8,18 +8,20 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.worker.deployment import Deployment
 from nebuli.worker.local import LocalWorkers
 from nebuli.worker.status import FragmentState
 from placement import Fragment, decompose, load_query, place, with_deployment
 from tests.examples import flights
-from tests.support.chaos import ChaosProxy
+from tests.support.chaos import ChaosProxy, Proxy
 from tests.support.commands import Command, nebuli, watch_peak
+from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
+from tests.support.waiting import until_async
 from topology import load_topology
 
 pytestmark = pytest.mark.processes
@@ -94,19 +96,40 @@ async def test_all_orders_of_starting_the_fragments_give_the_result(
 async def test_connections_that_are_reset_at_random_bytes_do_not_change_the_result(
     tmp_path: Path, expected: pa.Table, seed: int
 ) -> None:
+    """The join's node is known by another host, where proxies listen: at its port, and at that of its fragment."""
     free = free_addresses(6)
+    port = free[2].rpartition(":")[2]
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(
-            ChaosProxy(free[2], seed=seed, mean_bytes=200_000, max_resets=20)
-        )
+        front = await stack.enter_async_context(Proxy(free[2], listen=f"127.0.0.2:{port}"))
         addresses = [{"address": free[index], "grpc": free[index + 3]} for index in range(2)]
-        addresses.append({"address": proxy.address, "listen": free[2], "grpc": free[5]})
+        addresses.append({"address": front.address, "listen": free[2], "grpc": free[5]})
         flights.write_topology(tmp_path / "topology.yaml", PARQUET, addresses)
         nodes = load_topology(tmp_path / "topology.yaml").nodes
         workers = await stack.enter_async_context(LocalWorkers(nodes, tmp_path))
-        deployment = Deployment(fragments_of(tmp_path / "topology.yaml", "chaos"), workers.clients)
+        fragments = fragments_of(tmp_path / "topology.yaml", "chaos")
+        deployment = Deployment(fragments, workers.clients)
         await deployment.register()
-        await deployment.start()
+        (join,) = [fragment.id for fragment in fragments if fragment.node == front.address]
+        await deployment.start([join])
+        listens = await until_async(lambda: port_of(deployment, join), "the join's process listens")
+        proxy = ChaosProxy(
+            f"127.0.0.1:{listens}",
+            listen=f"127.0.0.2:{listens}",
+            seed=seed,
+            mean_bytes=200_000,
+            max_resets=20,
+        )
+        await stack.enter_async_context(proxy)
+        await deployment.start([fragment.id for fragment in fragments if fragment.id != join])
         await deployment.finish()
         flights.assert_equal(pq.read_table(tmp_path / "delays.parquet"), expected)
         assert proxy.resets >= 5
+
+
+async def port_of(deployment: Deployment, fragment: str) -> int | None:
+    """Where the process of a fragment takes data."""
+    pid = (await deployment.statuses())[fragment].pid
+    if not pid:
+        return None
+    (listens,) = [each for each in psutil.Process(pid).net_connections("tcp") if each.status == "LISTEN"]
+    return int(listens.laddr.port)

@@ -174,8 +174,16 @@ class ChaosProxy(Proxy):
     connections.
     """
 
-    def __init__(self, target: str, *, seed: int, mean_bytes: int, max_resets: int | None = None) -> None:
-        super().__init__(target, self._draw)
+    def __init__(
+        self,
+        target: str,
+        *,
+        seed: int,
+        mean_bytes: int,
+        max_resets: int | None = None,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
+        super().__init__(target, self._draw, listen=listen)
         self._random = random.Random(seed)
         self._mean_bytes = mean_bytes
         self._max_resets = max_resets

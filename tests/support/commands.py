@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.hosts import Host
 from tests.support.waiting import wait_for
 
 
@@ -32,13 +34,18 @@ class Ended:
 
 
 class Command:
-    """A ``nebuli`` command that runs."""
+    """A ``nebuli`` command that runs, on this machine or on a host of a test."""
 
-    def __init__(self, *arguments: str | Path, directory: Path) -> None:
+    def __init__(self, *arguments: str | Path, directory: Path, host: Host | None = None) -> None:
         self._stderr = directory / "stderr.txt"
+        command = [sys.executable, "-m", "nebuli", *map(str, arguments)]
         with self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nebuli", *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
+                host.command(*command) if host else command,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                # What workers remember is of this test, unless the test says where it is.
+                env={"XDG_STATE_HOME": str(directory / "state"), **os.environ},
             )
 
     def wait_until_said(self, *texts: str) -> None:
@@ -53,7 +60,7 @@ class Command:
 
     def workers(self) -> list[psutil.Process]:
         """Its worker processes, in the order of its nodes."""
-        children = psutil.Process(self.process.pid).children(recursive=True)
+        children = psutil.Process(self.process.pid).children()
         return sorted(children, key=lambda child: str(child.cmdline()))
 
     def end(self) -> Ended:
@@ -80,6 +87,6 @@ def watch_peak(processes: list[psutil.Process], timeout_s: float = 60.0) -> int:
     return max(peaks.values())
 
 
-def nebuli(*arguments: str | Path, directory: Path) -> Ended:
+def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:
     """Run a ``nebuli`` command from start to end."""
-    return Command(*arguments, directory=directory).end()
+    return Command(*arguments, directory=directory, host=host).end()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.worker.deployment import Deployment, QueryFailed
 from nebuli.worker.local import LocalWorkers, WorkerDied
+from nebuli.worker.query_errors import QueryFailed
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement import Fragment, decompose, parse_query, place
+from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 from topology import parse_topology

@@ -16,10 +16,10 @@ import duckdb
 import pytest
 import yaml
 
-from nebuli.worker.deployment import Deployment
 from nebuli.worker.local import LocalWorkers
 from nebuli.worker.status import FragmentStatus
 from placement import decompose, parse_query, place
+from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 from tests.worker.test_tcp import Peer

@@ -23,10 +23,15 @@ SCHEMA = [{"name": "n", "type": "int64"}]
 
 
 class Worker:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
         self.data, self.grpc = free_addresses(2)
-        self.command = Command("worker", "--data", self.data, "--grpc", self.grpc, directory=directory)
+        self.begin(*options)
+
+    def begin(self, *options: str) -> None:
+        """Start the process, for the first time or again."""
+        addresses = ("--data", self.data, "--grpc", self.grpc)
+        self.command = Command("worker", *addresses, *options, directory=self.directory)
         self.command.wait_until_said(f"worker ready: data={self.data} grpc={self.grpc}\n")
         self.channel = grpc.insecure_channel(self.grpc)
         self.stub = WorkerStub(self.channel)
@@ -37,8 +42,18 @@ class Worker:
     def start(self, id_: str) -> None:
         self.stub.Start(wire.StartRequest(id=id_), timeout=10)
 
-    def stop(self, id_: str) -> None:
-        self.stub.Stop(wire.StopRequest(id=id_), timeout=10)
+    def stop(self, id_: str, *, at_once: bool = False) -> None:
+        self.stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=10)
+
+    def status(self, id_: str) -> wire.FragmentStatus:
+        return next(each for each in self.statuses() if each.id == id_)
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        self.channel.close()
+        self.command.process.kill()
+        if self.command.process.stdout is not None and not self.command.process.stdout.closed:
+            self.command.end()
 
     def unregister(self, id_: str) -> None:
         self.stub.Unregister(wire.UnregisterRequest(id=id_), timeout=10)

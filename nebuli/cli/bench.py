@@ -1,0 +1,180 @@
+"""``nebuli bench``: how fast a query is over a topology, with workers on this machine."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.worker.local import LocalWorkers
+    from nebuli.worker.status import FragmentStatus
+    from placement import Fragment, Query
+    from topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run. ``rows`` came into the fragments with the query's sources; ``fragments`` are by their ids."""
+
+    seconds: float
+    rows: int
+    fragments: dict[str, dict[str, Any]]
+
+    @property
+    def rows_per_s(self) -> float:
+        """Of the query as a whole."""
+        return self.rows / self.seconds
+
+
+@click.command()
+@click.argument("topology", type=click.Path())
+@click.argument("query", type=click.Path())
+@click.option("--seed", default=0, show_default=True, help="As for place.")
+@click.option(
+    "--runs", default=3, show_default=True, type=click.IntRange(1, 1000), help="How often it is run."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def bench(topology: str, query: str, seed: int, runs: int, as_json: bool) -> int:
+    """Run QUERY over TOPOLOGY several times, as run does, and say how fast it was. Its result is dropped.
+
+    Workers are started once, so the first run is the slowest. Sources have to end.
+    """
+    import placement
+    from nebuli.cli.files import load
+    from nebuli.cli.run import ended
+
+    model, plan = load(topology, query)
+    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    _refuse_endless(fragments)
+    kept = [_without_result(fragment) for fragment in fragments]
+    return ended(_bench(model, Path(topology).resolve(), plan, kept, runs, as_json=as_json))
+
+
+def _refuse_endless(fragments: Sequence[Fragment]) -> None:
+    from placement.plan import BoundSource
+    from topology import GeneratorSource
+
+    for operator in (each for fragment in fragments for each in fragment.operators):
+        if isinstance(operator, BoundSource):
+            physical = operator.physical
+            if isinstance(physical, GeneratorSource) and physical.count is None:
+                raise click.ClickException(f"source {operator.id} has no end: give its generator a count")
+
+
+def _without_result(fragment: Fragment) -> Fragment:
+    """The fragment, with a sink that does the same work and drops the rows."""
+    from placement.plan import BoundSink
+    from topology import NullSink
+
+    root = fragment.operators[-1]
+    if not isinstance(root, BoundSink):
+        return fragment
+    target = NullSink(name=root.target.name, type="Null", mode=root.target.mode)
+    operators = (*fragment.operators[:-1], root.model_copy(update={"target": target}))
+    return fragment.model_copy(update={"operators": operators})
+
+
+async def _bench(
+    topology: Topology, file: Path, plan: Query, fragments: Sequence[Fragment], runs: int, *, as_json: bool
+) -> None:
+    from nebuli.cli.run import end_on_termination
+    from nebuli.worker.local import LocalWorkers
+
+    end_on_termination()
+    used = {fragment.node for fragment in fragments}
+    measured: list[_Run] = []
+
+    async def all_runs() -> None:
+        for number in range(1, runs + 1):
+            measured.append(await _measured(workers, topology, plan, fragments))
+            last = measured[-1]
+            click.echo(
+                f"run {number} of {runs}: {last.seconds:.2f} s, {last.rows_per_s:,.0f} rows/s", err=True
+            )
+
+    async with LocalWorkers.of(topology, file, used) as workers:
+        await workers.guard(all_runs())
+    click.echo(json.dumps(_data(measured), indent=2) if as_json else _text(measured))
+
+
+async def _measured(
+    workers: LocalWorkers, topology: Topology, plan: Query, fragments: Sequence[Fragment]
+) -> _Run:
+    import placement
+    from nebuli.worker.deployment import Active, ask_each, deploy
+    from nebuli.worker.supervision import Policy, Supervisor
+    from placement.plan import BoundSource
+
+    found: dict[str, FragmentStatus] = {}
+    nodes = {fragment.id: fragment.node for fragment in fragments}
+    reading = {
+        fragment.id
+        for fragment in fragments
+        if any(isinstance(operator, BoundSource) for operator in fragment.operators)
+    }
+
+    def report(fragment: Fragment, status: FragmentStatus) -> None:
+        found[fragment.id] = status
+
+    deployment = uuid4().hex[:12]
+    deployed = tuple(placement.with_deployment(fragments, deployment))
+    began = time.monotonic()
+    active = await deploy(Active(deployment, (), deployed), workers)
+    supervisor = Supervisor(
+        active,
+        plan,
+        topology,
+        workers,
+        seed=0,
+        policy=Policy.FAIL,
+        patience_s=0.0,
+        say=lambda text: None,
+        report=report,
+        moved=lambda active: None,
+    )
+    await supervisor.watch()
+    seconds = time.monotonic() - began
+    await ask_each(active, workers, lambda client, id_: client.unregister(id_))
+    numbers = {
+        id_: {
+            "node": nodes[id_],
+            "rows_in": status.rows_in,
+            "rows_out": status.rows_out,
+            "bytes_in": status.bytes_in,
+            "bytes_out": status.bytes_out,
+        }
+        for id_, status in found.items()
+    }
+    return _Run(seconds, sum(found[id_].rows_in for id_ in reading), numbers)
+
+
+def _data(runs: Sequence[_Run]) -> dict[str, Any]:
+    return {
+        "seconds": statistics.median(run.seconds for run in runs),
+        "rows_per_s": statistics.median(run.rows_per_s for run in runs),
+        "runs": [{**asdict(run), "rows_per_s": run.rows_per_s} for run in runs],
+    }
+
+
+def _text(runs: Sequence[_Run]) -> str:
+    from nebuli.cli.render import table
+
+    rates = [run.rows_per_s for run in runs]
+    best, worst = max(rates), min(rates)
+    last = runs[-1]
+    rows = [
+        (id_, each["node"], f"{each['rows_in']:,}", f"{each['rows_out']:,}", f"{each['bytes_in'] / 1e6:,.1f}")
+        for id_, each in last.fragments.items()
+    ]
+    spread = f"{worst:,.0f} to {best:,.0f} in {len(runs)} runs of {last.rows:,} rows"
+    shown = table(("fragment", "node", "rows in", "rows out", "MB in"), rows)
+    return f"{statistics.median(rates):,.0f} rows/s ({spread})\n\n{shown}"

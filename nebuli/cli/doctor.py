@@ -1,0 +1,79 @@
+"""``nebuli doctor``: what is wrong with a fleet, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from nebuli.doctor import Check, Fleet
+
+
+@click.command()
+@click.argument("topology", type=click.Path())
+@click.argument("query", required=False, type=click.Path())
+@click.option(
+    "--seed", default=0, show_default=True, help="As for place: which placement's edges are measured."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def doctor(topology: str, query: str | None, seed: int, as_json: bool) -> int:
+    """Look at the workers of TOPOLOGY and at the edges between them; with QUERY, at those that it would use.
+
+    Each edge is measured for a second, one after the other, by a channel of its own. What is wrong is said with its
+    remedy.
+
+    Exit codes: 1 if something is to be mended, 3 if a worker or an edge cannot be reached.
+    """
+    return asyncio.run(_diagnose(_fleet(topology, query, seed), as_json=as_json))
+
+
+def _fleet(file: str, query: str | None, seed: int) -> Fleet:
+    from nebuli.doctor import Fleet
+
+    if query is None:
+        from topology import load_topology
+
+        model = load_topology(file)
+        links = [(node.address, end) for node in model.nodes for end in node.links.downstream]
+        return Fleet(model, Path(file).resolve(), model.nodes, links)
+    import placement
+    from nebuli.cli.files import load
+
+    model, plan = load(file, query)
+    placed = placement.decompose(placement.place(plan, model, seed))
+    used = {fragment.node for fragment in placed.fragments}
+    edges = list(dict.fromkeys((channel.start, channel.end) for channel in placed.channels))
+    nodes = [node for node in model.nodes if node.address in used]
+    return Fleet(model, Path(file).resolve(), nodes, edges)
+
+
+async def _diagnose(fleet: Fleet, *, as_json: bool) -> int:
+    from nebuli.doctor import examine
+
+    checks: list[Check] = []
+    async for check in examine(fleet):
+        if not as_json:
+            _print(check, checks[-1].subject if checks else "")
+        checks.append(check)
+    bad = [check for check in checks if not check.ok]
+    if as_json:
+        click.echo(json.dumps({"ok": not bad, "checks": [check.to_data() for check in checks]}, indent=2))
+    click.echo(f"{len(checks)} checks, {len(bad)} of them to be mended" if bad else "all is well", err=True)
+    if any(check.unreachable for check in bad):
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if bad else ExitCode.DONE
+
+
+def _print(check: Check, before: str) -> None:
+    if check.subject != before:
+        click.echo(check.subject)
+    mark = click.style("ok  ", fg="green") if check.ok else click.style("FAIL", fg="red")
+    click.echo(f"  {mark}  {check.name}: {check.found}")
+    if not check.ok:
+        click.echo(f"        -> {check.remedy}")

@@ -1,0 +1,130 @@
+"""``nebuli watch``: a started query to its end, with what its policy says when a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli import saved
+from nebuli.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from nebuli.worker.deployed import DeployedQuery, Endpoint
+    from nebuli.worker.deployment import Active
+    from placement import Query
+    from topology import Topology
+
+
+@click.command()
+@click.argument("id_", metavar="ID")
+@click.option(
+    "--on-loss",
+    type=click.Choice(["wait", "fail", "replace"]),
+    help="Another policy than the one that the query was registered with; it is kept.",
+)
+@click.option(
+    "--patience",
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="How long a node may be silent before the query is placed without it.",
+)
+def watch(id_: str, on_loss: str | None, patience: float) -> int:
+    """Watch the query ID to its end, and do what its policy says when a node is lost.
+
+    Without a watcher the workers wait for each other, and what can go on by itself does. One watcher is enough; Ctrl-C
+    ends the watching, and not the query.
+
+    Exit codes: 0 it has finished, 1 it has failed, 3 a worker does not answer and the policy is to fail.
+    """
+    from nebuli.worker.supervision import Policy
+
+    query = saved.load(id_)
+    if on_loss is not None:
+        query = query.model_copy(update={"policy": Policy(on_loss)})
+        saved.save(query)
+    return asyncio.run(watching(query, patience))
+
+
+async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
+    """Watch a query; the exit code. What is done is said on standard error."""
+    from nebuli.cli.files import load
+    from nebuli.worker.client import WorkerRefused
+    from nebuli.worker.deployed import Workers
+    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.worker.supervision import Supervisor
+
+    model, plan = load(query.topology, query.query)
+    active = _active(query, plan, model)
+
+    def moved(active: Active) -> None:
+        saved.save(_moved(query, active, model))
+
+    async with Workers(_endpoints(query, model).values()) as workers:
+        supervisor = Supervisor(
+            active,
+            plan,
+            model,
+            workers,
+            seed=query.seed,
+            policy=query.policy,
+            patience_s=patience_s,
+            say=lambda text: click.echo(text, err=True),
+            report=lambda fragment, status: None,
+            moved=moved,
+        )
+        try:
+            await supervisor.watch()
+        except (QueryFailed, QueryLost, WorkerRefused, NodeUnreachable) as error:
+            click.echo(f"Error: {error}", err=True)
+            return ExitCode.UNREACHABLE if isinstance(error, NodeUnreachable) else ExitCode.FAILED
+    click.echo(f"query {query.id} has finished", err=True)
+    return ExitCode.DONE
+
+
+def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
+    """The query as it is deployed; ClickException if the files say something else by now."""
+    from nebuli.worker.deployment import Active, fragments_of
+
+    deployment = query.deployment or query.id
+    fragments = fragments_of(plan, model, query.seed, deployment, query.without)
+    places = {each.fragment: each for each in query.fragments}
+    if [(each.id, each.node) for each in fragments] != [(id_, each.node) for id_, each in places.items()]:
+        raise click.ClickException(
+            f"{query.topology} and {query.query} do not say any more what was registered as query {query.id}: they "
+            f"were changed; stop it, and start it anew"
+        )
+    local_ids = {id_: each.id for id_, each in places.items()}
+    return Active(deployment, query.without, fragments, local_ids)
+
+
+def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
+    """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
+    from nebuli.cli.files import endpoints
+    from nebuli.worker.deployed import Endpoint
+
+    reachable = [node.address for node in model.nodes if node.grpc is not None]
+    known = {each.node: each for each in endpoints(query.topology, model, reachable)}
+    return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in query.fragments}}
+
+
+def _moved(query: DeployedQuery, active: Active, model: Topology) -> DeployedQuery:
+    """The query, deployed anew."""
+    from nebuli.worker.deployed import DeployedFragment
+
+    known = _endpoints(query, model)
+    fragments = tuple(
+        DeployedFragment(
+            fragment=each.id,
+            node=each.node,
+            grpc=known[each.node].grpc,
+            id=active.local_ids[each.id],
+            access=known[each.node].access,
+        )
+        for each in active.fragments
+    )
+    update = {"deployment": active.deployment, "without": active.without, "fragments": fragments}
+    return query.model_copy(update=update)

@@ -1,0 +1,268 @@
+"""Asks each worker of a topology, from outside to inside, and has them probe the links between them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import time
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from nebuli.doctor import judging
+from nebuli.doctor.checks import Check
+from nebuli.worker.client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
+from nebuli.worker.trust import Trust, TrustUnusable
+from netchannel.address import parse_address
+from netchannel.errors import CertificateError, HandshakeError
+from netchannel.tls import Credentials, expiry
+from netchannel.transports.tls import Dialer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from nebuli.worker import worker_pb2 as wire
+    from netchannel import Tls
+    from topology import Node, Topology
+
+__all__ = ["Fleet", "examine"]
+
+_REACH_S = 3.0
+_SEND_MS = 1000
+HERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is examined: the nodes of a topology, read from ``file``, and ``edges`` between them."""
+
+    topology: Topology
+    file: Path
+    nodes: Sequence[Node]
+    edges: Sequence[tuple[str, str]]
+
+
+async def examine(fleet: Fleet) -> AsyncIterator[Check]:
+    """Each line of the diagnosis, as soon as it is known: this side, the workers, then the edges, one at a time."""
+    yield Check(HERE, "version", f"netchannel {version('netchannel')}, Python {platform.python_version()}")
+    trusts: dict[str, Trust] = {}
+    for check in _own(fleet, trusts):
+        yield check
+    async with AsyncExitStack() as stack:
+        found = await asyncio.gather(
+            *(_Patient(fleet, node, trusts, stack).examined() for node in fleet.nodes)
+        )
+        clients: dict[str, WorkerClient] = {}
+        for node, (checks, client) in zip(fleet.nodes, found, strict=True):
+            for check in checks:
+                yield check
+            if client is not None:
+                clients[node.address] = client
+        for start, end in fleet.edges:
+            for check in await _edge(fleet, clients, start, end):
+                yield check
+
+
+def _own(fleet: Fleet, trusts: dict[str, Trust]) -> list[Check]:
+    """What this side shows to workers, each file once; what can be had is put into ``trusts``, by node."""
+    checks: dict[str, Check] = {}
+    for node in fleet.nodes:
+        access = fleet.topology.access_to(node).below(fleet.file.parent)
+        try:
+            trust = Trust.of(access)
+        except TrustUnusable as error:
+            where = "put it there; the same topology is used by workers and commands"
+            checks[str(error)] = Check(HERE, "secret", str(error), where)
+            continue
+        found = [] if trust.tls is None else _certificates(HERE, trust.tls)
+        if access.secret is not None and access.secret.file is not None:
+            found += _private("secret's file", access.secret.file)
+        if access.tls is not None:
+            found += _private("key", access.tls.key)
+        checks |= {f"{check.name} {check.found}": check for check in found}
+        trusts[node.address] = trust
+    return list(checks.values())
+
+
+def _private(name: str, path: str) -> list[Check]:
+    try:
+        return [judging.private(HERE, name, path, Path(path).stat().st_mode)]
+    except OSError:  # that it cannot be read is said already
+        return []
+
+
+def _certificates(subject: str, tls: Tls) -> list[Check]:
+    try:
+        ends = expiry(tls)
+    except CertificateError as error:
+        return [Check(subject, "certificate", str(error), "mend the files that tls names in the topology")]
+    now = time.time()
+    return [
+        judging.certificate(subject, "certificate", str(tls.certificate), ends.certificate, now),
+        judging.certificate(subject, "authority", str(tls.authority), ends.authority, now),
+    ]
+
+
+class _Patient:
+    """One worker, and the way to it."""
+
+    def __init__(self, fleet: Fleet, node: Node, trusts: dict[str, Trust], stack: AsyncExitStack) -> None:
+        self._fleet = fleet
+        self._node = node
+        self._trust = trusts.get(node.address)
+        self._stack = stack
+        self._subject = f"worker {node.address}"
+        self._checks: list[Check] = []
+
+    async def examined(self) -> tuple[list[Check], WorkerClient | None]:
+        """What was found, and the worker, if it answers."""
+        client = await self._client()
+        return self._checks, client
+
+    def _say(self, name: str, found: str, remedy: str = "", *, unreachable: bool = False) -> None:
+        self._checks.append(Check(self._subject, name, found, remedy, unreachable=unreachable))
+
+    async def _client(self) -> WorkerClient | None:
+        grpc = self._node.grpc
+        if grpc is None:
+            self._say("port", "the topology has no grpc address of it", "add grpc: host:port to the node")
+            return None
+        if not await self._reached(grpc):
+            return None
+        if self._trust is None:
+            self._say(
+                "answer", "not asked: the secret is missing here", "put the secret where the topology says"
+            )
+            return None
+        try:
+            if self._trust.tls is not None:
+                await self._shaken(grpc, self._trust.tls)
+            client = await self._stack.enter_async_context(
+                WorkerClient(self._node.address, grpc, self._trust)
+            )
+            return await self._inspected(client)
+        except CertificateError as error:
+            self._say("TLS", str(error), "mend the files that tls names in the topology, on this machine")
+        except TimeoutError:
+            found = f"{grpc} does not end its handshake within {_REACH_S:g} s"
+            self._say(
+                "TLS", found, "see that it is a worker that listens there, and has TLS", unreachable=True
+            )
+        except (HandshakeError, OSError) as error:
+            remedy = "give workers and commands certificates of one authority that are valid now, each for its host"
+            self._say("TLS", str(error), remedy, unreachable=True)
+        return None
+
+    async def _reached(self, address: str) -> bool:
+        place = parse_address(address)
+        start = f"nebuli worker --topology {self._fleet.file.name} --node {self._node.address}"
+        remedy = f"start it there ({start}), or correct the node's grpc address"
+        try:
+            async with asyncio.timeout(_REACH_S):
+                _, writer = await asyncio.open_connection(place.host, place.port)
+        except TimeoutError:
+            found = f"{address} does not answer within {_REACH_S:g} s"
+            remedy = f"open port {place.port} there for this machine (firewall, routes), or {remedy}"
+        except socket.gaierror as error:
+            found = f"{address}: {error.strerror}"
+            remedy = "correct the host of the node's grpc address, or what resolves it"
+        except OSError as error:
+            found = f"{address}: {os.strerror(error.errno).lower() if error.errno else error}"
+        else:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            self._say("port", f"{address} is open")
+            return True
+        self._say("port", found, remedy, unreachable=True)
+        return False
+
+    async def _shaken(self, address: str, tls: Tls) -> None:
+        """A TLS handshake alone says in a sentence what gRPC would not. Raises HandshakeError, OSError."""
+        host = tls.server_name or parse_address(self._node.address).host
+        dialer = Dialer(Credentials(replace(tls, server_name=host), "sender"))
+        async with asyncio.timeout(_REACH_S):
+            await dialer.connect(address, _HangUp)
+        self._say("TLS", "its certificate is one of the authority's, and for its host")
+
+    async def _inspected(self, client: WorkerClient) -> WorkerClient | None:
+        asked, began = time.time(), time.monotonic()
+        try:
+            reply = await client.inspect()
+        except WorkerDenied as error:
+            remedy = "give the topology that workers and commands use the same secret; restart workers that had another"
+            self._say("secret", str(error), remedy, unreachable=True)
+            return None
+        except (WorkerUnreachable, WorkerRefused) as error:
+            self._say("answer", str(error), self._silent(), unreachable=True)
+            return None
+        took = time.monotonic() - began
+        self._judge(reply, reply.time / 1e6 - (asked + took / 2), took / 2)
+        return client
+
+    def _silent(self) -> str:
+        if self._trust is not None and self._trust.tls is not None:
+            return (
+                "see that this command's certificate is one of the worker's authority, and what the worker says on its "
+                "standard error"
+            )
+        return "see that it is a worker of this version that listens there, and with TLS only if the topology has tls"
+
+    def _judge(self, reply: wire.InspectReply, skew_s: float, uncertain_s: float) -> None:
+        subject, access = self._subject, self._fleet.topology.access(self._node)
+        self._checks.append(judging.version(subject, reply.version, reply.python, version("netchannel")))
+        self._checks.append(judging.clock(subject, skew_s, uncertain_s))
+        self._checks.append(judging.files(subject, reply.files, reply.files_limit))
+        controls = list(reply.congestion_controls)
+        self._checks.append(judging.congestion(subject, reply.congestion_control, controls))
+        if reply.address != self._node.address:
+            remedy = f"start it with --advertise {self._node.address}, or by --topology and --node"
+            self._say("address", f"it says that others reach it at {reply.address}", remedy)
+        for name, has, wants in (
+            ("tls", reply.tls, access.tls is not None),
+            ("secret", reply.secret, access.secret is not None),
+        ):
+            if has != wants:
+                found = f"it has {'a' if has else 'no'} {name}, and the topology says otherwise"
+                self._say(
+                    name, found, "start the worker by --topology and --node, with the topology of today"
+                )
+        if reply.tls_error:
+            self._say("certificate", reply.tls_error, "mend its files: they are read again without a restart")
+        elif reply.tls:
+            now = time.time()
+            for name, path, ends in (
+                ("certificate", reply.certificate, reply.certificate_ends),
+                ("authority", reply.authority, reply.authority_ends),
+            ):
+                self._checks.append(judging.certificate(subject, name, path, ends, now))
+
+
+class _HangUp(asyncio.BufferedProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+async def _edge(fleet: Fleet, clients: dict[str, WorkerClient], start: str, end: str) -> list[Check]:
+    subject = f"edge {start} -> {end}"
+    silent = [node for node in (start, end) if node not in clients]
+    if silent:
+        found = f"not measured: {' and '.join(silent)} cannot be asked"
+        return [Check(subject, "channel", found, "mend what is said of that worker", unreachable=True)]
+    name = f"doctor/{uuid4().hex}"
+    try:
+        async with clients[end].expecting(name):
+            reply = await clients[start].probe(name, end, _SEND_MS)
+    except (WorkerUnreachable, WorkerRefused) as error:
+        return [Check(subject, "channel", str(error), "see the worker's standard error", unreachable=True)]
+    checks = [judging.channel(subject, end, reply)]
+    said = fleet.topology.node(start).links.limits.get(end)
+    if checks[0].ok and said is not None:
+        judged = judging.limits(subject, said, reply)
+        checks += [] if judged is None else [judged]
+    return checks

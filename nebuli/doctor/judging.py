@@ -1,0 +1,151 @@
+"""What workers say, judged: each function gives one line. No clock is read here, and nobody is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from nebuli.doctor.checks import Check
+
+if TYPE_CHECKING:
+    from nebuli.worker import worker_pb2 as wire
+    from topology import LinkLimits
+
+__all__ = ["certificate", "channel", "clock", "congestion", "files", "limits", "private", "version"]
+
+SKEW_S = 1.0
+"""Lines of logs are put in order by the clocks of their workers: above this, causes come after their effects."""
+SOON_S = 7 * 86400.0
+FILES_FREE = 256
+"""A channel takes a descriptor at either end, a peer another."""
+_LOCAL = "cubic"
+"""What channels within a host choose by themselves, where the system has it."""
+_FOR_HOSTS = (_LOCAL, "reno")
+
+
+def version(subject: str, theirs: str, python: str, ours: str) -> Check:
+    """Whether a worker and this command are of one version."""
+    if theirs == ours:
+        return Check(subject, "version", f"netchannel {theirs}, Python {python}")
+    return Check(
+        subject,
+        "version",
+        f"netchannel {theirs}, and {ours} here",
+        f"install one version everywhere: pip install 'netchannel[nebuli]=={ours}', and restart the worker",
+    )
+
+
+def clock(subject: str, skew_s: float, uncertain_s: float) -> Check:
+    """How far a worker's clock is ahead of this one; ``uncertain_s`` is what asking may have added."""
+    values = {"skew_s": round(skew_s, 6), "uncertain_s": round(uncertain_s, 6)}
+    where = "ahead of" if skew_s > 0 else "behind"
+    found = f"{abs(skew_s) * 1e3:.1f} ms {where} the one here, give or take {uncertain_s * 1e3:.1f} ms"
+    if abs(skew_s) <= SKEW_S + uncertain_s:
+        return Check(subject, "clock", found, values=values)
+    remedy = f"set both clocks by NTP (chronyc tracking, timedatectl): {SKEW_S:.0f} s is tolerated"
+    return Check(subject, "clock", found, remedy, values=values)
+
+
+def files(subject: str, used: int, limit: int) -> Check:
+    """Whether a worker may open enough files."""
+    found = f"{used} of {limit} descriptors are used"
+    values = {"used": used, "limit": limit}
+    if limit - used >= FILES_FREE:
+        return Check(subject, "descriptors", found, values=values)
+    return Check(
+        subject,
+        "descriptors",
+        found,
+        f"start the worker with a higher limit (ulimit -n 65536; systemd: LimitNOFILE=65536): each channel takes one, "
+        f"and {FILES_FREE} are to be free",
+        values=values,
+    )
+
+
+def congestion(subject: str, default: str, available: list[str]) -> Check:
+    """Whether channels within the worker's host get a congestion control that costs nothing there."""
+    if not default:
+        return Check(subject, "congestion control", "this system does not say")
+    found = f"{default}; available: {', '.join(available)}"
+    if _LOCAL in available or default in _FOR_HOSTS:
+        return Check(subject, "congestion control", found)
+    remedy = (
+        f"make {_LOCAL} available (modprobe tcp_{_LOCAL}): channels within this host would use it, and {default} costs "
+        f"them throughput"
+    )
+    return Check(subject, "congestion control", found, remedy)
+
+
+def certificate(subject: str, name: str, path: str, ends: float, now: float) -> Check:
+    """How long a certificate is still good."""
+    left = ends - now
+    date = datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    values = {"ends": ends}
+    if left <= 0:
+        remedy = f"renew {path}: it is read again without a restart"
+        return Check(subject, name, f"expired on {date}", remedy, values=values)
+    found = f"valid until {date}"
+    if left < SOON_S:
+        remedy = f"renew {path} in time: {left / 3600:.0f} h are left; it is read again without a restart"
+        return Check(subject, name, found, remedy, values=values)
+    return Check(subject, name, found, values=values)
+
+
+def private(subject: str, name: str, path: str, mode: int) -> Check:
+    """Whether a file that nobody else should know can be read by others; ``mode`` is its permissions."""
+    found = f"{path} has mode {mode & 0o777:o}"
+    if not mode & 0o077:
+        return Check(subject, name, found)
+    remedy = f"keep it from others: chmod 600 {path}; and take a new one if somebody may know it"
+    return Check(subject, name, found, remedy)
+
+
+def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
+    """Whether one worker's channel to another comes about, and what it carries."""
+    if not reply.reached:
+        port = to.rpartition(":")[2]
+        remedy = (
+            f"let the first reach port {port} of the second (firewall, routes), and see that the node's address is "
+            f"where others reach what it listens on"
+        )
+        return Check(subject, "channel", reply.error, remedy, unreachable=True)
+    if reply.error:
+        remedy = "see both workers' standard error; the port is open, and the two do not agree"
+        if "secret" in reply.error:
+            remedy = "give both workers the same secret, and restart the one that has another"
+        elif "TLS" in reply.error:
+            remedy = (
+                "give both workers certificates of one authority that are valid now, each for its own host"
+            )
+        return Check(subject, "channel", reply.error, remedy, unreachable=True)
+    values = {
+        "opened_s": reply.opened_us / 1e6,
+        "round_trip_min_s": reply.round_trip_min_us / 1e6,
+        "round_trip_s": reply.round_trip_us / 1e6,
+        "throughput_bytes_per_s": reply.throughput,
+    }
+    found = (
+        f"opens in {reply.opened_us / 1e3:.1f} ms, round trip {reply.round_trip_us / 1e3:.2f} ms, "
+        f"{reply.throughput / 1e6:,.0f} MB/s"
+    )
+    return Check(subject, "channel", found, values=values)
+
+
+def limits(subject: str, said: LinkLimits, reply: wire.ProbeReply) -> Check | None:
+    """Whether a link is about what the topology says of it; None if that says nothing."""
+    if said.bandwidth is None and said.latency_ms is None:
+        return None
+    wrong: list[str] = []
+    if said.bandwidth is not None and reply.throughput < said.bandwidth / 2:
+        wrong.append(
+            f"{reply.throughput / 1e6:,.1f} MB/s, and bandwidth says {said.bandwidth / 1e6:,.1f} MB/s"
+        )
+    there_and_back = reply.round_trip_min_us / 1e3
+    if said.latency_ms is not None and there_and_back > 4 * said.latency_ms + 1:
+        wrong.append(
+            f"{there_and_back:.1f} ms there and back, and latency_ms says {said.latency_ms:g} one way"
+        )
+    if not wrong:
+        return Check(subject, "limits", "about what the topology says")
+    remedy = "look at the network, or correct the limits of the link: placements are chosen by them"
+    return Check(subject, "limits", "; ".join(wrong), remedy)

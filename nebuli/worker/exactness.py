@@ -1,0 +1,58 @@
+"""Which fragments go on exactly after a kill, without a disk: those that compute row by row from one input.
+
+What such a fragment sends is a function of its input alone, in its order: whoever makes it again makes the same again.
+Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import topology
+from placement.plan import BoundSource, FilterOperator, NetworkSink, NetworkSource, ProjectOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from placement.plan import Fragment
+
+__all__ = ["has_replayable_sources", "is_exact", "state_of", "unreplayable_sources"]
+
+_STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, NetworkSink)
+
+
+def is_exact(fragment: Fragment) -> bool:
+    """Whether the fragment, killed and started again, goes on where it was."""
+    inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
+    return (
+        len(inputs) == 1
+        and fragment.engine is None  # Spark has read it, and nobody knows how far
+        and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
+        and all(isinstance(each, _STATELESS) for each in fragment.operators)
+        and has_replayable_sources(fragment)
+    )
+
+
+def has_replayable_sources(fragment: Fragment) -> bool:
+    """Whether all rows that it reads itself can be read again; channels are others' to judge."""
+    return not list(unreplayable_sources([fragment]))
+
+
+def unreplayable_sources(fragments: Iterable[Fragment]) -> Iterable[str]:
+    """What cannot be read again, by names for people."""
+    for fragment in fragments:
+        for each in fragment.operators:
+            if isinstance(each, BoundSource) and isinstance(each.physical, topology.TcpSource):
+                yield f"{each.id} at {fragment.node} (TCP {each.physical.address})"
+
+
+def state_of(fragment: Fragment) -> str:
+    """What of the fragment is lost with its process, in words."""
+    unreplayable = list(unreplayable_sources([fragment]))
+    if unreplayable:
+        return f"what it had read of {', '.join(unreplayable)}, which cannot be read again"
+    if fragment.engine is not None:
+        return "what Spark had of it"
+    held = [f"watermark of {each.operator}" for each in fragment.watermarks]
+    held += [f"{each.type} {each.id}" for each in fragment.operators if not isinstance(each, _STATELESS)]
+    return f"the state of {', '.join(held)}" if held else "the order of its inputs"

@@ -1,0 +1,108 @@
+"""A process that runs one fragment: its servers, its thread, and what it tells the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+import netchannel
+from nebuli.worker.exchange import Order, Report, Stop, packed, received
+from nebuli.worker.logs import PACKAGES, LogLine
+from nebuli.worker.provider import Provider
+from nebuli.worker.runner import FragmentRunner
+from placement.plan import Fragment
+
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["run"]
+
+_REPORT_S = 0.1
+
+
+def run(control: socket.socket) -> None:
+    """Do what the worker at the other end of ``control`` orders, to the end of the fragment."""
+    uvloop.run(_run(control))
+
+
+async def _run(control: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=control)
+    order = await received(reader)
+    if not isinstance(order, Order):  # the worker is gone
+        return
+    if order.memory_bytes is not None:
+        _limit_memory(order.memory_bytes)
+    handler = _ToWorker(writer, asyncio.get_running_loop(), order.id)
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).addHandler(handler)
+    fragment = Fragment.model_validate_json(order.fragment)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    tls, secret = order.trust.tls, order.trust.secret
+    async with (
+        netchannel.ReceiverServer(order.listen, node=order.node, tls=tls, secret=secret) as receiver,
+        netchannel.SenderServer(tls=tls, secret=secret) as sender,
+    ):
+
+        def on_end() -> None:
+            loop.call_soon_threadsafe(ended.set)
+
+        runner = FragmentRunner(
+            order.id, fragment, on_end, resumed=order.resumed, max_state_bytes=order.max_state_bytes
+        )
+        runner.start(Provider(receiver, sender))
+        obeying = asyncio.create_task(_obey(reader, runner))
+
+        def report() -> None:
+            status = replace(runner.status, pid=os.getpid())
+            writer.write(packed(Report(status, sender.statistics(), receiver.statistics())))
+
+        while not ended.is_set():
+            report()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REPORT_S):
+                    await ended.wait()
+        report()
+        await writer.drain()
+    obeying.cancel()
+    writer.close()
+    await writer.wait_closed()
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """What libraries have mapped by now, whether they use it or not, does not count."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+async def _obey(reader: asyncio.StreamReader, runner: FragmentRunner) -> None:
+    while (message := await received(reader)) is not None:
+        if isinstance(message, Stop):
+            runner.stop()
+    os._exit(1)  # the worker is gone: nobody will ask for the result, and a successor may be there soon
+
+
+class _ToWorker(logging.Handler):
+    """Passes log lines on to the worker, which keeps and shows them."""
+
+    def __init__(self, writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop, id_: str) -> None:
+        super().__init__(logging.INFO)
+        self._writer = writer
+        self._loop = loop
+        self._id = id_
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called on any thread."""
+        line = LogLine.of(record, self._id)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._writer.write, packed(line))

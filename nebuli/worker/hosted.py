@@ -1,0 +1,244 @@
+"""One fragment at its worker: the process that runs it, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nebuli.worker.exchange import Order, Report, Stop, packed, received
+from nebuli.worker.last_words import close_inputs, fail_output
+from nebuli.worker.logs import LogLine
+from nebuli.worker.runner import log_end
+from nebuli.worker.spawning import SpawnFailed
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from placement.plan import NetworkSink, NetworkSource
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    import netchannel
+    from nebuli.worker.spawning import Spawned, Spawner
+    from nebuli.worker.trust import Trust
+    from placement.plan import Fragment
+
+__all__ = ["Host", "HostedFragment"]
+
+_GRACE_S = 3.0
+"""How long a fragment that is asked to stop may take; then its process is ended."""
+_TOLD_LINES = 5
+"""Of the end of a process' log, in the error that it leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the fragments of a worker have in common."""
+
+    spawner: Spawner
+    receiver: netchannel.ReceiverServer
+    sender: netchannel.SenderServer
+    listen: str
+    node: str
+    trust: Trust
+    max_state_bytes: int
+    memory_bytes: int | None = None
+
+
+class HostedFragment:
+    """To be used on the worker's loop. ``keep_line`` gets what it logs, ``on_change`` is called with each new state."""
+
+    def __init__(
+        self,
+        status: FragmentStatus,
+        fragment: Fragment,
+        host: Host,
+        keep_line: Callable[[LogLine], None],
+        on_change: Callable[[HostedFragment], None],
+    ) -> None:
+        self.fragment = fragment
+        self.status = status
+        self.report: Report | None = None
+        self.channels = [
+            each.channel for each in fragment.operators if isinstance(each, NetworkSource | NetworkSink)
+        ]
+        self.inputs = {each.channel for each in fragment.operators if isinstance(each, NetworkSource)}
+        self._host = host
+        self._keep_line = keep_line
+        self._on_change = on_change
+        self._last_lines: deque[str] = deque(maxlen=_TOLD_LINES)
+        self._process: Spawned | None = None
+        self._control: asyncio.StreamWriter | None = None
+        self._stopping = False
+        self._killed = ""  # why this worker has ended the process, if it has
+        self._life: asyncio.Task[None] | None = None
+        self._grace: asyncio.TimerHandle | None = None
+
+    @property
+    def id(self) -> str:
+        """The id that the worker gave it."""
+        return self.status.id
+
+    def start(self, *, resumed: bool = False) -> None:
+        """Have a process run it; returns at once. ``resumed``: another one has begun."""
+        self._move(replace(self.status, state=FragmentState.RUNNING))
+        self._life = asyncio.create_task(self._live(resumed=resumed), name=f"fragment {self.fragment.id}")
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Have it end; harmless when it has. A process that does not end in time is ended."""
+        if self.status.state is FragmentState.REGISTERED:
+            self._end(FragmentState.STOPPED, Cause.REQUEST, "stopped before it was started")
+            return
+        if self._life is None or self._life.done():
+            return
+        if at_once:
+            self._kill("stopped at once")
+        elif not self._stopping:
+            self._tell_to_stop()
+            late = f"stopped; it had not ended after {_GRACE_S:.0f} s, and its process was ended"
+            self._grace = asyncio.get_running_loop().call_later(_GRACE_S, self._kill, late)
+        self._stopping = True
+
+    async def ended(self, timeout_s: float) -> bool:
+        """Wait until its process is gone, and its neighbours know; False if that takes longer."""
+        if self._life is None:
+            return True
+        done, _ = await asyncio.wait([self._life], timeout=timeout_s)
+        return bool(done)
+
+    def abandon(self) -> None:
+        """End its process at once, and say nothing to anybody: a successor of this worker goes on."""
+        if self._life is not None:
+            self._life.cancel()
+        if self._process is not None:
+            self._process.kill()
+
+    async def lose(self, what: str) -> None:
+        """What it had in memory was lost with another process: it has failed, and its neighbours hear of it."""
+        self._end(FragmentState.FAILED, Cause.LOST, what)
+        await self._tell_neighbours()
+
+    async def decline_inputs(self, reason: str) -> None:
+        """Whoever still sends to it is told that it is over."""
+        await close_inputs(self.fragment, self._host.receiver, reason)
+
+    async def _live(self, *, resumed: bool) -> None:
+        try:
+            self._process, control, stderr = self._host.spawner.spawn()
+        except OSError as error:
+            self._end(FragmentState.FAILED, Cause.ITSELF, f"no process could be started: {error}")
+            await self._tell_neighbours()
+            return
+        following = asyncio.create_task(self._follow(stderr))
+        try:
+            await self._command(control, resumed=resumed)
+            code = await self._process.ended
+            ending = _how(code)
+        except SpawnFailed as error:
+            ending = f"is gone: {error}"
+        finally:
+            if self._grace is not None:
+                self._grace.cancel()
+        await following
+        if not self.status.state.is_final:
+            self._conclude(ending)
+            await self._tell_neighbours()
+
+    async def _command(self, control: socket.socket, *, resumed: bool) -> None:
+        reader, writer = await asyncio.open_connection(sock=control)
+        order = Order(
+            id=self.id,
+            fragment=self.fragment.model_dump_json(by_alias=True),
+            resumed=resumed,
+            listen=self._host.listen,
+            node=self._host.node,
+            max_state_bytes=self._host.max_state_bytes,
+            memory_bytes=self._host.memory_bytes,
+            trust=self._host.trust,
+        )
+        writer.write(packed(order))
+        self._control = writer
+        if self._stopping:
+            self._tell_to_stop()
+        try:
+            while (message := await received(reader)) is not None:
+                match message:
+                    case LogLine():
+                        self._logged(message)
+                    case Report():
+                        self.report = message
+                        self._move(message.status)
+        finally:
+            self._control = None
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _tell_to_stop(self) -> None:
+        if self._control is not None:
+            self._control.write(packed(Stop()))
+
+    def _kill(self, why: str) -> None:
+        self._killed = self._killed or why
+        if self._process is not None:
+            self._process.kill()
+
+    def _logged(self, line: LogLine) -> None:
+        self._keep_line(line)
+        if line.level not in ("DEBUG", "INFO"):
+            self._last_lines.extend(line.text.splitlines())
+            sys.stderr.write(f"{line.text}\n")
+
+    async def _follow(self, stderr: int) -> None:
+        """What the process writes on its standard error by itself: before a crash, the reason."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=1 << 20)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
+        )
+        try:
+            async for data in reader:
+                text = data.decode(errors="replace").rstrip()
+                self._keep_line(LogLine(time.time_ns() // 1000, "ERROR", self.id, text))
+                self._last_lines.append(text)
+                sys.stderr.write(f"{text}\n")
+        except ValueError:  # a line longer than anybody would read
+            self._last_lines.append(f"(a line of more than {1 << 20} bytes)")
+        finally:
+            transport.close()
+
+    def _conclude(self, ending: str) -> None:
+        if self._killed:
+            self._end(FragmentState.STOPPED, Cause.REQUEST, self._killed)
+            return
+        told = " | ".join(line for line in self._last_lines if line)
+        log = f"; the end of its log: {told}" if told else ""
+        self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending}{log}")
+
+    async def _tell_neighbours(self) -> None:
+        reason = f"fragment {self.fragment.id} at {self.fragment.node}: {self.status.error}"
+        await close_inputs(self.fragment, self._host.receiver, reason)
+        await fail_output(self.fragment, self._host.sender, reason)
+
+    def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
+        log_end(self.fragment, state, error, self.id)
+        self._move(replace(self.status, state=state, cause=cause, error=error, pid=0))
+
+    def _move(self, status: FragmentStatus) -> None:
+        before, self.status = self.status.state, replace(status, pid=0) if status.state.is_final else status
+        if status.state is not before:
+            self._on_change(self)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code} before the fragment did"
+    name = signal.Signals(-code).name
+    out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
+    return f"was killed by {name}{out_of_memory}"

@@ -1,0 +1,49 @@
+"""What a worker tells of itself beside its fragments: its channels, its health, and what a link to another carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nebuli.worker.channels import channels
+from nebuli.worker.inspection import inspect
+from nebuli.worker.probing import expect, probe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import netchannel
+    from nebuli.worker import worker_pb2 as wire
+    from nebuli.worker.node import Node
+    from nebuli.worker.trust import Trust
+
+__all__ = ["Observed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A worker's fragments and servers, and what it shows to others. To be used on their loop."""
+
+    node: Node
+    receiver: netchannel.ReceiverServer
+    sender: netchannel.SenderServer
+    trust: Trust
+
+    def channels(self, prefix: str) -> wire.ChannelsReply:
+        """How its channels are."""
+        reports = self.node.reports().values()
+        senders = [self.sender.statistics(), *(each.sender for each in reports)]
+        receivers = [self.receiver.statistics(), *(each.receiver for each in reports)]
+        return channels(senders, receivers, prefix)
+
+    def inspect(self) -> wire.InspectReply:
+        """What it is and has."""
+        return inspect(self.receiver.address, self.trust)
+
+    def expect(self, channel_id: str) -> AsyncGenerator[None, None]:
+        """Take what a probe sends. Raises ChannelInUse."""
+        return expect(self.receiver, channel_id)
+
+    async def probe(self, request: wire.ProbeRequest) -> wire.ProbeReply:
+        """Send to another worker, and measure."""
+        return await probe(self.sender, request)

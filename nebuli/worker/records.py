@@ -1,0 +1,134 @@
+"""What a worker remembers of its fragments beyond its own end: one file for each, in a directory of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from placement.plan import Fragment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["Record", "Records", "StateUnusable"]
+
+
+class StateUnusable(Exception):
+    """The directory cannot be used; the message names it, and says why and what to do."""
+
+
+class Record(BaseModel):
+    """A fragment, its id and how far it had come."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    fragment: Fragment
+    state: FragmentState
+    cause: Cause = Cause.NONE
+    error: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    late_rows: int = 0
+
+    @classmethod
+    def of(cls, status: FragmentStatus, fragment: Fragment) -> Record:
+        """The fragment as it is now."""
+        return cls(
+            id=status.id,
+            fragment=fragment,
+            state=status.state,
+            cause=status.cause,
+            error=status.error,
+            rows_in=status.rows_in,
+            rows_out=status.rows_out,
+            bytes_in=status.bytes_in,
+            bytes_out=status.bytes_out,
+            late_rows=status.late_rows,
+        )
+
+    @property
+    def status(self) -> FragmentStatus:
+        """As others are told."""
+        return FragmentStatus(
+            id=self.id,
+            fragment=self.fragment.id,
+            state=self.state,
+            cause=self.cause,
+            error=self.error,
+            rows_in=self.rows_in,
+            rows_out=self.rows_out,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            late_rows=self.late_rows,
+        )
+
+
+class Records:
+    """The files below ``directory``, which is locked as long as this is entered. Each is there whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        """Raises StateUnusable if another worker has the directory, or it cannot be written."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateUnusable(
+                f"{self._directory} is in use by another worker: stop that one, or give each a --state of its own"
+            ) from None
+        except OSError as error:
+            raise StateUnusable(f"{self._directory} cannot be used: {error.strerror or error}") from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def load(self) -> list[Record]:
+        """All, in the order of their ids. Raises StateUnusable for a file that is none of them."""
+        found = []
+        for path in self._directory.glob("*.json"):
+            try:
+                found.append(Record.model_validate_json(path.read_text()))
+            except (ValidationError, OSError) as error:
+                raise StateUnusable(f"{path} is no fragment's record: {error}; remove it") from error
+        return sorted(found, key=lambda record: int(record.id))
+
+    def save(self, record: Record) -> None:
+        """Durably, when this returns. Raises OSError."""
+        aside = self._directory / f".{record.id}.new"
+        with aside.open("w") as file:
+            file.write(record.model_dump_json(by_alias=True))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(self._path(record.id))
+        self._sync()
+
+    def forget(self, id_: str) -> None:
+        """The fragment was unregistered."""
+        self._path(id_).unlink(missing_ok=True)
+        self._sync()
+
+    def _path(self, id_: str) -> Path:
+        return self._directory / f"{id_}.json"
+
+    def _sync(self) -> None:
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,250 @@
+"""A deployed query, watched to its end, and what is done when a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import placement
+import topology
+from nebuli.worker.client import WorkerUnreachable
+from nebuli.worker.deployment import Active, ask_each, deploy, fragments_of, status_in
+from nebuli.worker.exactness import unreplayable_sources
+from nebuli.worker.query_errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
+from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from placement.plan import BoundSink, BoundSource
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable
+
+    from nebuli.worker.client import WorkerClient
+    from nebuli.worker.deployment import Fleet
+    from placement import Fragment, Query
+
+__all__ = ["Policy", "Supervisor"]
+
+_POLL_S = 0.1
+_SETTLE_S = 2.0
+_STOP_S = 10.0
+
+
+class Policy(StrEnum):
+    """What a query does when a node is lost.
+
+    Lost is a node that does not answer, and one that was started anew without what a fragment had in memory.
+    """
+
+    WAIT = "wait"
+    """For the node; what it had in memory is computed again, from the beginning."""
+    FAIL = "fail"
+    REPLACE = "replace"
+    """Place the query again without the node, and begin from the beginning."""
+
+
+class Supervisor:
+    """Watches a query, and acts by its policy.
+
+    ``report`` is called with every status that is seen, ``say`` with what is done, and ``moved`` with each new
+    deployment.
+
+    ``patience_s``: for how long a node may be silent before it is replaced.
+    """
+
+    def __init__(
+        self,
+        active: Active,
+        query: Query,
+        model: topology.Topology,
+        fleet: Fleet,
+        *,
+        seed: int,
+        policy: Policy,
+        patience_s: float,
+        say: Callable[[str], None],
+        report: Callable[[Fragment, FragmentStatus], None],
+        moved: Callable[[Active], None],
+    ) -> None:
+        self._active = active
+        self._query = query
+        self._model = model
+        self._fleet = fleet
+        self._seed = seed
+        self._policy = policy
+        self._patience_s = patience_s
+        self._say = say
+        self._report = report
+        self._moved = moved
+        self._silent_since: dict[str, float] = {}
+        self._settling_since: float | None = None
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Those that the query runs on now."""
+        return frozenset(fragment.node for fragment in self._active.fragments)
+
+    async def watch(self) -> None:
+        """Return when the query has finished. Raises QueryFailed, QueryLost or NodeUnreachable; then all is stopped."""
+        try:
+            while not await self._turn():  # noqa: ASYNC110 - what is waited for is at other machines
+                await asyncio.sleep(_POLL_S)
+        except (QueryFailed, QueryLost, NodeUnreachable):
+            await self._each(self._active, lambda client, id_: client.stop(id_))
+            raise
+
+    async def _turn(self) -> bool:
+        """Look once, and act; whether the query has finished."""
+        found = await self._statuses()
+        known = {id_: each for id_, each in found.items() if isinstance(each, FragmentStatus)}
+        for fragment in self._active.fragments:
+            if fragment.id in known:
+                self._report(fragment, known[fragment.id])
+        if _is_finished(known.get(self._active.root.id)):
+            return await self._are_all_done(known.values())
+        silent = {each.node for each in self._active.fragments if each.id not in known}
+        await self._answer_silence(silent)
+        if not silent:
+            lost = [each for each in known.values() if each.cause is Cause.LOST]
+            await (self._lost(lost) if lost else self._judge(list(known.values())))
+        return False
+
+    async def _are_all_done(self, statuses: Iterable[FragmentStatus]) -> bool:
+        """The sink has all. What is above it hears of that; where a node is silent, nobody waits for it."""
+        now = asyncio.get_running_loop().time()
+        self._settling_since = self._settling_since or now
+        statuses = list(statuses)
+        over = len(statuses) == len(self._active.fragments) and all(each.state.is_final for each in statuses)
+        if not over and now - self._settling_since < _SETTLE_S:
+            return False
+        await self._each(self._active, lambda client, id_: client.stop(id_))
+        return True
+
+    async def _judge(self, statuses: list[FragmentStatus]) -> None:
+        """Raise QueryFailed if a fragment has failed, once it is known which was the first."""
+        ended_badly = [each for each in statuses if each.state.is_final and not _is_finished(each)]
+        if not ended_badly:
+            self._settling_since = None
+            return
+        now = asyncio.get_running_loop().time()
+        self._settling_since = self._settling_since or now
+        if all(each.state.is_final for each in statuses) or now - self._settling_since >= _SETTLE_S:
+            first = min(ended_badly, key=lambda status: SUSPECTS.index(status.cause))
+            raise QueryFailed(first, self._node_of(first))
+
+    async def _lost(self, lost: list[FragmentStatus]) -> None:
+        what = "; ".join(f"fragment {each.fragment} at {self._node_of(each)}: {each.error}" for each in lost)
+        if self._policy is Policy.FAIL:
+            raise QueryLost(f"{what} (the policy is to fail)")
+        await self._begin_again(self._active.without, what)
+
+    async def _answer_silence(self, silent: Collection[str]) -> None:
+        now = asyncio.get_running_loop().time()
+        for node in [node for node in self._silent_since if node not in silent]:
+            del self._silent_since[node]
+            self._say(f"worker {node} is back")
+        for node in silent:
+            if node not in self._silent_since:
+                self._silent_since[node] = now
+                self._say(f"worker {node} does not answer")
+        if not silent:
+            return
+        if self._policy is Policy.FAIL:
+            raise NodeUnreachable(
+                f"worker {', '.join(sorted(silent))} does not answer (the policy is to fail)"
+            )
+        if self._policy is Policy.WAIT:
+            await self._fleet.prepare(silent)
+            return
+        gone = [node for node in silent if now - self._silent_since[node] >= self._patience_s]
+        if gone:
+            without = tuple(sorted({*self._active.without, *gone}))
+            await self._begin_again(without, f"worker {', '.join(sorted(gone))} does not answer")
+
+    async def _begin_again(self, without: tuple[str, ...], why: str) -> None:
+        """Deploy anew, from the beginning of all sources. Raises QueryLost if that is not possible."""
+        self._check_repeatable(why)
+        self._check_not_pinned(set(without) - set(self._active.without), why)
+        deployment = uuid4().hex[:12]
+        try:
+            fragments = fragments_of(self._query, self._model, self._seed, deployment, without)
+        except placement.PlacementError as error:
+            raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error
+        self._say(f"{why}: the query begins again, as deployment {deployment}")
+        await self._end_of_old()
+        nodes = {fragment.node for fragment in fragments}
+        await self._fleet.prepare(nodes)
+        self._active = Active(deployment, without, fragments)
+        self._settling_since = None
+        try:
+            self._active = await deploy(self._active, self._fleet)
+        except WorkerUnreachable as error:
+            # Another one has gone meanwhile: the next turn finds who is silent, and that the fragments are nowhere.
+            self._say(f"{error}; trying again")
+            return
+        self._moved(self._active)
+
+    def _check_repeatable(self, why: str) -> None:
+        if unreplayable := list(unreplayable_sources(self._active.fragments)):
+            raise QueryLost(
+                f"{why}; the query cannot begin again: {', '.join(unreplayable)} cannot be read again"
+            )
+        target = self._active.root.operators[-1]
+        if isinstance(target, BoundSink):
+            kept = isinstance(target.target, topology.CsvSink | topology.ParquetSink | topology.NullSink)
+            if target.target.mode != "final" and not kept:
+                raise QueryLost(
+                    f"{why}; the query cannot begin again: its sink {target.sink} ({target.target.type}, mode "
+                    f"{target.target.mode}) has given out rows already; mode final gives them out at the end"
+                )
+
+    def _check_not_pinned(self, gone: Collection[str], why: str) -> None:
+        for fragment in self._active.fragments:
+            for operator in fragment.operators:
+                if fragment.node in gone and isinstance(operator, BoundSource | BoundSink):
+                    what = "source" if isinstance(operator, BoundSource) else "sink"
+                    raise QueryLost(
+                        f"{why}; the query cannot be placed without it: {what} {operator.id} is there only"
+                    )
+
+    async def _end_of_old(self) -> None:
+        """Stop what is left of the deployment. Its sink must be over before another one writes to the same place."""
+        old = self._active
+        deadline = asyncio.get_running_loop().time() + _STOP_S
+        while True:
+            await self._each(old, lambda client, id_: client.stop(id_))
+            status = (await self._statuses())[old.root.id]
+            if isinstance(status, FragmentStatus) and status.state.is_final:
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                raise QueryLost(
+                    f"the query cannot begin again: its sink {old.root.id} at {old.root.node} cannot be stopped within "
+                    f"{_STOP_S:.0f} s, and both would write to the same place"
+                )
+            await asyncio.sleep(_POLL_S)
+        await self._each(old, lambda client, id_: client.unregister(id_))
+
+    async def _statuses(self) -> dict[str, FragmentStatus | WorkerUnreachable]:
+        active = self._active
+        nodes = list({fragment.node for fragment in active.fragments})
+        answers = dict(zip(nodes, await asyncio.gather(*map(self._of, nodes)), strict=True))
+        return {
+            fragment.id: status_in(answers[fragment.node], active.local_ids.get(fragment.id, ""), fragment.id)
+            for fragment in active.fragments
+        }
+
+    async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
+        try:
+            return await self._fleet.client(node).statuses()
+        except WorkerUnreachable as error:
+            return error
+
+    async def _each(self, active: Active, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
+        await ask_each(active, self._fleet, ask)
+
+    def _node_of(self, status: FragmentStatus) -> str:
+        return next(fragment.node for fragment in self._active.fragments if fragment.id == status.fragment)
+
+
+def _is_finished(status: FragmentStatus | None) -> bool:
+    return status is not None and status.state is FragmentState.FINISHED

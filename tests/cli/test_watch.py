@@ -1,0 +1,108 @@
+"""A started query that is watched: what is done when a worker is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_queries import Site
+from tests.support.commands import Command
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    site = Site(tmp_path)
+    yield site
+    for worker in site.workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+            worker.end()
+
+
+def kill(site: Site, number: int) -> None:
+    site.workers[number].process.kill()
+    site.workers[number].end()
+
+
+def begin(site: Site, number: int) -> None:
+    addresses = ("--data", site.nodes[number], "--grpc", site.grpc[number])
+    site.workers[number] = Command("worker", *addresses, directory=site.directory / f"worker{number}")
+    site.workers[number].wait_until_said("worker ready")
+
+
+def started(site: Site, *options: str) -> str:
+    """With a sink that takes nothing."""
+    site.hold_the_sink()
+    id_ = site.run("start", site.topology, site.query, *options).stdout.strip()
+    site.wait_for_state(id_, "running")
+    return id_
+
+
+def watcher(site: Site, id_: str, *options: str) -> Command:
+    folder = site.directory / "watch"
+    folder.mkdir()
+    return Command("watch", id_, *options, directory=folder)
+
+
+def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> None:
+    """DP-7: by the policy to wait; the id stays, and the deployment is another one."""
+    id_ = started(site)
+    watching = watcher(site, id_)
+    kill(site, 1)
+    watching.wait_until_said(f"worker {site.nodes[1]} does not answer")
+    site.out.unlink()  # what holds the sink; its successor writes a file
+    begin(site, 1)
+    ended = watching.end()
+    assert ended.exit_code == 0, ended.stderr
+    assert "went the state of sink out: the query begins again, as deployment " in ended.stderr
+    assert site.out.read_text().count("\n") == 1001
+    assert site.status(id_)["state"] == "finished"
+
+
+def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site) -> None:
+    """DP-7: `nebuli status` says what is lost."""
+    id_ = started(site)
+    kill(site, 1)
+    begin(site, 1)
+    site.wait_for_state(id_, "failed")
+    errors = [each["error"] for each in site.status(id_)["fragments"]]
+    assert errors[1] == "its worker was started anew, and with the old one went the state of sink out"
+    site.out.unlink()
+    ended = watcher(site, id_).end()
+    assert ended.exit_code == 0, ended.stderr
+    assert site.out.read_text().count("\n") == 1001
+
+
+def test_with_the_policy_to_fail_the_query_ends(site: Site) -> None:
+    """DP-6: the worker is named."""
+    id_ = started(site, "--on-loss", "fail")
+    watching = watcher(site, id_)
+    kill(site, 1)
+    ended = watching.end()
+    assert ended.exit_code == 3
+    assert ended.error == f"worker {site.nodes[1]} does not answer (the policy is to fail)"
+
+
+def test_what_cannot_be_replaced_is_named_after_a_while(site: Site) -> None:
+    """DP-6: the only source is at the node that is lost."""
+    id_ = started(site)
+    watching = watcher(site, id_, "--on-loss", "replace", "--patience", "0.5")
+    kill(site, 0)
+    ended = watching.end()
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is there only"
+    )
+
+
+def test_files_that_were_changed_are_not_what_is_watched(site: Site) -> None:
+    id_ = started(site)
+    site.query.write_text(site.query.read_text().replace('"in"', '"inlet"'))
+    ended = watcher(site, id_).end()
+    assert ended.exit_code == 2
+    assert "they were changed; stop it, and start it anew" in ended.error

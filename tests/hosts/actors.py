@@ -1,0 +1,87 @@
+"""Producers and consumers as processes on hosts, and what they have said."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.hosts import Host
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+
+
+class Actor:
+    """A process on a host."""
+
+    def __init__(self, host: Host, module: str, *arguments: str, files: Path) -> None:
+        self._stdout, self._stderr = (files.with_suffix(f".{name}") for name in ("stdout", "stderr"))
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
+            self.process = host.start(
+                *(sys.executable, "-m", f"tests.hosts.{module}", *arguments),
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+            )
+
+    @property
+    def logged(self) -> str:
+        """What it has logged."""
+        return self._stderr.read_text()
+
+    def end(self) -> None:
+        """Wait until it has ended well."""
+        wait_for(lambda: self.process.poll() is not None, f"the end of {self.process.args!r}")
+        assert self.process.returncode == 0, self.logged
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as an accident would; harmless when it has ended."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+class Producer(Actor):
+    """Sends to channels given as ``COUNT,SIZE,RATE,CHANNEL,ADDRESS``."""
+
+    def __init__(self, host: Host, *channels: str, files: Path) -> None:
+        super().__init__(host, "producer", *channels, files=files)
+
+    def numbers(self) -> dict[str, dict[str, Any]]:
+        """What it said last of its channels; nothing if it has said nothing."""
+        lines = self._stdout.read_text().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]
+        return json.loads(whole[-1]) if whole else {}  # type: ignore[no-any-return]
+
+    def number(self, channel: str, name: str) -> Any:
+        return self.numbers().get(channel, {}).get(name, 0)
+
+    def stop(self) -> None:
+        """Have it close its endless channels, and wait for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.end()
+
+    def peak_bytes(self) -> int:
+        """The most memory that it had resident."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) << 10
+
+
+def read_by(file: Path) -> list[int]:
+    """The numbers that consumers have read of a channel, in their order."""
+    return [int(line.split()[1]) for line in file.read_text().splitlines()] if file.exists() else []

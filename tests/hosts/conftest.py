@@ -1,0 +1,32 @@
+"""Three hosts for a test, where the system permits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.hosts import Host, Network, NotPermitted
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    """Three hosts on one bridge."""
+    with ExitStack() as stack:
+        try:
+            network = stack.enter_context(Network(3))
+        except NotPermitted as error:
+            pytest.skip(f"network namespaces cannot be used as hosts here: {error}")
+        yield network.hosts
+
+
+@pytest.fixture
+def slow_hosts(hosts: list[Host]) -> list[Host]:
+    """Three hosts whose links can be slowed down."""
+    try:
+        hosts[0].slow_down("1gbit")
+    except NotPermitted as error:
+        pytest.skip(f"links cannot be slowed down here: {error}")
+    hosts[0].speed_up()
+    return hosts

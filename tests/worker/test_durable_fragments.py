@@ -1,0 +1,120 @@
+"""A worker that is started again takes up what its predecessor was given."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from nebuli.worker import worker_pb2 as wire
+from tests.support.commands import Command
+from tests.support.waiting import wait_for
+from tests.worker.test_service import SCHEMA, Worker
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path)
+    yield worker
+    worker.end()
+
+
+def restart(worker: Worker, how: signal.Signals = signal.SIGKILL) -> None:
+    worker.command.process.send_signal(how)
+    worker.command.end()
+    worker.begin()
+
+    def answers() -> bool:
+        try:
+            worker.statuses()
+        except grpc.RpcError:
+            return False
+        return True
+
+    wait_for(answers, "the worker answers")
+
+
+def forwards(worker: Worker) -> dict[str, Any]:
+    """A fragment without a state, that waits for a channel and sends to one that nobody reads."""
+    operators = [
+        {"id": "in", "type": "network_source", "channel": "a", "address": worker.data, "schema": SCHEMA},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data},
+    ]
+    return {"id": "forward", "node": worker.data, "operators": operators}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: signal.Signals) -> None:
+    """DP-7: registered stays registered, finished finished; what has no state runs, and the rest has failed."""
+    (worker.directory / "numbers.csv").write_text("n\n1\n2\n")
+    registered, finished = worker.register(worker.waits("never")), worker.register(worker.copies())
+    stateless, stateful = worker.register(forwards(worker)), worker.register(worker.waits("numbers"))
+    for id_ in (finished, stateless, stateful):
+        worker.start(id_)
+    worker.wait_for_state(finished, wire.STATE_FINISHED)
+    before = wait_for(lambda: worker.status(stateless).pid, "a process")
+    restart(worker, how)
+    assert worker.status(registered).state == wire.STATE_REGISTERED
+    assert (worker.status(finished).state, worker.status(finished).rows_out) == (wire.STATE_FINISHED, 2)
+    after = wait_for(lambda: worker.status(stateless).pid, "a process")
+    assert (worker.status(stateless).state, after != before) == (wire.STATE_RUNNING, True)
+    lost = worker.wait_for_state(stateful, wire.STATE_FAILED)
+    assert lost.cause == wire.CAUSE_LOST
+    assert lost.error == "its worker was started anew, and with the old one went the state of sink out"
+    assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
+
+
+def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:
+    id_ = worker.register(worker.waits())
+    worker.unregister(id_)
+    restart(worker)
+    assert worker.statuses() == []
+
+
+def test_a_state_belongs_to_one_worker_at_a_time(worker: Worker, tmp_path: Path) -> None:
+    (directory,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
+    (tmp_path / "other").mkdir()
+    addresses = ("--data", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+    ended = Command("worker", *addresses, "--state", directory, directory=tmp_path / "other").end()
+    assert ended.exit_code == 2
+    assert ended.error == (
+        f"{directory} is in use by another worker: stop that one, or give each a --state of its own"
+    )
+
+
+def test_a_record_that_cannot_be_read_is_named(worker: Worker, tmp_path: Path) -> None:
+    worker.register(worker.waits())
+    worker.command.process.kill()
+    worker.command.end()
+    (record,) = (tmp_path / "state" / "nebuli" / "workers").glob("*/1.json")
+    record.write_text("{}")
+    addresses = ("--data", worker.data, "--grpc", worker.grpc)
+    ended = Command("worker", *addresses, directory=tmp_path).end()
+    assert ended.exit_code == 2
+    assert f"Error: {record} is no fragment's record: " in ended.stderr
+    assert ended.stderr.rstrip().endswith("remove it")
+
+
+def test_without_a_state_all_is_forgotten(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "--state", "none")
+    try:
+        worker.register(worker.waits())
+        worker.command.process.kill()
+        worker.command.end()
+        worker.begin("--state", "none")
+        assert wait_for(lambda: answered(worker), "the worker answers") == [[]]
+    finally:
+        worker.end()
+
+
+def answered(worker: Worker) -> list[list[wire.FragmentStatus]] | None:
+    try:
+        return [worker.statuses()]
+    except grpc.RpcError:
+        return None

@@ -1,0 +1,160 @@
+"""A process for each fragment: what one of them does to itself, no other feels."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from nebuli.worker import worker_pb2 as wire
+from tests.support.waiting import wait_for
+from tests.worker.test_service import SCHEMA, Worker
+
+pytestmark = pytest.mark.processes
+
+ROWS = 20_000
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path, "--fragment-memory", "256")
+    (tmp_path / "numbers.csv").write_text("n\n" + "1\n" * ROWS)
+    yield worker
+    worker.end()
+
+
+def joins_with_itself(worker: Worker, name: str, *, keeps: bool) -> dict[str, Any]:
+    """A fragment that makes four hundred million rows of ``ROWS``, and keeps them or passes over them all."""
+    physical = {"type": "CSV", "logical": "numbers", "path": str(worker.directory / "numbers.csv")}
+    operators: list[dict[str, Any]] = [
+        {"id": id_, "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": physical}
+        for id_ in ("left", "right")
+    ]
+    target = {"type": "Null", "name": "out", "mode": "changes"}
+    operators += [
+        {"id": "join", "type": "join", "inputs": ["left", "right"], "on": ["n"]},
+        {"id": "kept", "type": "filter", "input": "join", "predicate": "n = 1" if keeps else "n = 2"},
+        {"id": "out", "type": "sink", "input": "kept", "sink": "out", "target": target},
+    ]
+    return {"id": name, "node": worker.data, "operators": operators}
+
+
+def assert_another_query_ends_properly(worker: Worker) -> None:
+    id_ = worker.register(worker.copies("other"))
+    worker.start(id_)
+    assert worker.wait_for_state(id_, wire.STATE_FINISHED).rows_out == ROWS
+
+
+def running(worker: Worker, fragment: dict[str, Any]) -> tuple[str, int]:
+    """Start it; its id, and that of its process."""
+    id_ = worker.register(fragment)
+    worker.start(id_)
+    return id_, wait_for(lambda: worker.status(id_).pid, "a process")
+
+
+def test_a_fragment_that_raises_fails_alone(worker: Worker) -> None:
+    (worker.directory / "wrong.csv").write_text("n\nmany\n")
+    wrong = worker.copies("wrong")
+    wrong["operators"][0]["physical"]["path"] = str(worker.directory / "wrong.csv")
+    id_ = worker.register(wrong)
+    worker.start(id_)
+    assert "'many' is no int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert_another_query_ends_properly(worker)
+
+
+def test_a_fragment_that_spins_holds_up_nobody_and_is_ended(worker: Worker) -> None:
+    """It never looks whether it is to stop: after its time of grace its process is ended."""
+    id_, pid = running(worker, joins_with_itself(worker, "spins", keeps=False))
+    assert_another_query_ends_properly(worker)
+    assert worker.status(id_).state == wire.STATE_RUNNING
+    worker.stop(id_)
+    status = worker.wait_for_state(id_, wire.STATE_STOPPED)
+    assert status.cause == wire.CAUSE_REQUEST
+    assert status.error == "stopped; it had not ended after 3 s, and its process was ended"
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_stopped_process_is_ended_at_once(worker: Worker) -> None:
+    id_, pid = running(worker, worker.waits())
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    worker.stop(id_, at_once=True)
+    assert worker.wait_for_state(id_, wire.STATE_STOPPED).error == "stopped at once"
+    assert time.monotonic() - began < 2
+
+
+def test_a_fragment_that_takes_too_much_memory_fails_alone(worker: Worker) -> None:
+    """The limit is the fragment's own: the worker has no limit."""
+    id_, _ = running(worker, joins_with_itself(worker, "eats", keeps=True))
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert status.cause == wire.CAUSE_ITSELF
+    assert "MemoryError" in status.error or "bad_alloc" in status.error, status.error
+    assert_another_query_ends_properly(worker)
+
+
+def test_a_crash_is_the_fragments_failure_and_its_neighbours_hear_of_it(worker: Worker) -> None:
+    reader, reader_pid = running(worker, worker.waits("between"))
+    source = {"logical": "numbers", "type": "Generator"}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "between", "address": worker.data},
+    ]
+    writer, pid = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
+    wait_for(lambda: worker.status(reader).rows_in, "rows")
+    os.kill(pid, signal.SIGSEGV)
+    status = worker.wait_for_state(writer, wire.STATE_FAILED)
+    assert (status.cause, status.pid) == (wire.CAUSE_ITSELF, 0)
+    assert status.error.startswith("its process was killed by SIGSEGV")
+    told = worker.wait_for_state(reader, wire.STATE_FAILED)
+    assert told.cause == wire.CAUSE_UPSTREAM
+    assert f"fragment writes at {worker.data}: its process was killed by SIGSEGV" in told.error
+    assert_another_query_ends_properly(worker)
+    wait_for(lambda: not psutil.pid_exists(reader_pid), "the reader's process is gone")
+
+
+def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
+    reader, reader_pid = running(worker, worker.waits("between"))
+    source = {"logical": "numbers", "type": "Generator"}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "between", "address": worker.data},
+    ]
+    writer, _ = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
+    wait_for(lambda: worker.status(reader).rows_in, "rows")
+    os.kill(reader_pid, signal.SIGKILL)
+    assert "as by a system that is out of memory" in worker.wait_for_state(reader, wire.STATE_FAILED).error
+    status = worker.wait_for_state(writer, wire.STATE_STOPPED)
+    assert status.cause == wire.CAUSE_DOWNSTREAM
+    assert "its process was killed by SIGKILL" in status.error
+
+
+def test_fragments_are_forked_from_a_process_without_threads(worker: Worker) -> None:
+    """A fork copies one thread of all, and the locks that the others hold."""
+    _, pid = running(worker, worker.waits())
+    template = psutil.Process(pid).parent()
+    assert template is not None
+    assert template.num_threads() == 1
+    assert template.ppid() == worker.command.process.pid
+
+
+def test_where_the_template_is_lost_there_is_another_one(worker: Worker) -> None:
+    id_, pid = running(worker, worker.waits())
+    template = psutil.Process(pid).parent()
+    assert template is not None
+    template.kill()
+    assert "is gone" in worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert_another_query_ends_properly(worker)
+
+
+def test_processes_end_with_their_worker(worker: Worker) -> None:
+    """Also one that is stopped, and sees nothing."""
+    pids = [running(worker, worker.waits(name))[1] for name in ("one", "two")]
+    os.kill(pids[0], signal.SIGSTOP)
+    worker.command.process.kill()
+    wait_for(lambda: not any(map(psutil.pid_exists, pids)), f"{pids} gone")

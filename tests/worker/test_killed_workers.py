@@ -1,0 +1,162 @@
+"""DP-7: workers are killed with SIGKILL under load, and the table at the end is what it would have been."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from nebuli.worker.query_errors import NodeUnreachable, QueryLost
+from nebuli.worker.status import FragmentState
+from nebuli.worker.supervision import Policy
+from tests.support.killing import Watched, watched
+from tests.support.ports import free_addresses
+
+pytestmark = pytest.mark.processes
+
+ROWS = 2_000_000
+CHAIN = ("source", "bridge", "filter", "sink")
+COLUMNS = [{"name": "n", "type": "int64"}, {"name": "x", "type": "int64"}]
+QUERY = {
+    "operators": [
+        {"id": "numbers", "type": "source", "logical": "numbers"},
+        {"id": "small", "type": "filter", "input": "numbers", "predicate": "x < 500"},
+        {"id": "out", "type": "sink", "input": "small", "sink": "out"},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("numbers") / "numbers.csv"
+    draws = np.random.default_rng(0).integers(0, 1000, ROWS)
+    pyarrow.csv.write_csv(pa.table({"n": range(ROWS), "x": draws}), path)
+    return path
+
+
+def chain(source: dict[str, Any], **sink: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """Four nodes in a row, of which the second runs nothing of its own, and the third the filter; and their names."""
+    addresses = free_addresses(8)
+    nodes: list[dict[str, Any]] = [
+        {"address": address, "grpc": grpc, "capacity": 0, "links": {"downstream": [following]}}
+        for address, grpc, following in zip(addresses[:4], addresses[4:], addresses[1:5], strict=True)
+    ]
+    nodes[0]["physical"] = [{"logical": "numbers", **source}]
+    nodes[2]["capacity"] = 1
+    nodes[3] |= {"links": {}, "sinks": [{"name": "out", "type": "Parquet", "path": "out.parquet", **sink}]}
+    topology = {"logical": [{"name": "numbers", "schema": COLUMNS}], "nodes": nodes}
+    return topology, dict(zip(CHAIN, addresses[:4], strict=True))
+
+
+def assert_is_duckdbs(found: Path, numbers: Path) -> None:
+    """The same rows, each as often."""
+    query = "SELECT n, x FROM read_csv($numbers) WHERE x < 500 ORDER BY n"
+    expected = duckdb.sql(query, params={"numbers": str(numbers)}).to_arrow_table()
+    assert pq.read_table(found).sort_by("n").equals(expected)
+
+
+@pytest.mark.parametrize("node", CHAIN[:3])
+async def test_what_has_no_state_goes_on_exactly(tmp_path: Path, numbers: Path, node: str) -> None:
+    """DP-7: source, bridge and filter, each killed twice: nothing else begins again, and no row is lost or doubled."""
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
+    async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
+
+        async def kill_twice() -> None:
+            await query.kill_at(node, 100_000)
+            await query.kill_at(node, 1)
+
+        await query.finish(kill_twice())
+        assert query.deployments == []
+        assert query.said[0] == f"worker {nodes[node]} does not answer"
+    assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, numbers: Path) -> None:
+    """DP-7: what a final sink had collected is gone with its process; the files are read again."""
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
+    async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
+        await query.finish(query.kill_at("sink", 100_000))
+        assert len(query.deployments) == 1
+        assert "went the state of sink out: the query begins again" in query.said[-1]
+    assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) -> None:
+    """DP-6: with the policy `replace` the query is placed again without the node, and begins from its files."""
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
+    spare, grpc = free_addresses(10)[8:]
+    topology["nodes"].insert(
+        2, {"address": spare, "grpc": grpc, "capacity": 1, "links": {"downstream": [nodes["sink"]]}}
+    )
+    topology["nodes"][0]["links"]["downstream"].append(spare)
+    async with watched(tmp_path, topology, QUERY, Policy.REPLACE, nodes) as query:
+        used = {address: name for name, address in nodes.items()} | {spare: "spare"}
+        (victim,) = {used[address] for address in query.supervisor.nodes} - {"source", "sink", "bridge"}
+        nodes["spare"] = spare
+        await query.finish(query.kill_at(victim, 50_000))
+        assert len(query.deployments) == 1
+        assert used[spare if victim == "filter" else nodes["filter"]] in {
+            used[address] for address in query.supervisor.nodes
+        }
+    assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: Path, numbers: Path) -> None:
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
+    async with watched(tmp_path, topology, QUERY, Policy.REPLACE, nodes) as query:
+        with pytest.raises(QueryLost) as caught:
+            await query.finish(query.kill_at("source", 50_000))
+    assert str(caught.value) == (
+        f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is there only"
+    )
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("node", CHAIN)
+async def test_the_policy_to_fail_names_the_node(tmp_path: Path, numbers: Path, node: str) -> None:
+    """DP-6: the others are stopped, and nothing is published."""
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
+    async with watched(tmp_path, topology, QUERY, Policy.FAIL, nodes) as query:
+        with pytest.raises(NodeUnreachable) as caught:
+            await query.finish(query.kill_at(node, 50_000))
+        assert str(caught.value) == f"worker {nodes[node]} does not answer (the policy is to fail)"
+        for other in set(CHAIN) - {node}:
+            await until_over(query, nodes[other])
+    assert not (tmp_path / "out.parquet").exists()
+
+
+async def until_over(query: Watched, address: str) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            (status,) = await query.workers.client(address).statuses()
+            if status.state.is_final:
+                assert status.state is not FragmentState.FINISHED
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_source_that_cannot_be_read_again_is_named(tmp_path: Path) -> None:
+    """DP-7: the error says what is lost, and nothing is published."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        topology, nodes = chain({"type": "TCP", "address": address})
+        async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
+            connection, _ = await asyncio.to_thread(server.accept)
+            with connection:
+                connection.sendall(b"".join(b"%d,1\n" % number for number in range(1000)))
+                with pytest.raises(QueryLost) as caught:
+                    await query.finish(query.kill_at("source", 1000))
+    assert str(caught.value) == (
+        f"fragment query/numbers at {nodes['source']}: its worker was started anew, and with the old one went what it "
+        f"had read of numbers at {nodes['source']} (TCP {address}), which cannot be read again; the query cannot begin "
+        f"again: numbers at {nodes['source']} (TCP {address}) cannot be read again"
+    )
+    assert not (tmp_path / "out.parquet").exists()

@@ -1,0 +1,159 @@
+"""The ends of fragments on channels, in one process: what they acknowledge, and what they do not take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+import pytest
+
+import netchannel
+from nebuli.dataflow import zset
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import FragmentError, InputLost
+from nebuli.worker.network import ChannelSink, ChannelSource
+from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
+from placement.plan import NetworkSink, NetworkSource
+from tests.support.waiting import until_async
+from topology import Column
+
+COLUMNS = (Column(name="n", type="int64"),)
+
+
+class Edge:
+    def __init__(
+        self, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer, lineage: Lineage | None
+    ) -> None:
+        operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS)
+        self.source = ChannelSource(operator, receiver, lambda: None, lineage)
+        self.outbox = sender.register_channel("c", to=receiver.address)
+
+    async def send(self, begin: int, end: int) -> None:
+        rows = 0 if end == END else end - begin
+        batch = zset.insertions(pa.record_batch({"n": pa.array(range(rows), pa.int64())}))
+        await self.outbox.send(batch, as_note(Span(begin, end)))
+
+    async def poll(self) -> pa.RecordBatch | Signal:
+        async def something() -> list[pa.RecordBatch | Signal]:
+            found = self.source.poll()
+            return [] if found is Signal.LATER else [found]
+
+        return (await until_async(something, "something to read"))[0]
+
+    async def poll_times(self, count: int) -> None:
+        for _ in range(count):
+            await self.poll()
+
+    async def until_acknowledged(self, count: int) -> None:
+        async def so_many() -> bool:
+            return self.outbox.statistics().acknowledged == count
+
+        await until_async(so_many, f"{count} messages are acknowledged")
+
+    async def until_received(self, count: int) -> None:
+        async def so_many() -> bool:
+            return self.outbox.statistics().received == count
+
+        await until_async(so_many, f"{count} messages are received")
+
+
+@pytest.fixture
+async def servers() -> AsyncIterator[tuple[netchannel.ReceiverServer, netchannel.SenderServer]]:
+    async with netchannel.ReceiverServer() as receiver, netchannel.SenderServer() as sender:
+        yield receiver, sender
+
+
+async def test_what_was_made_of_an_input_is_acknowledged_before_it(servers) -> None:
+    """DP-7: nothing is acknowledged when it is received, or read; only when all output made from it is."""
+    lineage = Lineage()
+    edge = Edge(*servers, lineage)
+    for begin, end in ((0, 10), (10, 30), (30, 35)):
+        await edge.send(begin, end)
+    for rows in (10, 20, 5):
+        assert (await edge.poll()).num_rows == rows
+    await edge.until_received(3)
+    assert lineage.done == 30  # the third is still worked on
+    assert edge.outbox.statistics().acknowledged == 0
+    lineage.acknowledge(30)
+    await edge.until_acknowledged(2)
+    await edge.send(35, END)
+    closing = asyncio.create_task(edge.outbox.close())
+    assert await edge.poll() is Signal.END
+    assert not closing.done()
+    lineage.acknowledge(END)
+    assert (await closing).acknowledged == 4
+
+
+async def test_what_a_predecessor_has_done_is_passed_over(servers) -> None:
+    lineage = Lineage()
+    lineage.start = 30
+    edge = Edge(*servers, lineage)
+    for begin, end in ((0, 10), (10, 30), (30, 35)):
+        await edge.send(begin, end)
+    assert (await edge.poll()).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("start", "spans", "message"),
+    [
+        (0, [(10, 20)], "goes on at row 10 of its origin, and 0 are known here"),
+        (0, [(0, 10), (20, 30)], "goes on at row 20 of its origin, and 10 are known here"),
+        (15, [(0, 10), (10, 20)], "comes as rows 10 to 20 of its origin, and 15 are done"),
+    ],
+)
+async def test_a_gap_is_an_error_and_never_passed_over(servers, start: int, spans, message: str) -> None:
+    """DP-7: where two neighbours were lost at once, it is said."""
+    lineage = Lineage()
+    lineage.start = start
+    edge = Edge(*servers, lineage)
+    for begin, end in spans:
+        await edge.send(begin, end)
+    with pytest.raises(InputLost, match=message):
+        await edge.poll_times(len(spans))
+
+
+async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_over(servers) -> None:
+    """DP-7: whoever sends to it may have room for nothing else. Nothing is acknowledged before the reader has."""
+    receiver, sender = servers
+    inbox = receiver.register_channel("out", ack="explicit")
+    schema = zset.weighted(pa.schema({"n": pa.int64()}))
+    before = sender.register_channel("out", to=receiver.address, schema=schema, stream="out")
+    await before.send(zset.empty(schema), as_note(Span(0, 30)))
+    await inbox.ack((await inbox.recv_message()).sequence + 1)
+    await before.detach()
+    lineage, acknowledged = Lineage(), []
+    lineage.acknowledge = acknowledged.append
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender, lineage, resumed=True)
+    await asyncio.to_thread(sink.open, schema)
+    assert lineage.start == 30
+    lineage.advanced()
+    probe = await inbox.recv_message()
+    assert (probe.batch.num_rows, of_note(probe.note)) == (0, (Span(30, 30), None))
+    assert acknowledged == []
+    await inbox.ack(probe.sequence + 1)
+
+    async def is_acknowledged() -> bool:
+        return acknowledged == [30]
+
+    await until_async(is_acknowledged, "what was passed over is acknowledged")
+    await asyncio.to_thread(sink.abort, "the test is over")
+
+
+async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
+    edge = Edge(*servers, None)
+    await edge.send(0, 10)
+    await edge.send(11, 12)
+    assert (await edge.poll()).num_rows == 10
+    with pytest.raises(InputLost, match="goes on at row 11 of its origin, and 10 are known here"):
+        await edge.poll()
+
+
+async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:
+    edge = Edge(*servers, None)
+    await edge.outbox.send(zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())})))
+    with pytest.raises(
+        FragmentError, match="a note has 0 bytes, and one of a worker 16 or 25: it comes from no worker"
+    ):
+        await edge.poll()

@@ -1,0 +1,252 @@
+"""A fleet with certificates and a secret from its topology: who can talk to its workers, and who cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.worker_pb2_grpc import WorkerStub
+from tests.support.authority import HOUR, Authority
+from tests.support.fleet import Fleet, MakeFleet, kept_secret, tls_keys
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def copies(fleet: Fleet) -> None:
+    """A query goes through the fleet, from its start to its end, by commands of their own."""
+    started = fleet.run("start", fleet.topology, fleet.query)
+    assert (started.exit_code, started.stderr) == (0, "")
+    id_ = started.stdout.strip()
+    fleet.wait_for_state(id_, "finished")
+    assert fleet.out.read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
+    logs = fleet.run("logs", id_)
+    assert any(line.endswith("finished") for line in logs.stdout.splitlines()), logs
+    assert fleet.run("stop", id_).exit_code == 0
+    assert fleet.run("unregister", id_).exit_code == 0
+
+
+@pytest.mark.parametrize("given", [("tls",), ("secret",), ("tls", "secret")])
+def test_a_query_runs_over_a_secured_fleet(
+    given: tuple[str, ...], make_fleet: MakeFleet, authority: Authority, tmp_path: Path
+) -> None:
+    """All commands take TLS and secret from the topology; relative paths start at its directory."""
+    files = {key: Path(path).name for key, path in tls_keys(authority.issue("node")).items()}
+    keys = {"tls": files, "secret": kept_secret(tmp_path)}
+    fleet = make_fleet(**{key: keys[key] for key in given})
+    fleet.start()
+    copies(fleet)
+    state = (tmp_path / "state").rglob("*")
+    assert not any(b"correct horse" in path.read_bytes() for path in state if path.is_file())
+
+
+def test_run_takes_both_for_its_own_workers(
+    make_fleet: MakeFleet, authority: Authority, tmp_path: Path
+) -> None:
+    fleet = make_fleet(tls=tls_keys(authority.issue("node")), secret=kept_secret(tmp_path))
+    ended = fleet.run("run", fleet.topology, fleet.query)
+    assert ended.exit_code == 0, ended.stderr
+    assert fleet.out.read_text().count("\n") == 1001
+
+
+def test_a_secret_from_the_environment(make_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_SECRET", "correct horse")
+    fleet = make_fleet(secret={"env": "FLEET_SECRET"})
+    fleet.start()
+    copies(fleet)
+    monkeypatch.delenv("FLEET_SECRET")
+    ended = fleet.run("register", fleet.topology, fleet.query)
+    assert ended.exit_code == 2
+    assert ended.error == (
+        "the environment variable FLEET_SECRET has no secret: put one there, the same for all workers and commands"
+    )
+
+
+@pytest.mark.parametrize("shown", ["another", None])
+def test_a_command_without_the_secret_is_refused_and_told_why(
+    shown: str | None, make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet = make_fleet(secret=kept_secret(tmp_path))
+    fleet.start()
+    secret = None if shown is None else kept_secret(tmp_path, shown, "other.txt")
+    ended = fleet.run("start", fleet.written("other.yaml", secret=secret), fleet.query)
+    assert (ended.exit_code, ended.stdout) == (3, "")
+    why = (
+        "asks for a secret, and the call shows none: name one in the topology"
+        if shown is None
+        else "has another secret: give all workers and commands the same one"
+    )
+    assert ended.error == f"worker {fleet.nodes[0]} {why} (at {fleet.grpc[0]})"
+    assert "correct" not in ended.error
+
+
+def test_without_the_secret_only_health_is_told(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    """A plain client sees that the worker serves, and can call nothing: methods with one answer, with many, and
+    reflection.
+    """
+    fleet = make_fleet(secret=kept_secret(tmp_path))
+    fleet.start()
+    with grpc.insecure_channel(fleet.grpc[0]) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        worker = WorkerStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        for call in (
+            lambda: worker.Status(wire.StatusRequest(), timeout=10),
+            lambda: list(worker.Logs(wire.LogsRequest(), timeout=10)),
+            lambda: list(reflection.ServerReflectionInfo(iter([request]), timeout=10)),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                call()
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_channels_between_workers_ask_for_the_secret(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    """Workers that do not share it have no channel: the fragment says so, once."""
+    fleet = make_fleet()
+    first = fleet.written("first.yaml", secret=kept_secret(tmp_path))
+    second = fleet.written("second.yaml", secret=kept_secret(tmp_path, "another", "other.txt"))
+    fleet.data["nodes"][0]["secret"] = {"file": "secret.txt"}
+    fleet.data["nodes"][1]["secret"] = {"file": "other.txt"}
+    fleet.start(first, second)
+    id_ = fleet.run("start", fleet.written(), fleet.query).stdout.strip()
+    status = fleet.wait_for_state(id_, "failed")
+    assert "secret" in status["fragments"][0]["error"]
+    assert fleet.run("status", id_).exit_code == 1
+
+
+def test_a_command_of_another_authority_reaches_no_worker(
+    make_fleet: MakeFleet, authority: Authority, tmp_path: Path
+) -> None:
+    fleet = make_fleet(tls=tls_keys(authority.issue("node")))
+    fleet.start()
+    (tmp_path / "strange").mkdir()
+    strange = Authority(tmp_path / "strange").issue("strange", trusts=authority)
+    for tls in (tls_keys(strange), None):
+        ended = fleet.run("start", fleet.written("other.yaml", tls=tls), fleet.query)
+        assert (ended.exit_code, ended.stdout) == (3, "")
+        assert f"worker {fleet.nodes[0]} does not answer at {fleet.grpc[0]}" in ended.error
+
+
+def test_certificates_that_cannot_be_used_are_bad_input(make_fleet: MakeFleet, authority: Authority) -> None:
+    """Of the worker and of the command: one sentence, exit code 2."""
+    expired = authority.issue("old", begins=-2 * HOUR, ends=-HOUR)
+    fleet = make_fleet(tls=tls_keys(expired))
+    worker = fleet.run("worker", "--topology", fleet.topology, "--node", fleet.nodes[0])
+    command = fleet.run("register", fleet.topology, fleet.query)
+    for ended in (worker, command):
+        assert ended.exit_code == 2
+        assert f"the certificate {expired.certificate} has expired on " in ended.error
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(
+    make_fleet: MakeFleet, authority: Authority, tmp_path: Path
+) -> None:
+    """Over gRPC too: the next connection is shown the new one, which another authority has signed."""
+    used = authority.issue("node")
+    fleet = make_fleet(tls=tls_keys(used))
+    fleet.start()
+    (tmp_path / "newer").mkdir()
+    newer = Authority(tmp_path / "newer").issue("node")
+    other = fleet.written("other.yaml", tls=tls_keys(newer))
+    assert fleet.run("register", other, fleet.query).exit_code == 3
+    for name in ("certificate", "key", "authority"):
+        os.replace(getattr(newer, name), getattr(used, name))  # noqa: PTH105 - either may be a text
+
+    def registered() -> bool:
+        return fleet.run("register", fleet.topology, fleet.query).exit_code == 0
+
+    wait_for(registered, "a worker that shows its new certificate")
+
+
+@pytest.mark.parametrize(
+    ("channels", "said"),
+    [
+        ({"buffer": {"max_messages": 1, "when_full": "fail"}}, "when_full='fail'"),
+        ({"fault": {"retry": 0.2}}, "0.2"),
+    ],
+)
+def test_a_policy_of_the_topology_decides_what_a_channel_does(
+    channels: dict[str, Any], said: str, make_fleet: MakeFleet
+) -> None:
+    """The reader's worker is away: without these policies the sender waits for it for ever."""
+    fleet = make_fleet(channels=channels)
+    fleet.data["nodes"][0]["physical"][0]["count"] = 1_000_000
+    fleet.topology = fleet.written()
+    fleet.start()
+    id_ = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+    fleet.workers[1].process.kill()
+    fleet.workers[1].process.wait()
+    with grpc.insecure_channel(fleet.grpc[0]) as channel:
+        stub = WorkerStub(channel)
+        (status,) = stub.Status(wire.StatusRequest(), timeout=10).fragments
+        stub.Start(wire.StartRequest(id=status.id), timeout=10)
+
+        def failed() -> wire.FragmentStatus | None:
+            (status,) = stub.Status(wire.StatusRequest(), timeout=10).fragments
+            return status if status.state == wire.STATE_FAILED else None
+
+        assert said in wait_for(failed, "the fragment's failure").error
+    assert id_
+
+
+def test_a_durable_buffer_of_the_query_is_below_the_senders_directory(
+    make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet = make_fleet()
+    query = fleet.query.read_text()
+    policy = json.dumps({"buffer": {"directory": str(tmp_path / "kept")}})
+    fleet.query.write_text(query.replace("{", f'{{"channels": {policy}, ', 1))
+    os.mkfifo(fleet.out)
+    fleet.data["nodes"][1]["sinks"][0]["mode"] = "changes"
+    fleet.topology = fleet.written()
+    fleet.start()
+    id_ = fleet.run("start", fleet.topology, fleet.query).stdout.strip()
+    wait_for(lambda: list(tmp_path.glob("kept/*")), "the buffer's folder")
+    assert fleet.run("stop", id_).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--topology", "topology.yaml"), "--topology and --node are given together"),
+        (("--data", "127.0.0.1:0"), "--grpc is missing"),
+        (("--topology", "topology.yaml", "--node", "127.0.0.1:1"), "has no node 127.0.0.1:1"),
+    ],
+)
+def test_what_a_worker_needs_is_named(arguments: tuple[str, ...], said: str, make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    given = [str(fleet.topology) if each == "topology.yaml" else each for each in arguments]
+    ended = fleet.run("worker", *given)
+    assert ended.exit_code == 2
+    assert said in ended.error
+
+
+def test_a_query_whose_secret_is_gone_does_not_hide_the_others(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = make_fleet(secret=kept_secret(tmp_path))
+    fleet.start()
+    first = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+    other = fleet.written("other.yaml", secret=kept_secret(tmp_path, name="other.txt"))
+    second = fleet.run("register", other, fleet.query).stdout.strip()
+    (tmp_path / "other.txt").unlink()
+    ended = fleet.run("list", "--json")
+    assert {each["id"]: each["state"] for each in json.loads(ended.stdout)} == {
+        first: "registered",
+        second: "unreachable",
+    }
+    assert f"query {second}: the secret's file {tmp_path / 'other.txt'} cannot be read" in ended.stderr
+    assert fleet.run("status", second).exit_code == 2

@@ -1,0 +1,27 @@
+"""What the models of a topology share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from topology.address import check_address
+
+Address = Annotated[str, AfterValidator(check_address)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _check_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError(f"expected a path, got {path!r}, which holds a null character")
+    return path
+
+
+FilePath = Annotated[Text, AfterValidator(_check_path)]
+
+
+class Model(BaseModel):
+    """What is read from a file: unknown keys are mistakes, and nothing changes afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
