@@ -220,18 +220,6 @@ def test_a_durable_buffer_of_the_query_is_below_the_senders_directory(
     assert fleet.run("stop", id_).exit_code == 0
 
 
-def test_a_node_of_another_engine_is_refused_by_name(make_fleet: MakeFleet) -> None:
-    fleet = make_fleet()
-    fleet.data["nodes"][1]["engine"] = "spark"
-    fleet.topology = fleet.written()
-    worker = fleet.run("worker", "--topology", fleet.topology, "--node", fleet.nodes[1])
-    run = fleet.run("run", fleet.topology, fleet.query)
-    for ended in (worker, run):
-        assert ended.exit_code == 2
-        assert f"{fleet.nodes[1]}" in ended.error
-        assert "spark; workers have the engine embedded only" in ended.error
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
