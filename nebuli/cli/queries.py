@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
+    from topology import EngineName
 
 _seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _on_loss = click.option(
@@ -139,6 +140,8 @@ def start(
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
+    if len(files) == 1 and engine is not None:
+        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
         query = await _query(files)
