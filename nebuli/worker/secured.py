@@ -9,7 +9,6 @@ import grpc
 import grpc.aio
 
 from nebuli.worker.proof import Checking, Proofs, ProvingOne, ProvingSeveral
-from netchannel.tls import Credentials
 
 if TYPE_CHECKING:
     import netchannel
@@ -31,6 +30,8 @@ def dial(worker: str, address: str, trust: Trust) -> grpc.aio.Channel:
     )
     if trust.tls is None:
         return grpc.aio.insecure_channel(address, options=options, interceptors=proving)
+    from netchannel.tls import Credentials  # as in `nebuli.worker.trust`
+
     Credentials(trust.tls, "sender")  # says in a sentence what is wrong with the files; gRPC would not
     key, chain, roots = _files(trust.tls)
     credentials = grpc.ssl_channel_credentials(roots, key, chain)
@@ -62,6 +63,8 @@ class _Current:
     """What the files of a worker say now."""
 
     def __init__(self, tls: netchannel.Tls) -> None:
+        from netchannel.tls import Credentials
+
         self._tls = tls
         self._checked = Credentials(tls, "receiver")
         self._context = self._checked.context()

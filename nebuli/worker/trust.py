@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import netchannel
-
 if TYPE_CHECKING:
     from typing import Self
 
+    import netchannel
     from topology import Access, SecretPlace
+    from topology.access import TlsFiles
 
 __all__ = ["NO_TRUST", "Trust", "TrustUnusable"]
 
@@ -34,14 +34,19 @@ class Trust:
     @classmethod
     def of(cls, access: Access) -> Self:
         """Read the secret; certificates are read where they are used. Raises TrustUnusable."""
-        tls = access.tls
-        files = (
-            None if tls is None else netchannel.Tls(tls.certificate, tls.key, tls.authority, tls.server_name)
+        return cls(
+            None if access.tls is None else _files(access.tls),
+            None if access.secret is None else _secret(access.secret),
         )
-        return cls(files, None if access.secret is None else _secret(access.secret))
 
 
 NO_TRUST = Trust()
+
+
+def _files(tls: TlsFiles) -> netchannel.Tls:
+    from netchannel.tls import Tls  # a command that needs no certificates starts in half the time without
+
+    return Tls(tls.certificate, tls.key, tls.authority, tls.server_name)
 
 
 def _secret(place: SecretPlace) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,13 @@ def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) ->
     assert (ended.exit_code, ended.stdout) == (3, "")
     assert site.nodes[1] in ended.error
     assert site.run("list").stdout == ""
+
+
+def test_commands_without_certificates_start_without_what_moves_data() -> None:
+    """Importing pyarrow and the channels would take as long as all the rest of `nebuli start`."""
+    code = (
+        "import sys, nebuli.cli.files, nebuli.cli.queries, nebuli.worker.deployed; "
+        "print(sorted({'netchannel', 'pyarrow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
