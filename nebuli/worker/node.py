@@ -127,6 +127,14 @@ class Node:
         hosted = list(self._fragments.items())
         return {id_: each.report for id_, each in hosted if each.report is not None}
 
+    def running_reports(self) -> list[Report]:
+        """Of those that run: the channels of a process end with it, whatever it has said of them last."""
+        return [
+            each.report
+            for each in self._fragments.values()
+            if each.report is not None and each.status.state is FragmentState.RUNNING
+        ]
+
     async def shutdown(self, timeout_s: float) -> bool:
         """Stop everything, but leave what is exact to a successor, if there are records for one.
 

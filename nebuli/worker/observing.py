@@ -31,7 +31,7 @@ class Observed:
 
     def channels(self, prefix: str) -> wire.ChannelsReply:
         """How its channels are."""
-        reports = self.node.reports().values()
+        reports = self.node.running_reports()
         senders = [self.sender.statistics(), *(each.sender for each in reports)]
         receivers = [self.receiver.statistics(), *(each.receiver for each in reports)]
         return channels(senders, receivers, prefix)

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -37,13 +38,14 @@ from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
 _STOP_S = 3.0
 _EXIT_S = 4.0
 """After this the process ends, whoever has not heard of it."""
+_LONGEST_SOCKET_PATH = 103
+"""Of macOS; Linux takes a few bytes more."""
 
 
 class AddressUnusable(Exception):
@@ -89,7 +91,7 @@ async def _serve(settings: WorkerSettings) -> bool:
         records = None if settings.state is None else stack.enter_context(Records(settings.state))
         known = [] if records is None else records.load()
         spawner = await stack.enter_async_context(Spawner())  # first: it needs a moment until it can fork
-        members = f"unix:{stack.enter_context(tempfile.TemporaryDirectory(prefix='nebuli-'))}/members"
+        members = f"unix:{_members(stack, settings.state)}"
         try:
             server = netchannel.ReceiverServer(
                 settings.data,
@@ -127,6 +129,15 @@ async def _serve(settings: WorkerSettings) -> bool:
         await stop.wait()
         asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
         return await node.shutdown(_STOP_S)
+
+
+def _members(stack: AsyncExitStack, state: Path | None) -> Path:
+    """Where the fragments' processes find this one: at its state, if it has one, so that a kill leaves nothing else."""
+    if state is not None:
+        path = state.resolve() / "members"
+        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+            return path
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nebuli-"))) / "members"
 
 
 def _serve_metrics(

@@ -114,6 +114,8 @@ def test_a_crash_is_the_fragments_failure_and_its_neighbours_hear_of_it(worker: 
     told = worker.wait_for_state(reader, wire.STATE_FAILED)
     assert told.cause == wire.CAUSE_UPSTREAM
     assert f"fragment writes at {worker.data}: its process was killed by SIGSEGV" in told.error
+    channels = worker.stub.Channels(wire.ChannelsRequest(prefix="between"), timeout=10).channels
+    assert [each for each in channels if each.side == wire.Channel.SIDE_SENDER] == []
     assert_another_query_ends_properly(worker)
     wait_for(lambda: not psutil.pid_exists(reader_pid), "the reader's process is gone")
 
@@ -158,3 +160,29 @@ def test_processes_end_with_their_worker(worker: Worker) -> None:
     os.kill(pids[0], signal.SIGSTOP)
     worker.command.process.kill()
     wait_for(lambda: not any(map(psutil.pid_exists, pids)), f"{pids} gone")
+
+
+def test_a_killed_worker_leaves_nothing_but_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, state = tmp_path / "temporary", tmp_path / "kept"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    worker = Worker(tmp_path, "--state", str(state))
+    try:
+        running(worker, worker.waits())
+        worker.command.process.kill()
+        worker.command.end()
+        assert list(temporary.iterdir()) == []
+        worker.begin("--state", str(state))  # where the socket of the killed one still is
+        running(worker, worker.waits("another"))
+    finally:
+        worker.end()
+
+
+def test_a_state_below_a_path_too_long_for_a_socket_is_none_the_worse(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "--state", str(tmp_path / ("long" * 30)))
+    try:
+        running(worker, worker.waits())
+    finally:
+        worker.end()
