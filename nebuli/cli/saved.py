@@ -49,6 +49,12 @@ def load(id_: str) -> DeployedQuery:
     return _read(directory() / f"{found[0]}.json")
 
 
+def again(query: DeployedQuery) -> DeployedQuery:
+    """The query as it is now; as it was, if it has been forgotten meanwhile."""
+    path = directory() / f"{query.id}.json"
+    return _read(path) if path.exists() else query
+
+
 def load_all() -> list[DeployedQuery]:
     """All of them, the oldest first."""
     return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)

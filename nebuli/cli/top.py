@@ -31,24 +31,41 @@ class _Watched:
     """A query, and what was seen of it last."""
 
     query: DeployedQuery
-    workers: Workers
+    workers: Workers | None = None
     before: dict[str, wire.ChannelsReply] = field(default_factory=dict)
 
     async def look(self) -> _Seen:
-        """Ask all of its workers."""
+        """Ask all of its workers, those of now: a lost one may have been replaced since."""
         from nebuli.cli.rates import rows
         from nebuli.worker.client import WorkerUnreachable
         from nebuli.worker.deployed import global_state
 
-        prefix = _prefix(self.query)
+        workers = await self._workers()
         answers, statuses = await asyncio.gather(
-            self.workers.channels(prefix), self.workers.statuses(self.query.fragments)
+            workers.channels(_prefix(self.query)), workers.statuses(self.query.fragments)
         )
         now = {node: each for node, each in answers.items() if not isinstance(each, WorkerUnreachable)}
         found = rows(now, self.before)
         self.before = now
         silent = [str(each) for each in answers.values() if isinstance(each, WorkerUnreachable)]
         return _Seen(self.query, str(global_state(statuses)), found, silent)
+
+    async def _workers(self) -> Workers:
+        from nebuli.worker.deployed import Endpoint, Workers
+
+        query = saved.again(self.query)
+        if self.workers is None or query.fragments != self.query.fragments:
+            await self.close()
+            endpoints = (Endpoint(each.node, each.grpc, each.access) for each in query.fragments)
+            self.workers = await Workers(endpoints).__aenter__()
+        self.query = query
+        return self.workers
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        if self.workers is not None:
+            workers, self.workers = self.workers, None
+            await workers.__aexit__(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +180,10 @@ async def _watch(queries: Sequence[DeployedQuery], interval: float, *, once: boo
 
 async def _looks(queries: Sequence[DeployedQuery], interval: float) -> AsyncGenerator[list[_Seen], None]:
     """One look after the other, ``interval`` apart."""
-    from nebuli.worker.deployed import Endpoint, Workers
-
     async with AsyncExitStack() as stack:
-        watched = []
-        for query in queries:
-            endpoints = (Endpoint(each.node, each.grpc, each.access) for each in query.fragments)
-            watched.append(_Watched(query, await stack.enter_async_context(Workers(endpoints))))
+        watched = [_Watched(query) for query in queries]
+        for each in watched:
+            stack.push_async_callback(each.close)
         while True:
             yield list(await asyncio.gather(*(each.look() for each in watched)))
             await asyncio.sleep(interval)

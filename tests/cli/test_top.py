@@ -15,6 +15,7 @@ import pytest
 
 from nebuli.cli.rates import Row, rows
 from nebuli.worker import worker_pb2 as wire
+from tests.support.commands import Command
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.waiting import wait_for
 
@@ -211,3 +212,39 @@ def test_json_is_a_line_per_look(make_fleet: MakeFleet) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     assert [look["queries"][0]["id"] for look in looks] == [id_] * 3
+
+
+@pytest.mark.processes
+def test_a_query_that_begins_again_is_looked_at_where_it_is_now(make_fleet: MakeFleet) -> None:
+    """DP-6: the channels of its new deployment, without a new command."""
+    fleet = make_fleet()
+    id_ = running(fleet, rows_per_s=1000, sink={"type": "Null"})
+    command = [sys.executable, "-m", "nebuli", "top", id_, "--json", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["queries"][0]["id"] == id_
+        fleet.workers[1].process.kill()
+        fleet.workers[1].end()
+        folder = fleet.directory / "worker1"
+        fleet.workers[1] = Command(
+            "worker", "--topology", fleet.topology, "--node", fleet.nodes[1], directory=folder
+        )
+        fleet.workers[1].wait_until_said("worker ready")
+        folder = fleet.directory / "watch"
+        folder.mkdir()
+        watching = Command("watch", id_, directory=folder)
+        try:
+            watching.wait_until_said("the query begins again, as deployment ")
+
+            def is_seen() -> bool:
+                assert process.stdout is not None
+                (query,) = json.loads(process.stdout.readline())["queries"]
+                ends = [(each["channel"], each["to"], each["state"]) for each in query["channels"]]
+                return query["state"] == "running" and ends == [("copy/in>out", fleet.nodes[1], "attached")]
+
+            wait_for(is_seen, "the channel of the new deployment")
+        finally:
+            watching.process.send_signal(signal.SIGINT)
+            watching.end()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
