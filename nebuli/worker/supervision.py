@@ -142,7 +142,8 @@ class Supervisor:
         now = asyncio.get_running_loop().time()
         for node in [node for node in self._silent_since if node not in silent]:
             del self._silent_since[node]
-            self._say(f"worker {node} is back")
+            if node in self.nodes:  # another one has taken its place, and nobody asks it any more
+                self._say(f"worker {node} is back")
         for node in silent:
             if node not in self._silent_since:
                 self._silent_since[node] = now

@@ -106,6 +106,7 @@ async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) 
         assert used[spare if victim == "filter" else nodes["filter"]] in {
             used[address] for address in query.supervisor.nodes
         }
+        assert not any("is back" in text for text in query.said)
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
 
 
