@@ -92,8 +92,13 @@ def spark_of(worker: Worker) -> list[psutil.Process]:
     """The driver and Java, once both are there."""
 
     def both() -> list[psutil.Process]:
-        found = psutil.Process(worker.command.process.pid).children(recursive=True)
-        return found if any(each.name() == "java" for each in found) else []
+        try:
+            found = psutil.Process(worker.command.process.pid).children(recursive=True)
+            drivers = [each for each in found if "spark_bridge.engine.driver" in each.cmdline()]
+            started = [each for driver in drivers for each in driver.children(recursive=True)]
+            return [*drivers, *started] if any(each.name() == "java" for each in started) else []
+        except psutil.NoSuchProcess:  # some of what starts Java is gone as soon as it is seen
+            return []
 
     return wait_for(both, "a driver with its Java", 60)
 
@@ -108,7 +113,7 @@ def is_alive(process: psutil.Process) -> bool:
 def nothing_is_left(worker: Worker, processes: list[psutil.Process]) -> None:
     """Neither processes nor files."""
     wait_for(lambda: not any(map(is_alive, processes)), f"the end of {processes}", 30)
-    wait_for(lambda: not list((worker.directory / "temporary").iterdir()), "no temporary files", 10)
+    wait_for(lambda: not list((worker.directory / "temporary").glob("nebuli-spark-*")), "no files of it", 10)
 
 
 def lines(first: int, until: int) -> bytes:
