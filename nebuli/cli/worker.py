@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     return value
 
 
+_SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Libraries that start threads when they are imported are told not to: with threads, a fork is not safe."""
 _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 
 
@@ -75,8 +78,10 @@ def worker(
     Where it listens is said by --data and --grpc, or by --topology and --node; TLS and a secret by --topology only.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
+    os.environ.update(_SINGLE_THREADED)
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
     from nebuli.worker.records import StateUnusable
+    from nebuli.worker.template import fork_worker
     from nebuli.worker.trust import NO_TRUST, Trust
 
     if (topology is None) != (node is None):
@@ -101,7 +106,7 @@ def worker(
         trust=trust,
     )
     try:
-        run_worker(settings)
+        run_worker(settings, fork_worker())
     except (AddressUnusable, StateUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error
 

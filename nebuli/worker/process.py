@@ -37,6 +37,7 @@ from nebuli.worker.worker_pb2 import DESCRIPTOR
 from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
@@ -73,24 +74,24 @@ class WorkerSettings:
     trust: Trust = NO_TRUST
 
 
-def run_worker(settings: WorkerSettings) -> None:
+def run_worker(settings: WorkerSettings, template: socket.socket) -> None:
     """Run a worker until SIGTERM, SIGINT or, if asked for, the end of standard input.
 
-    ``AddressUnusable`` or ``StateUnusable`` if it cannot start. A fragment that cannot be stopped in time does not
-    keep the process.
+    Processes for its fragments are asked for at ``template``, which `fork_worker` gave. ``AddressUnusable`` or
+    ``StateUnusable`` if it cannot start. A fragment that cannot be stopped in time does not keep the process.
     """
-    if not uvloop.run(_serve(settings)):
+    if not uvloop.run(_serve(settings, template)):
         # A thread is stuck, writing to a full pipe say; leaving by the normal way would wait for it.
         os._exit(1)
 
 
-async def _serve(settings: WorkerSettings) -> bool:
+async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
     stop = _stop_requests(ends_with_stdin=settings.ends_with_stdin)
     trust = settings.trust
     async with AsyncExitStack() as stack:
         records = None if settings.state is None else stack.enter_context(Records(settings.state))
         known = [] if records is None else records.load()
-        spawner = await stack.enter_async_context(Spawner())  # first: it needs a moment until it can fork
+        spawner = await stack.enter_async_context(Spawner(template))
         members = f"unix:{_members(stack, settings.state)}"
         try:
             server = netchannel.ReceiverServer(

@@ -1,10 +1,11 @@
-"""The process that fragments' processes are forked from: everything is imported there, and no thread runs.
+"""The process that a worker and its fragments' processes are forked from: it has everything imported, and no thread.
 
-``python -m nebuli.worker.template FD PID``. At the other end of the socket FD is a worker (`nebuli.worker.spawning`),
-the process PID. Its messages are JSON: ``{"spawn": number}``, with two descriptors, for the new process' control
-connection and standard error; ``{"kill": number}``. The answers are ``{"spawned": number, "pid": pid}`` and
-``{"ended": number, "code": code}``, where the code is negative for a signal. With the worker ends this process, and
-with this process its children, by whatever they are held up.
+`fork_worker` makes the calling process that template, and goes on in a child as the worker, which asks over a socket
+for more processes (`nebuli.worker.spawning`). The messages are JSON: ``{"spawn": number}``, with two descriptors, for
+the new process' control connection and standard error; ``{"kill": number}``. The answers are
+``{"ended": number, "code": code}``, where the code is negative for a signal; it is null where there was no process to
+be had, and ``error`` says why.
+With the worker ends the template, in the same way, and with the template all its children, whatever they are at.
 """
 
 from __future__ import annotations
@@ -17,40 +18,69 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
-__all__ = ["main"]
+__all__ = ["fork_worker"]
 
 _LARGEST_MESSAGE = 4096
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG, of Linux."""
 
 
+def fork_worker() -> socket.socket:
+    """Return in a child, the worker, with its socket to this process, which stays behind and never returns.
+
+    To be called once everything is imported, with a single thread.
+    """
+    import nebuli.worker.fragment_process  # noqa: F401 - so that children have it
+
+    gc.collect()
+    gc.freeze()  # so that a child's collections do not copy the pages that all share
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    template = os.getpid()
+    worker = os.fork()
+    if worker != 0:
+        theirs.close()
+        _Template(worker, ours).serve()
+    _die_with_parent(template)
+    ours.close()
+    return theirs
+
+
 class _Template:
-    def __init__(self, worker: socket.socket) -> None:
+    def __init__(self, worker: int, connection: socket.socket) -> None:
+        self._pid = os.getpid()
         self._worker = worker
+        self._connection = connection
         self._children: dict[int, int] = {}  # number by pid
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_write.setblocking(False)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Whoever has started this process knows it as the worker.
+            signal.signal(number, lambda number, _: os.kill(worker, number))
 
-    def serve(self) -> None:
-        """Until the worker has gone."""
+    def serve(self) -> NoReturn:
+        """Until the worker has ended."""
         import select
 
         poll = select.poll()  # it knows no limit of descriptors, unlike select
-        for each in (self._worker, self._wake_read):
+        for each in (self._connection, self._wake_read):
             poll.register(each, select.POLLIN)
+        self._reap()  # who has ended before anybody listened
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._wake_read.fileno():
                     self._wake_read.recv(_LARGEST_MESSAGE)
                     self._reap()
                 elif not self._obey():
-                    return
+                    poll.unregister(self._connection)  # the worker is about to end
 
     def _obey(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._worker, _LARGEST_MESSAGE, 2)
+        data, descriptors, _, _ = socket.recv_fds(self._connection, _LARGEST_MESSAGE, 2)
         if not data:
             return False
         message = json.loads(data)
@@ -74,17 +104,18 @@ class _Template:
         os.close(stderr)
         if pid > 0:
             self._children[pid] = number
-            self._say({"spawned": number, "pid": pid})
 
-    def _become(self, control: int, stderr: int) -> None:
-        """The child: it runs a fragment, and does not return."""
+    def _become(self, control: int, stderr: int) -> NoReturn:
+        """The child: it runs a fragment."""
         code = 1
         try:
-            template = os.getppid()
-            _die_with_parent(template)
+            _die_with_parent(self._pid)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (self._worker, self._wake_read, self._wake_write):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                # A signal to the whole group is the worker's to handle, which ends its fragments in order.
+                signal.signal(number, lambda *_: None)
+            for each in (self._connection, self._wake_read, self._wake_write):
                 each.close()
             os.dup2(stderr, 2)
             os.close(stderr)
@@ -104,20 +135,27 @@ class _Template:
             os._exit(code)  # threads that are stuck do not keep it
 
     def _reap(self) -> None:
-        while self._children:
+        while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == self._worker:
+                self._end(os.waitstatus_to_exitcode(status))
             if pid == 0:
                 return
             self._say({"ended": self._children.pop(pid), "code": os.waitstatus_to_exitcode(status)})
 
     def _say(self, message: dict[str, object]) -> None:
-        with suppress(BrokenPipeError):  # the worker is gone, which the next look at it tells
-            self._worker.send(json.dumps(message).encode())
+        with suppress(BrokenPipeError, ConnectionResetError):  # the worker is about to end
+            self._connection.send(json.dumps(message).encode())
 
-    def end_children(self) -> None:
-        """At once."""
+    def _end(self, code: int) -> NoReturn:
+        """As the worker did."""
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
+        if code < 0:
+            if -code != signal.SIGKILL:
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(abs(code))
 
 
 def _die_with_parent(parent: int) -> None:
@@ -126,24 +164,3 @@ def _die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # it was killed before that
         os._exit(1)
-
-
-def main(descriptor: int, parent: int) -> None:
-    """Import everything, then serve the worker, the process ``parent``, behind the socket ``descriptor``."""
-    _die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the worker too, which ends us
-    worker = socket.socket(fileno=descriptor)
-    worker.set_inheritable(False)
-    import nebuli.worker.fragment_process  # noqa: F401 - so that children have it
-
-    gc.collect()
-    gc.freeze()  # so that a child's collections do not copy the pages that all share
-    template = _Template(worker)
-    try:
-        template.serve()
-    finally:
-        template.end_children()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -136,30 +136,58 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     assert "its process was killed by SIGKILL" in status.error
 
 
-def test_fragments_are_forked_from_a_process_without_threads(worker: Worker) -> None:
+def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
     """A fork copies one thread of all, and the locks that the others hold."""
     _, pid = running(worker, worker.waits())
-    template = psutil.Process(pid).parent()
-    assert template is not None
-    assert template.num_threads() == 1
-    assert template.ppid() == worker.command.process.pid
+    template = worker.command.process.pid
+    assert psutil.Process(template).num_threads() == 1
+    assert psutil.Process(pid).ppid() == template
 
 
-def test_where_the_template_is_lost_there_is_another_one(worker: Worker) -> None:
-    id_, pid = running(worker, worker.waits())
-    template = psutil.Process(pid).parent()
-    assert template is not None
-    template.kill()
-    assert "is gone" in worker.wait_for_state(id_, wire.STATE_FAILED).error
-    assert_another_query_ends_properly(worker)
+def its_own(worker: Worker, fragments: list[int]) -> psutil.Process:
+    """The process that is the worker itself: a sister of its fragments' processes."""
+    children = psutil.Process(worker.command.process.pid).children()
+    (own,) = [each for each in children if each.pid not in fragments]
+    return own
+
+
+def test_a_worker_that_is_killed_within_its_template_takes_it_along(worker: Worker) -> None:
+    """As by a system that is out of memory: whoever started it sees how it ended."""
+    _, pid = running(worker, worker.waits())
+    its_own(worker, [pid]).kill()
+    assert worker.command.process.wait(10) == -signal.SIGKILL
+    wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_its_processes_is_the_workers_to_handle(
+    worker: Worker, number: signal.Signals
+) -> None:
+    """As a service manager sends it: a fragment is ended by the worker, and not by the signal."""
+    id_, pid = running(worker, worker.waits("between"))
+    source = {"logical": "numbers", "type": "Generator"}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "between", "address": worker.data},
+    ]
+    _, writer = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
+    wait_for(lambda: worker.status(id_).rows_in, "rows")
+    for each in (pid, writer):
+        os.kill(each, number)
+    rows = worker.status(id_).rows_in
+    wait_for(lambda: worker.status(id_).rows_in > rows, "more rows")
+    worker.command.process.send_signal(number)
+    assert worker.command.process.wait(10) == 0
+    wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
 
 
 def test_processes_end_with_their_worker(worker: Worker) -> None:
     """Also one that is stopped, and sees nothing."""
     pids = [running(worker, worker.waits(name))[1] for name in ("one", "two")]
+    own = its_own(worker, pids)
     os.kill(pids[0], signal.SIGSTOP)
     worker.command.process.kill()
-    wait_for(lambda: not any(map(psutil.pid_exists, pids)), f"{pids} gone")
+    wait_for(lambda: not any(map(psutil.pid_exists, [*pids, own.pid])), f"{pids} and {own} gone")
 
 
 def test_a_killed_worker_leaves_nothing_but_its_state(
