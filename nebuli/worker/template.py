@@ -18,7 +18,12 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
 
 __all__ = ["fork_worker"]
 
@@ -32,8 +37,7 @@ def fork_worker() -> socket.socket:
 
     To be called once everything is imported, with a single thread.
     """
-    import nebuli.worker.fragment_process  # noqa: F401 - so that children have it
-
+    _import_all()
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy the pages that all share
     sys.stdout.flush()
@@ -47,6 +51,27 @@ def fork_worker() -> socket.socket:
     _die_with_parent(template)
     ours.close()
     return theirs
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Where there is a pandas, Arrow imports it to see whether a list of ours is one of pandas'.
+
+    That takes longer than all else that a fragment does at its start, in each process anew.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Raise for pandas, which Arrow takes for not installed; pass over all others."""
+        if name == "pandas":
+            raise ModuleNotFoundError("workers use no pandas", name=name)
+
+
+def _import_all() -> None:
+    """What children need, so that they have it."""
+    sys.meta_path.insert(0, _WithoutPandas())
+    import nebuli.worker.fragment_process  # noqa: F401
+    from placement.sql_tree import parsed
+
+    parsed("true")  # the parser makes its tables at first use
 
 
 class _Template:

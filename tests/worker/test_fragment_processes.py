@@ -144,6 +144,16 @@ def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
     assert psutil.Process(pid).ppid() == template
 
 
+def test_a_fragment_does_without_pandas(worker: Worker) -> None:
+    """Which Arrow would import, in each process anew, to make an array of an expression's constant."""
+    pytest.importorskip("pandas")
+    _, pid = running(worker, joins_with_itself(worker, "computes", keeps=False))
+    wait_for(lambda: worker.statuses()[0].rows_in, "rows")
+    libraries = [each.path for each in psutil.Process(pid).memory_maps()]
+    assert any("/pyarrow/" in path for path in libraries)
+    assert [path for path in libraries if "/pandas/" in path] == []
+
+
 def its_own(worker: Worker, fragments: list[int]) -> psutil.Process:
     """The process that is the worker itself: a sister of its fragments' processes."""
     children = psutil.Process(worker.command.process.pid).children()
