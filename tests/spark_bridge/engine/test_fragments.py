@@ -53,6 +53,7 @@ def registered(
     operators: list[dict[str, Any]],
     mode: str,
     columns: list[dict[str, str]] = COLUMNS,
+    master: str = "local[1]",
 ) -> str:
     """A query that is one fragment on Spark."""
     sink = {"name": "out", "type": "CSV", "path": str(worker.directory / "out.csv"), "mode": mode}
@@ -62,7 +63,7 @@ def registered(
             {
                 "address": worker.data,
                 "engine": "spark",
-                "master": "local[1]",
+                "master": master,
                 "physical": [{"logical": "numbers", **physical}],
                 "sinks": [sink],
             }
