@@ -29,6 +29,18 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     return value
 
 
+def _range(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int]:
+    if value is None:
+        return 0, 0
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value)
+    first, last = map(int, match.groups()) if match else (0, 0)
+    if not 0 < first <= last < 1 << 16:
+        raise click.BadParameter(
+            f"expected two ports, the lower one first, as in 9100-9199; got {value!r}", context, parameter
+        )
+    return first, last
+
+
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Libraries that start threads when they are imported are told not to: with threads, a fork is not safe."""
 _option = partial(click.option, metavar="HOST:PORT", callback=_address)
@@ -58,6 +70,12 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     type=click.IntRange(min=1),
     help="The most memory that a fragment may take.  [default: no limit]",
 )
+@click.option(
+    "--fragment-ports",
+    metavar="FIRST-LAST",
+    callback=_range,
+    help="The ports at which fragments take data, one each, from FIRST to LAST.  [default: any that are free]",
+)
 @max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(
@@ -70,6 +88,7 @@ def worker(
     node: str | None,
     state: str | None,
     fragment_memory: int | None,
+    fragment_ports: tuple[int, int],
     max_state_bytes: int,
     ends_with_stdin: bool,
 ) -> None:
@@ -101,6 +120,7 @@ def worker(
         metrics=metrics,
         state=_state(state, data),
         fragment_memory=None if fragment_memory is None else fragment_memory << 20,
+        fragment_ports=fragment_ports,
         max_state_bytes=max_state_bytes,
         ends_with_stdin=ends_with_stdin,
         trust=trust,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import netchannel
+    from nebuli.worker.listening import Ports
     from nebuli.worker.status import FragmentStatus
     from nebuli.worker.trust import Trust
 
@@ -26,8 +27,8 @@ class Order:
     fragment: str
     """A ``placement.plan.Fragment`` as JSON."""
     resumed: bool
-    listen: str
-    """Where it takes data: a free port at this host."""
+    ports: Ports
+    """Where it takes data."""
     node: str
     """Where the worker takes members of its node."""
     max_state_bytes: int

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import resource
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import uvloop
 
 import netchannel
+from nebuli.worker.errors import FragmentError
 from nebuli.worker.exchange import Order, Report, Stop, packed, received
+from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES, LogLine
 from nebuli.worker.provider import Provider
 from nebuli.worker.runner import FragmentRunner
@@ -28,9 +31,14 @@ __all__ = ["run"]
 _REPORT_S = 0.1
 
 
-def run(control: socket.socket) -> None:
-    """Do what the worker at the other end of ``control`` orders, to the end of the fragment."""
-    uvloop.run(_run(control))
+def run(control: socket.socket) -> int:
+    """Do what the worker at the other end of ``control`` orders, to the end of the fragment; the exit code."""
+    try:
+        uvloop.run(_run(control))
+    except FragmentError as error:  # nothing of it runs: the worker reads here why
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 async def _run(control: socket.socket) -> None:
@@ -47,10 +55,9 @@ async def _run(control: socket.socket) -> None:
     fragment = Fragment.model_validate_json(order.fragment)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    tls, secret = order.trust.tls, order.trust.secret
     async with (
-        netchannel.ReceiverServer(order.listen, node=order.node, tls=tls, secret=secret) as receiver,
-        netchannel.SenderServer(tls=tls, secret=secret) as sender,
+        member(order.ports, order.node, order.trust) as receiver,
+        netchannel.SenderServer(tls=order.trust.tls, secret=order.trust.secret) as sender,
     ):
 
         def on_end() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import netchannel
+    from nebuli.worker.listening import Ports
     from nebuli.worker.spawning import Spawned, Spawner
     from nebuli.worker.trust import Trust
     from placement.plan import Fragment
@@ -44,7 +45,7 @@ class Host:
     spawner: Spawner
     receiver: netchannel.ReceiverServer
     sender: netchannel.SenderServer
-    listen: str
+    ports: Ports
     node: str
     trust: Trust
     max_state_bytes: int
@@ -156,7 +157,7 @@ class HostedFragment:
             id=self.id,
             fragment=self.fragment.model_dump_json(by_alias=True),
             resumed=resumed,
-            listen=self._host.listen,
+            ports=self._host.ports,
             node=self._host.node,
             max_state_bytes=self._host.max_state_bytes,
             memory_bytes=self._host.memory_bytes,

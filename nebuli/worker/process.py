@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 import netchannel
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.hosted import Host
+from nebuli.worker.listening import Ports
 from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.logs import PACKAGES
 from nebuli.worker.node import Node
@@ -60,7 +61,8 @@ class WorkerSettings:
     At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
     channels and over gRPC. In the directory ``state`` it remembers its fragments, and takes them up again.
     ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is what the state of
-    an operator may hold whose plan says nothing else.
+    an operator may hold whose plan says nothing else. Fragments' processes take data at the ``fragment_ports``, the
+    first and the last one of a range.
     """
 
     data: str
@@ -69,6 +71,7 @@ class WorkerSettings:
     metrics: str | None = None
     max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
+    fragment_ports: tuple[int, int] = (0, 0)
     state: Path | None = None
     fragment_memory: int | None = None
     trust: Trust = NO_TRUST
@@ -109,7 +112,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             spawner,
             receiver,
             sender,
-            listen=f"{settings.data.rpartition(':')[0]}:0",
+            ports=Ports(settings.data.rpartition(":")[0], *settings.fragment_ports),
             node=members,
             trust=trust,
             memory_bytes=settings.fragment_memory,

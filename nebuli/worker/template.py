@@ -150,8 +150,7 @@ class _Template:
             sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - as long as the process
             from nebuli.worker.fragment_process import run
 
-            run(socket.socket(fileno=control))
-            code = 0
+            code = run(socket.socket(fileno=control))
         except BaseException:  # noqa: BLE001 - whatever it is goes to the worker, as the end of this process' log
             sys.excepthook(*sys.exc_info())
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from nebuli.worker import worker_pb2 as wire
+from tests.support.commands import nebuli
+from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 from tests.worker.test_service import SCHEMA, Worker
 
@@ -189,6 +192,61 @@ def test_a_signal_to_all_its_processes_is_the_workers_to_handle(
     worker.command.process.send_signal(number)
     assert worker.command.process.wait(10) == 0
     wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
+
+
+def two_free_ports() -> tuple[int, int]:
+    """One after the other."""
+    for address in free_addresses(50):
+        port = int(address.rpartition(":")[2])
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port + 1)) != 0:
+                return port, port + 1
+    raise AssertionError("no two free ports side by side")
+
+
+def ports_of(pid: int) -> set[int]:
+    listening = psutil.CONN_LISTEN
+    return {
+        each.laddr.port for each in psutil.Process(pid).net_connections("tcp") if each.status == listening
+    }
+
+
+def test_fragments_take_data_at_ports_of_a_range(tmp_path: Path) -> None:
+    """The first that is free; one too many fails by itself, and says what to do."""
+    first, last = two_free_ports()
+    worker = Worker(tmp_path, "--fragment-ports", f"{first}-{last}")
+    try:
+        _, pid = running(worker, worker.waits("one"))
+        id_, other = running(worker, worker.waits("two"))
+        wait_for(lambda: ports_of(pid) | ports_of(other) == {first, last}, "listening at both")
+        excess = worker.register(worker.waits("three"))
+        worker.start(excess)
+        told = worker.wait_for_state(excess, wire.STATE_FAILED).error
+        assert f"none of the ports {first} to {last} at 127.0.0.1 is free" in told
+        assert "Traceback" not in told
+        freed = ports_of(other)
+        worker.stop(id_)
+        worker.wait_for_state(id_, wire.STATE_STOPPED)
+        _, successor = running(worker, worker.waits("four"))
+        wait_for(lambda: ports_of(successor) == freed, "listening where the other did")
+    finally:
+        worker.end()
+
+
+@pytest.mark.parametrize("text", ["9100", "9100-", "9200-9100", "0-10", "9100-70000", "a-b"])
+def test_a_range_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
+    ended = nebuli(
+        "worker",
+        "--data",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--fragment-ports",
+        text,
+        directory=tmp_path,
+    )
+    assert ended.exit_code == 2
+    assert f"the lower one first, as in 9100-9199; got '{text}'" in ended.stderr
 
 
 def test_processes_end_with_their_worker(worker: Worker) -> None:
