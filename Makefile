@@ -19,7 +19,7 @@ PROTO_TOOLS := grpcio-tools==1.80.0
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(ALL_READY)  ## Install everything, Spark and the developers' tools included
+setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and who is measured beside us
 
 demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	@$(BIN)/python examples/flights/prepare.py
@@ -61,11 +61,9 @@ soak-spark: $(ALL_READY)  ## Run a query of Spark through TRIGGERS=2000 and KILL
 QUICK ?=
 
 bench: $(ALL_READY)  ## Measure netchannel beside its peers; QUICK=1 for a first look
-	@$(INSTALL) --editable '.[bench]'
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
 
 bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
-	@$(INSTALL) --editable '.[bench]'
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
@@ -117,6 +115,6 @@ $(SPARK_READY): $(DEMO_READY)
 	@rm -f $(VENV)/.spark-* && touch $@
 
 $(ALL_READY): $(DEMO_READY)
-	@echo "Installing Spark and the developers' tools into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[nebuli,spark,dev]'
+	@echo "Installing Spark, the developers' tools and the benchmarks' peers into $(VENV) ..." >&2
+	@$(INSTALL) --editable '.[nebuli,spark,dev,bench]'
 	@rm -f $(VENV)/.all-* && touch $@

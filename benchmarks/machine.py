@@ -31,9 +31,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     try:
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     except importlib.metadata.PackageNotFoundError as error:
-        raise SystemExit(
-            f"{error.name} is measured too, and not installed: pip install -e '.[bench]'"
-        ) from error
+        raise SystemExit(f"{error.name} is measured too, and not installed: make setup") from error
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",

@@ -27,8 +27,6 @@ def test_all_contestants_give_the_same_table(tmp_path: Path) -> None:
     assert rows == 2 * (336_776 + 26_115)
     found = {}
     for name in CONTESTANTS:
-        if name == POLARS:
-            pytest.importorskip("polars")
         assert measured(tmp_path, name)["cpu_s"] > 0
         found[name] = read_result(tmp_path, name)
         assert same(found[name], found[THREE])

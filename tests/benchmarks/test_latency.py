@@ -8,13 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks import latency, trips
 from benchmarks.ticks import NANOSECONDS, Ticks
 from benchmarks.work import Work, Wrong
-
-latency = pytest.importorskip(
-    "benchmarks.latency", reason="hdrhistogram is of the extra `bench`", exc_type=ImportError
-)
-trips = pytest.importorskip("benchmarks.trips", exc_type=ImportError)
 
 RATE = 1_000
 WORK = Work(64, rate=RATE, seconds=0.02, warm_up=0.01)
