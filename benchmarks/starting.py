@@ -26,14 +26,14 @@ PACKAGES = ("pyarrow", "grpcio")
 AT_ONCE, REGISTERED, ALONE = "registered and started at once", "registered before", "`nebuli --help`, alone"
 KINDS = (AT_ONCE, REGISTERED, ALONE)
 WANTED_S = 1.0
-_NODES = ("127.0.0.1:27501", "127.0.0.1:27502", "127.0.0.1:27503")
+_NODES = ("127.0.0.1:27901", "127.0.0.1:27902", "127.0.0.1:27903")
 _DEADLINE_S = 30.0
 _NEBULI = (sys.executable, "-P", "-m", "nebuli")
 
 
 def _files(folder: Path, sink: str) -> tuple[str, str]:
     first, middle, last = (
-        {"address": address, "grpc": address.replace(":275", ":276")} for address in _NODES
+        {"address": address, "grpc": address.replace(":279", ":278")} for address in _NODES
     )
     topology = {
         "logical": [{"name": "numbers", "schema": [{"name": "n", "type": "int64"}]}],
