@@ -47,7 +47,8 @@ class ReadQueue(Queue):
 class Feeder(Worker):
     """Stands in the place of a data connection (`inbound.Source`); one job at a time reads ahead of the queue's marks.
 
-    ``on_read`` is called when the consumer may have got further, ``on_left`` when the channel is over.
+    ``on_read`` is called when the consumer may have got further, ``on_fed`` when the channel has more of what is
+    committed, ``on_left`` when it is over.
     """
 
     acknowledging = False
@@ -56,12 +57,15 @@ class Feeder(Worker):
         self,
         channel: InboundChannel,
         store: StagingStore,
+        *,
         on_read: Callable[[], None],
+        on_fed: Callable[[float], None],
         on_left: Callable[[float], None],
     ) -> None:
         self._channel = channel
         self._store = store
         self._on_read = on_read
+        self._on_fed = on_fed
         self._on_left = on_left
         self.reading = True
         self.busy = False
@@ -126,8 +130,7 @@ class Feeder(Worker):
         if error is not None:
             self._channel.fail(error, now)
             return
-        self._on_read()
-        self.request()
+        self._on_fed(now)
 
     def _give(self, piece: _Piece) -> None:
         channel = self._channel

@@ -91,7 +91,9 @@ class StagedChannel(Service):
         self._ended = store.state.ended
         self._error: NetChannelError | None = None  # what stands against the consumer's position
         self.keeper = Keeper(self, store)
-        self.feeder = Feeder(channel, store, self.keeper.request, self._left)
+        self.feeder = Feeder(
+            channel, store, on_read=self.keeper.request, on_fed=self._look, on_left=self._left
+        )
         channel.unsettled = True
         channel.disk_bytes = lambda: self.disk_bytes
         core.staged[channel.id] = core.services[channel.id] = self
@@ -106,7 +108,6 @@ class StagedChannel(Service):
         if error is not None:
             channel.fail(error, now)
             return
-        self.feeder.request()
         self._look(now)
 
     def _misplaced(self) -> NetChannelError | None:

@@ -139,6 +139,22 @@ def test_the_end_is_kept_until_it_has_been_read(explicit: bool) -> None:
     assert over == {False, True}
 
 
+def test_a_consumer_that_has_read_all_hears_of_the_end_before_it_acknowledges() -> None:
+    """CH-END-6: who acknowledges after its last message would wait for ever."""
+    staged = Staged()
+    staged.stop()
+    staged.start(explicit=True)
+    staged.commit(0, [staged.write([b"x", b"y"])], end=True)
+    staged.answer()
+    assert staged.read() == [b"x", b"y"]
+    channel = staged.inbox.channel
+    assert channel.ended == 2
+    assert not channel.terminal
+    staged.inbox.ack(2)
+    staged.world.run(lambda: channel.terminal)
+    assert channel.state is ReceiverState.ENDED
+
+
 def test_a_full_disk_makes_a_commit_wait() -> None:
     staged = Staged()
     sealed = staged.write([b"x"])
