@@ -46,6 +46,7 @@ class Journal:
         self._marks = marks
         self._tail = tail
         self._began_bytes = began_bytes
+        self.doubtful = False  # which of two is found by the next one to open it is not known
         self._broken: LogBroken | None = None
 
     @classmethod
@@ -107,6 +108,7 @@ class Journal:
             _install(self._files, self._folder)
         except OSError as error:
             tail.file.close()
+            self.doubtful = True
             raise self._break("replacing", 0, error) from error
         before.file.close()
         self._tail, self._began_bytes = tail, tail.segment.size

@@ -239,6 +239,8 @@ class StagingStore:
         """
         self._check_open()
         self.acknowledged = max(upto, self.acknowledged)
+        if self._journal.doubtful:
+            return  # a mark is of one journal: whoever finds the other misses what was deleted by it
         kept = [part for part in self.state.parts if part.end > upto]
         if len(kept) == len(self.state.parts):
             self._marks.write(self._mark)

@@ -210,6 +210,27 @@ def test_the_journal_stays_small() -> None:
     assert len(store.state.parts) <= 2
 
 
+@pytest.mark.parametrize("power", [False, True])
+def test_a_journal_that_may_have_been_replaced_loses_nothing(
+    power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-STG-4: which of two is found is not known, and what is acknowledged meanwhile belongs to neither."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    for seed in range(20):
+        files = SimulatedFiles(seed)
+        store, committed = _filled(files)
+        sealed = written(store, AttemptKey("a", 2, 0, "last"), [(1, b"y", b"")])
+        files.fail("sync_directory", errno.EIO)
+        store.commit("a", 2, [sealed], end=False)
+        for part in store.state.parts:
+            store.acknowledge(part.first)
+        (files.power_on if power else files.kill)()
+        store = opened(files)
+        assert store.state.epochs == {"a": 2}
+        assert contents(store) == [*committed, (store.state.head - 1, (1, b"y", b""))]
+
+
 def test_a_full_disk_refuses_a_commit_and_nothing_has_changed() -> None:
     files = SimulatedFiles()
     store, committed = _filled(files)

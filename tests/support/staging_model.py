@@ -18,6 +18,7 @@ from netchannel.storage import (
     StagingStore,
     StorageFull,
 )
+from netchannel.storage import journal
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 ROOT = Path("/staged")
@@ -202,6 +203,9 @@ class World:
         keys = [one_each[partition] for partition in sorted(one_each)]
         end = self.random.random() < 0.1
         self.committing = ((application, epoch), keys, end)
+        if self.random.random() < 0.05:
+            self.faulty = True
+            self.files.fail("sync_directory", errno.EIO)
         try:
             self.store.commit(application, epoch, [self.sealed[key] for key in keys], end=end)
         except StorageFull:
@@ -263,16 +267,23 @@ class World:
                 getattr(self, name)()
 
     def run(self, steps: list[str]) -> None:
-        for name in steps:
-            try:
-                self.step(name)
-            except Crash:
-                self.files.crash()
-                self.restart(self.random.choice([self.files.power_on, self.files.kill]))
-            except LogBroken:
-                assert self.faulty
-                self.check_broken()
-                self.restart(self.random.choice([self.files.kill, self.files.power_on]))
+        with pytest.MonkeyPatch.context() as patch:
+            # Written anew every few commits, and not only after thousands.
+            patch.setattr(journal, "_SMALL", 1)
+            patch.setattr(journal, "_GROWTH", 2)
+            for name in steps:
+                self.run_one(name)
+
+    def run_one(self, name: str) -> None:
+        try:
+            self.step(name)
+        except Crash:
+            self.files.crash()
+            self.restart(self.random.choice([self.files.power_on, self.files.kill]))
+        except LogBroken:
+            assert self.faulty
+            self.check_broken()
+            self.restart(self.random.choice([self.files.kill, self.files.power_on]))
 
     def check_broken(self) -> None:
         """Nothing is promised any more."""
