@@ -335,8 +335,7 @@ class ReceiverServer:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
         runner = self._running()
         now = runner.clock()
-        cores = [core for core in list(self._core.channels.values()) if core.into is None]
-        channels = {core.id: _statistics(core) for core in cores}
+        channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
         peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
         peers += [client.statistics(client.asks, now) for client in list(self._core.clients)]
         node = self._core.node

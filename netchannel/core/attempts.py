@@ -42,7 +42,7 @@ class AttemptDecoder:
 
 
 class Attempt(Worker):
-    """Writes down what an attempt's channel receives. Its `channel` is the core's, until it is over."""
+    """Writes down what an attempt's channel receives, which is known to no one else by its id."""
 
     def __init__(
         self, owner: StagedChannel, channel: InboundChannel, decoder: AttemptDecoder, file: AttemptFile
@@ -99,7 +99,10 @@ class Attempt(Worker):
         self.ended()
 
     def sealed(self, sealed: SealedAttempt, now: float) -> None:
-        """All of it is on the disk: its sender may know, unless it has gone meanwhile."""
+        """All of it is on the disk: its sender may know, unless its channel is over by now."""
+        if self.channel.terminal:
+            self.ended()
+            return
         self._over = True
         self._owner.sealed(self, sealed, now)
         self.channel.settle(now)

@@ -85,7 +85,7 @@ class StagedChannel(Service):
         self.store = store
         self._policy = policy
         self._make_decoder = make_decoder
-        self._attempts: dict[str, Attempt] = {}  # that are being written, by the ids of their channels
+        self._attempts: dict[AttemptKey, Attempt] = {}  # that are being written
         self._sealed: dict[AttemptKey, tuple[SealedAttempt, Timer]] = {}
         self._over = ""  # why nothing is taken any more
         self._ended = store.state.ended
@@ -191,19 +191,25 @@ class StagedChannel(Service):
 
     def open(self, request: Message, now: float) -> InboundChannel | Refusal | Tombstone:
         """Somebody wants to send an attempt: the channel for it, or what stands against it."""
-        known = self.core.channels.get(request["channel"])
         key = AttemptKey(
             request["application"] or "", request["epoch"] or 0, request["partition"] or 0, request["stream"]
         )
-        if known is not None:
-            attempt = self._attempts.get(known.id)
-            if attempt is not None and attempt.key == key:
-                return known
-            return Refusal("policy", f"channel {known.id!r} is another one than this attempt")
+        if (known := self._attempts.get(key)) is not None:
+            return self._again(known, request["channel"])
         if (found := self._sealed.get(key)) is not None:
             return Tombstone(found[0].count, "end", "it is sealed")
         against = self._against(key, request)
         return self._opened(key, request, now) if against is None else against
+
+    def _again(self, attempt: Attempt, channel_id: str) -> InboundChannel | Refusal:
+        channel, key = attempt.channel, attempt.key
+        if channel.terminal:
+            text = f"attempt {key.attempt} for partition {key.partition} is over, and being removed"
+            return Refusal("held", text)
+        if channel.id != channel_id:
+            text = f"attempt {key.attempt} for partition {key.partition} is being written as channel {channel.id!r}"
+            return Refusal("policy", f"{text}: another attempt needs an identity of its own")
+        return channel
 
     def _against(self, key: AttemptKey, request: Message) -> Refusal | None:
         last = self.store.state.epochs.get(key.application, -1)
@@ -233,9 +239,7 @@ class StagedChannel(Service):
             fault=FaultPolicy(retry=self._policy.orphan_s),
             now=now,
         )
-        channel.into = self.channel.id
-        self.core.channels[channel.id] = channel
-        self._attempts[channel.id] = Attempt(self, channel, decoder, self.store.attempt(key))
+        self._attempts[key] = Attempt(self, channel, decoder, self.store.attempt(key))
         return channel
 
     @property
@@ -263,10 +267,7 @@ class StagedChannel(Service):
     def sealed(self, attempt: Attempt, sealed: SealedAttempt, now: float) -> None:
         """An attempt is on the disk."""
         self.forget(attempt)
-        if attempt.channel.terminal or self._over:
-            self.keeper.remove([sealed])
-        else:
-            self._keep(sealed, now)
+        self._keep(sealed, now)
 
     def _keep(self, sealed: SealedAttempt, now: float) -> None:
         key = sealed.key
@@ -297,7 +298,7 @@ class StagedChannel(Service):
 
     def forget(self, attempt: Attempt) -> None:
         """It is written no more."""
-        self._attempts.pop(attempt.channel.id, None)
+        del self._attempts[attempt.key]
         self.keeper.request()
 
     # -- what clients ask

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from netchannel.codec import make_encoder
 from netchannel.core.groups import WINNER, StagedChannel
 from netchannel.core.states import ReceiverState
 from netchannel.errors import AttemptLost, ChannelBroken
@@ -14,7 +15,7 @@ from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
 from tests.support.simulated_files import Crash
-from tests.support.staged import Staged
+from tests.support.staged import Staged, Writing
 
 
 def crashed(staged: Staged, until: Any) -> bool:
@@ -254,17 +255,43 @@ def test_requests_that_make_no_sense_end_the_connection(fields: dict[str, Any]) 
 
 
 def test_another_stream_does_not_slip_into_an_attempt() -> None:
-    """CH-STG-3: the same channel id on the wire, and another identity."""
+    """CH-STG-3: the same channel id on the wire, and another identity; each has a file of its own."""
+    staged = Staged()
+    group = Group("app", 0, 0)
+    writers = []
+    for sender in (staged.sender, staged.world.sender("another")):
+        opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+        wire_id = writers[0].channel.id if writers else wire_id
+        producer = staged.world.open(sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+        producer.encoder = make_encoder("bytes", None)
+        producer.send(b"%d" % len(writers))
+        writers.append(producer)
+    staged.world.run(lambda: len(staged.names(".unsealed")) == 2)
+    for producer in writers:
+        producer.channel.finish()
+        staged.world.run(lambda producer=producer: producer.channel.terminal)
+        assert producer.channel.error is None
+    staged.commit(0, [Writing(writers[1], 0).sealed()])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"1"]
+
+
+def test_an_attempt_has_its_file_to_itself() -> None:
+    """CH-STG-3: the same identity under another id on the wire would write over what is sealed, and even committed."""
     staged = Staged()
     group = Group("app", 0, 0)
     opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
     first = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
-    staged.world.run(lambda: bool(staged.receiver.channels.get(wire_id)))
-    other = staged.world.sender("another")
-    opened, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
-    second = staged.world.open(other, wire_id, stream=opened.stream, prepare=opened.prepare)
+    first.encoder = make_encoder("bytes", None)
+    first.send(b"first")
+    staged.world.run(lambda: bool(staged.names(".unsealed")))
+    other, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    second = staged.world.open(staged.sender, "another", stream=opened.stream, prepare=other.prepare)
     staged.world.run(lambda: second.channel.terminal)
-    assert "another one than this attempt" in str(second.channel.error)
+    assert "is being written as channel 'c 0.0 " in str(second.channel.error)
     first.channel.finish()
     staged.world.run(lambda: first.channel.terminal)
     assert first.channel.error is None
+    staged.commit(0, [Writing(first, 0).sealed()])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"first"]

@@ -17,8 +17,8 @@ from netchannel.storage import (
     SealedAttempt,
     StagingStore,
     StorageFull,
+    journal,
 )
-from netchannel.storage import journal
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 ROOT = Path("/staged")
