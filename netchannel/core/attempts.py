@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -10,8 +11,11 @@ from netchannel.errors import NetChannelError
 
 from .link import Job, Worker
 from .staged_records import packed
+from .states import ReceiverState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from netchannel.codec import Decoder
     from netchannel.storage import AttemptFile, AttemptKey, SealedAttempt
 
@@ -57,6 +61,7 @@ class Attempt(Worker):
         self._over = False
         channel.unsettled = True
         channel.on_change = self.request
+        self.request()
 
     @property
     def key(self) -> AttemptKey:
@@ -82,11 +87,22 @@ class Attempt(Worker):
         if chunks := channel.drain(WRITE_BYTES):
             self.bytes += sum(chunk.size for chunk in chunks)
             if against := self._owner.over_limit(self):
-                return _GiveUp(self, against)
+                return _Then(partial(self.give_up, against))
             return _Write(self, self._file, self._digest, chunks, self._decoder.learned)
         if channel.ended is not None:
             return _Seal(self, self._file, self._digest, self._decoder.learned)
-        return None
+        return _Then(self._leave) if self._unused else None
+
+    @property
+    def _unused(self) -> bool:
+        """Whether nothing has come, and nobody is there from whom it could."""
+        return self.channel.state is ReceiverState.REGISTERED and not self.channel.received
+
+    def _leave(self, now: float) -> None:
+        """Its place is another one's; a sender that comes after all gets it anew."""
+        if self._unused:
+            self.channel.detach(now)
+        self.ended()
 
     def ended(self) -> None:
         """The job is done."""
@@ -160,18 +176,17 @@ class _Write(Job):
             self._attempt.ended()
 
 
-class _GiveUp(Job):
-    """There is nothing to run, but a time to tell the sender at."""
+class _Then(Job):
+    """There is nothing to run, but a time to do something at."""
 
-    def __init__(self, attempt: Attempt, reason: str) -> None:
-        self._attempt = attempt
-        self._reason = reason
+    def __init__(self, then: Callable[[float], None]) -> None:
+        self._then = then
 
     def run(self) -> None:
         pass
 
     def done(self, now: float) -> None:
-        self._attempt.give_up(self._reason, now)
+        self._then(now)
 
 
 class _Seal(Job):

@@ -218,6 +218,10 @@ class StagedChannel(Service):
         if key.epoch <= last:
             text = f"epoch {key.epoch} of application {key.application!r} is over: epoch {last} is committed"
             return Refusal("regressed", text)
+        if request["lossy"]:
+            return Refusal(
+                "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
+            )
         if request["oldest"]:
             text = f"{request['oldest']} messages of the attempt were taken by a receiver that has been restarted"
             return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")

@@ -9,6 +9,8 @@ import pytest
 
 from netchannel.codec import make_encoder
 from netchannel.core.groups import WINNER, StagedChannel
+from netchannel.core.messages import encode
+from netchannel.core.receiver import Lease, ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.errors import AttemptLost, ChannelBroken
 from netchannel.groups import open_attempt
@@ -295,3 +297,63 @@ def test_an_attempt_has_its_file_to_itself() -> None:
     staged.commit(0, [Writing(first, 0).sealed()])
     assert isinstance(staged.answer(), dict)
     assert staged.read() == [b"first"]
+
+
+def test_an_attempt_takes_nobody_elses_id() -> None:
+    """CH-BAD-1: a channel can be registered under the id that an attempt goes by."""
+    staged = Staged()
+    opened, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
+    staged.world.open(staged.sender, "flights", stream=opened.stream, prepare=opened.prepare)
+    staged.world.settle()
+    inbox = staged.world.inbox(staged.receiver, "flights")
+    producer = staged.world.open(staged.world.sender("another"), "flights")
+    producer.send(b"x")
+    staged.world.run(lambda: bool(inbox.channel.queue))
+
+
+def test_an_attempt_that_nothing_came_of_is_forgotten_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-BAD-1: who asks and does not come takes the place of writers for seconds, and not for an hour."""
+    monkeypatch.setattr("netchannel.core.groups.ATTEMPTS_LIMIT", 3)
+    staged = Staged()
+    staged.write([b"x"])
+    (end,) = [end for end in staged.world.ends if type(end.link) is ReceiverControl]
+    for number in range(3):
+        end.inbox += encode(
+            {
+                "t": "open", "channel": f"a {number}", "request": 1 << 40, "stream": f"{number:032x}",
+                "codec": "bytes", "schema": None, "oldest": 0, "head": 0, "lossy": False,
+                "into": "c", "application": "app", "epoch": 0, "partition": number,
+            }
+        )  # fmt: skip
+    began = staged.world.now
+    assert staged.write([b"y"], partition=1).count == 1
+    token_s = staged.world.timing.token_s
+    assert token_s <= staged.world.now - began <= token_s + 3
+
+
+def test_a_place_that_a_port_was_missing_for_is_free_again() -> None:
+    staged = Staged()
+    leases = []
+
+    def no_port() -> Lease:
+        leases.append(1)
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    staged.receiver.lease = no_port
+    writing = staged.begin([b"x"])
+    staged.world.run(lambda: len(leases) > 2)
+    staged.receiver.lease = None
+    staged.world.run(lambda: writing.channel.terminal)
+    assert writing.channel.error is None
+
+
+def test_an_attempt_that_may_have_gaps_is_refused() -> None:
+    """CH-STG-3."""
+    staged = Staged()
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
+    buffer = BufferPolicy(when_full="drop_oldest")
+    producer = staged.world.open(
+        staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, buffer=buffer
+    )
+    staged.world.run(lambda: producer.channel.terminal)
+    assert "drops messages" in str(producer.channel.error)
