@@ -529,7 +529,10 @@ class ReceiverChannel:
         await self._settled()
 
     async def detach(self) -> None:
-        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`."""
+        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
+
+        Of a staged channel with ``ack="receipt"``, what was not read is the successor's.
+        """
         self._core.detach(self._clock())
         await self._settled()
 

@@ -166,6 +166,8 @@ class StagedChannel(Service):
     def _left(self, now: float) -> None:
         """The consumer's side is over."""
         channel, core = self.channel, self.core
+        if not channel.explicit:
+            channel.hand_back()
         del core.staged[channel.id]
         self._over = f"channel {channel.id!r} takes no more groups: {channel.error or 'its stream has ended'}"
         for _, timer in self._sealed.values():

@@ -182,6 +182,11 @@ class InboundChannel:
         self.queue.put_back(item)
         self.on_change()
 
+    def hand_back(self) -> None:
+        """What was not read has not come: it is there for another consumer."""
+        self.expected = self.position
+        self.queue.clear()
+
     def take_chunk(self) -> Chunk:
         """All messages of the next chunk, of which there is one."""
         queue = self.queue

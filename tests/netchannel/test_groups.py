@@ -345,6 +345,30 @@ async def test_resuming_within_what_is_kept(sender: SenderServer, tmp_path: Path
         assert await read(staged(receiver, tmp_path, ack="explicit"), 2) == [(4, b"1"), (5, b"1")]
 
 
+@pytest.mark.parametrize("leave", ["detach", "server"])
+async def test_what_was_not_read_is_the_successors_alone(
+    sender: SenderServer, tmp_path: Path, leave: str
+) -> None:
+    """CH-END-8: also of a chunk that is being read."""
+    values = [b"%d" % number for number in range(10)]
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path)
+        await client.commit("app", 0, [await write(sender, receiver.address, values)])
+        got = [bytes(await inbox.recv())]
+        with pytest.raises(ChannelClosed):
+            async for value in inbox:
+                got.append(bytes(value))
+                if len(got) == 3:
+                    if leave == "detach":
+                        await inbox.detach()
+                    else:
+                        await receiver.__aexit__(None, None, None)
+        assert got == values[:3]
+        assert inbox.position == (inbox.stream, 3)
+    async with ReceiverServer() as receiver:
+        assert await read(staged(receiver, tmp_path), 7) == list(enumerate(values))[3:]
+
+
 async def test_a_consumer_that_closes_wants_no_more(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
