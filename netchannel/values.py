@@ -165,8 +165,8 @@ class StagingPolicy:
     """Where a receiver holds staged attempts, and how much of them.
 
     ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
-    ``max_staged_bytes`` bounds what is not committed: the attempt that goes above it fails. A sealed attempt that
-    nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed
+    attempt that nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
     """
 
     directory: str | PathLike[str]

@@ -52,7 +52,7 @@ class Attempt(Worker):
         self, owner: StagedChannel, channel: InboundChannel, decoder: AttemptDecoder, file: AttemptFile
     ) -> None:
         self.channel = channel
-        self.bytes = 0  # that were received, of bodies and notes
+        self.bytes = 0  # of its file, with what is being written
         self._owner = owner
         self._decoder = decoder
         self._file = file
@@ -108,6 +108,14 @@ class Attempt(Worker):
         """The job is done."""
         self._busy = False
         self.request()
+
+    def written(self, now: float) -> None:
+        """What was drained is in the file, which has grown by more than the messages."""
+        self.bytes = self._file.size
+        if against := self._owner.over_limit(self):
+            self.give_up(against, now)
+        else:
+            self.ended()
 
     def give_up(self, reason: str, now: float) -> None:
         """It will not be taken: its sender is told, and nothing of it is kept."""
@@ -173,7 +181,7 @@ class _Write(Job):
         if self._error:
             self._attempt.give_up(self._error, now)
         else:
-            self._attempt.ended()
+            self._attempt.written(now)
 
 
 class _Then(Job):

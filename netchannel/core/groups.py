@@ -255,9 +255,9 @@ class StagedChannel(Service):
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of all attempts that are not committed; also read by other threads, for statistics."""
+        """Of the files of all attempts that are not committed; also read by other threads, for statistics."""
         written = sum(attempt.bytes for attempt in list(self._attempts.values()))
-        return written + sum(sealed.size for sealed, _ in list(self._sealed.values()))
+        return written + sum(sealed.segment.size for sealed, _ in list(self._sealed.values()))
 
     def over_limit(self, attempt: Attempt) -> str:
         """Why ``attempt`` cannot go on, if it cannot."""

@@ -84,6 +84,11 @@ class AttemptFile:
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return 0 if self._tail is None else self._tail.segment.size
+
     def append(
         self,
         count: int,

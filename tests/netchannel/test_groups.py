@@ -283,17 +283,40 @@ async def test_dropped_attempts_are_gone(
 async def test_too_much_that_is_staged_fails_the_attempt_that_goes_above(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
-    inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 1000})
+    inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 10_000})
     async with GroupClient(receiver.address, "c") as client:
-        first = await write(sender, receiver.address, [bytes(600)])
+        first = await write(sender, receiver.address, [bytes(6000)])
         outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 1))
-        await outbox.send(bytes(500))
-        with pytest.raises(ChannelClosedByPeer, match=r"1100 bytes are staged, and max_staged_bytes is 1000"):
+        await outbox.send(bytes(5000))
+        with pytest.raises(
+            ChannelClosedByPeer, match=r"11\d\d\d bytes are staged, .* max_staged_bytes is 10000"
+        ):
             await outbox.seal()
         await client.commit("app", 0, [first])
-        second = await write(sender, receiver.address, [bytes(1000)], epoch=1)
+        second = await write(sender, receiver.address, [bytes(9000)], epoch=1)
         await client.commit("app", 1, [second])
     assert len(await read(inbox, 2)) == 2
+
+
+async def send_and_seal(outbox: netchannel.GroupChannel, values: list[Any]) -> None:
+    await outbox.send_many(values)
+    await outbox.seal()
+
+
+async def test_the_bound_is_of_the_files(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-BAD-1: empty messages and dictionaries take space, too."""
+    policy = StagingPolicy(tmp_path, max_staged_bytes=200_000)
+    receiver.register_channel("bytes", codec="bytes", staging=policy)
+    empty = sender.register_channel("bytes", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
+        await send_and_seal(empty, [b""] * 30_000)
+    receiver.register_channel("arrow", staging=policy)
+    words = sender.register_channel("arrow", receiver.address, group=Group("app", 0, 0))
+    arrays = [pa.array([str(number) * 10_000]).dictionary_encode() for number in range(10, 40)]
+    with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
+        await send_and_seal(words, [pa.record_batch({"word": array}) for array in arrays])
 
 
 # -- restarts
@@ -355,14 +378,17 @@ async def test_what_was_not_read_is_the_successors_alone(
         inbox = staged(receiver, tmp_path)
         await client.commit("app", 0, [await write(sender, receiver.address, values)])
         got = [bytes(await inbox.recv())]
-        with pytest.raises(ChannelClosed):
+
+        async def read_on() -> None:
             async for value in inbox:
                 got.append(bytes(value))
-                if len(got) == 3:
-                    if leave == "detach":
-                        await inbox.detach()
-                    else:
-                        await receiver.__aexit__(None, None, None)
+                if len(got) == 3 and leave == "detach":
+                    await inbox.detach()
+                elif len(got) == 3:
+                    await receiver.__aexit__(None, None, None)
+
+        with pytest.raises(ChannelClosed):
+            await read_on()
         assert got == values[:3]
         assert inbox.position == (inbox.stream, 3)
     async with ReceiverServer() as receiver:
