@@ -94,7 +94,10 @@ class Journal:
         self._marks.write(self.mark)
 
     def replace(self, stream: str, state: Fields) -> None:
-        """Write it anew, with ``state`` in the place of all entries. Raises StorageFull, LogBroken."""
+        """Write it anew, with ``state`` in the place of all entries.
+
+        Raises StorageFull, LogBroken: it goes on as it was, unless it is ``doubtful`` then.
+        """
         if self._broken is not None:
             raise self._broken
         before = self._tail
@@ -103,7 +106,7 @@ class Journal:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self._folder, before.segment.size, error) from error
-            raise self._break("replacing", 0, error) from error
+            raise broken(self._folder / _NEW, 0, "writing", error) from error
         try:
             _install(self._files, self._folder)
         except OSError as error:

@@ -357,3 +357,16 @@ def test_an_attempt_that_may_have_gaps_is_refused() -> None:
     )
     staged.world.run(lambda: producer.channel.terminal)
     assert "drops messages" in str(producer.channel.error)
+
+
+def test_a_process_without_descriptors_reads_its_groups_later(caplog: pytest.LogCaptureFixture) -> None:
+    """CH-BAD-3: as senders do; nothing is given up, and nothing spins."""
+    staged = Staged()
+    staged.commit(0, [staged.write([b"x"])])
+    staged.files.fail("open", errno.EMFILE, times=5)
+    began = staged.world.now
+    assert isinstance(staged.answer(), dict)
+    staged.world.run(lambda: bool(staged.inbox.channel.queue))
+    assert 5 <= staged.world.now - began <= 7
+    assert staged.read() == [b"x"]
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1

@@ -210,6 +210,25 @@ def test_the_journal_stays_small() -> None:
     assert len(store.state.parts) <= 2
 
 
+def test_a_journal_that_cannot_be_written_anew_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-BAD-3: in a moment without descriptors; it is written anew once there are some."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    for epoch in (2, 3):
+        before = files.bytes_of(FOLDER / "journal")
+        files.fail("create", errno.EMFILE)
+        store.commit("a", epoch, [], end=False)
+        assert files.bytes_of(FOLDER / "journal").startswith(before)
+    store.commit("a", 4, [], end=False)
+    assert not files.bytes_of(FOLDER / "journal").startswith(before)
+    files.power_on()
+    store = opened(files)
+    assert store.state.epochs == {"a": 4}
+    assert contents(store) == committed
+
+
 @pytest.mark.parametrize("power", [False, True])
 def test_a_journal_that_may_have_been_replaced_loses_nothing(
     power: bool, monkeypatch: pytest.MonkeyPatch

@@ -282,7 +282,8 @@ class World:
             self.restart(self.random.choice([self.files.power_on, self.files.kill]))
         except LogBroken:
             assert self.faulty
-            self.check_broken()
+            if name == "commit":
+                self.check_broken()
             self.restart(self.random.choice([self.files.kill, self.files.power_on]))
 
     def check_broken(self) -> None:
