@@ -370,3 +370,18 @@ def test_a_process_without_descriptors_reads_its_groups_later(caplog: pytest.Log
     assert 5 <= staged.world.now - began <= 7
     assert staged.read() == [b"x"]
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+def test_batches_without_their_schema_are_no_attempt() -> None:
+    """CH-STG-3: a peer that breaks this rule would end the channel for its consumer, after each restart again."""
+    staged = Staged(codec="arrow")
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "arrow", None, Group("app", 0, 0))
+    producer = staged.world.open(
+        staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, codec="arrow"
+    )
+    producer.encoder = make_encoder("bytes", None)
+    producer.send(b"x")
+    producer.channel.finish()
+    staged.world.run(lambda: producer.channel.terminal)
+    assert "without a schema" in str(producer.channel.error)
+    assert not staged.names(".attempt")
