@@ -406,6 +406,9 @@ class StagedChannel(Service):
         self.channel.fail(error, now)
 
     def _drop(self, client: RequestControl, message: Message) -> Job | None:
+        if self._over and self._awaits_successor:
+            client.deny(message, "unregistered", self._over)
+            return None
         if self._over:
             client.answer(message)
             return None

@@ -385,3 +385,30 @@ def test_batches_without_their_schema_are_no_attempt() -> None:
     staged.world.run(lambda: producer.channel.terminal)
     assert "without a schema" in str(producer.channel.error)
     assert not staged.names(".attempt")
+
+
+def test_a_drop_that_its_channel_left_undone_is_asked_again() -> None:
+    """It is said to be done once it is, here by the successor."""
+    staged = Staged()
+    sealed = staged.write([b"x"])
+    staged.write([b"y"], epoch=1)
+    staged.world.disk_works = False
+    staged.commit(0, [sealed])
+    staged.asked.ask(
+        "drop",
+        lambda message, now: staged.answers.append(message),
+        lambda error, now: staged.answers.append(error),
+        staged.world.now,
+        application="app",
+        epoch=1,
+    )
+    staged.world.settle()
+    staged.inbox.channel.detach(staged.world.now)
+    staged.world.disk_works = True
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    staged.world.pass_time(5)
+    assert not staged.answers
+    assert len(staged.names(".attempt")) == 2
+    staged.register()
+    assert staged.answer()["t"] == "dropped"  # type: ignore[index]  # it is no error
+    assert len(staged.names(".attempt")) == 1
