@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +44,8 @@ WINNER = struct.Struct("<QQQQ16s")
 """An attempt that a commit names: partition, messages, bytes, checksum, and which of the partition's it is."""
 ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
+APPLICATIONS_LIMIT = 10_000
+"""Applications whose last epoch a channel knows."""
 OVER_LIMIT = 1000
 """Channels that are over, and still answer whether something was committed."""
 
@@ -310,8 +313,8 @@ class StagedChannel(Service):
     # -- what clients ask
 
     def asked(self, client: RequestControl, message: Message, now: float) -> bool:
-        application = message.get("application", "")
-        if not application and message["t"] in ("commit", "drop", "epoch"):
+        application = message.get("consumer" if message["t"] == "forget" else "application", "")
+        if not application and message["t"] in ("commit", "drop", "epoch", "forget"):
             raise ProtocolError(f"{client.peer} asks for groups of an application without a name")
         match message["t"]:
             case "commit":
@@ -321,6 +324,8 @@ class StagedChannel(Service):
                 self._ask(lambda: self._drop(client, message))
             case "epoch":
                 self._ask(lambda: client.answer(message, epoch=self.store.state.epochs.get(application)))
+            case "forget":
+                self._ask(lambda: self._forget(client, message))
             case _:
                 return False
         return True
@@ -342,12 +347,17 @@ class StagedChannel(Service):
             text = f"epoch {epoch} of application {application!r} is below epoch {last}, which is committed"
             client.deny(message, "regressed", f"channel {self.channel.id!r}: {text}")
             return None
-        if self._over and self._awaits_successor:
-            client.deny(message, "unregistered", self._over)
-            return None
         if self._over or self._ended:
-            text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
-            client.deny(message, "ended", self._over or text)
+            self._refuse(client, message)
+            return None
+        if last is None and len(self.store.state.epochs) >= APPLICATIONS_LIMIT:
+            text = (
+                f"{len(self.store.state.epochs)} applications have committed to channel {self.channel.id!r}"
+            )
+            advice = (
+                "forget those that will not commit again (GroupClient.forget), or go on under their names"
+            )
+            client.deny(message, "policy", f"{text}, the limit is {APPLICATIONS_LIMIT}: {advice}")
             return None
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
         against = next(self._objections(keys, winners), None)
@@ -355,7 +365,32 @@ class StagedChannel(Service):
             client.deny(message, against.code, f"channel {self.channel.id!r}: {against.message}")
             return None
         found = [self._sealed[key][0] for key in keys]
-        return _Commit(self, client, message, found)
+        write = partial(self.store.commit, application, epoch, found, end=message["end"])
+
+        def then(now: float) -> None:
+            client.answer(message, fresh=True)
+            self.committed(application, epoch, found, now)
+
+        return _Write(self, client, message, write, then)
+
+    def _refuse(self, client: RequestControl, message: Message) -> None:
+        """Nothing is written down any more, or not by this one."""
+        if self._over and self._awaits_successor:
+            client.deny(message, "unregistered", self._over)
+        else:
+            text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
+            client.deny(message, "ended", self._over or text)
+
+    def _forget(self, client: RequestControl, message: Message) -> Job | None:
+        application = message["consumer"]
+        if application not in self.store.state.epochs:
+            client.answer(message)
+            return None
+        if self._over:
+            self._refuse(client, message)
+            return None
+        write = partial(self.store.forget, application)
+        return _Write(self, client, message, write, lambda now: client.answer(message))
 
     def _objections(self, keys: list[AttemptKey], winners: list[Winner]) -> Iterator[Refusal]:
         """What stands against a commit."""
@@ -407,7 +442,7 @@ class StagedChannel(Service):
 
     def _drop(self, client: RequestControl, message: Message) -> Job | None:
         if self._over and self._awaits_successor:
-            client.deny(message, "unregistered", self._over)
+            self._refuse(client, message)
             return None
         if self._over:
             client.answer(message)
@@ -428,36 +463,40 @@ class StagedChannel(Service):
                 attempt.channel.close(f"epoch {epoch} of application {application!r} {why}", now)
 
 
-class _Commit(Job):
+class _Write(Job):
+    """Something is to be in the journal before it is answered."""
+
     def __init__(
-        self, owner: StagedChannel, client: RequestControl, message: Message, winners: list[SealedAttempt]
+        self,
+        owner: StagedChannel,
+        client: RequestControl,
+        message: Message,
+        write: Callable[[], None],
+        then: Callable[[float], None],
     ) -> None:
         self._owner = owner
         self._client = client
         self._message = message
-        self._winners = winners
+        self._write = write
+        self._then = then
         # Until it is known that it was done.
-        self._error: NetChannelError | None = ChannelBroken("the commit was interrupted: commit again")
+        self._error: NetChannelError | None = ChannelBroken("writing it down was interrupted: ask again")
 
     def run(self) -> None:
-        message = self._message
         try:
-            self._owner.store.commit(
-                message["application"], message["epoch"], self._winners, end=message["end"]
-            )
+            self._write()
             self._error = None
         except NetChannelError as error:
             self._error = error
 
     def done(self, now: float) -> None:
-        message, error = self._message, self._error
+        error = self._error
         if error is None:
-            self._client.answer(message, fresh=True)
-            self._owner.committed(message["application"], message["epoch"], self._winners, now)
+            self._then(now)
         elif isinstance(error, StorageFull):
-            self._client.deny(message, "full", str(error))
+            self._client.deny(self._message, "full", str(error))
         else:
-            self._client.deny(message, "failed", str(error))
+            self._client.deny(self._message, "failed", str(error))
             self._owner.failed(error, now)
         self._owner.keeper.ended()
 

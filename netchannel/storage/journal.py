@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .files import File, FileSystem
     from .manifest import Marks
 
-STATE, COMMIT = 16, 17
-"""Kinds of entries: all that holds, and what was committed since."""
+STATE, COMMIT, FORGET = 16, 17, 18
+"""Kinds of entries: all that holds, and what was committed since, or forgotten."""
 _NEW = "journal.new"
 _GROWTH = 4
 _SMALL = 1 << 16

@@ -104,6 +104,33 @@ async def test_an_epoch_is_committed_once_and_none_below_it(
     assert await nothing_to_read(inbox)
 
 
+async def test_an_application_that_is_forgotten_begins_anew(
+    sender: SenderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-BAD-1: names are bounded, and who needs no more gives his back; what was committed stays."""
+    monkeypatch.setattr("netchannel.core.groups.APPLICATIONS_LIMIT", 2)
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        await client.commit("app", 6, [await write(sender, receiver.address, [b"x"], epoch=6)])
+        await client.commit("second", 5, [])
+        with pytest.raises(NetChannelError, match=r"2 applications have committed .* the limit is 2"):
+            await client.commit("third", 0, [])
+        await client.commit("second", 6, [])
+        for _ in range(2):
+            await client.forget("app")
+        await client.commit("third", 0, [])
+        await inbox.detach()
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        assert [await client.last_epoch(name) for name in ("app", "second", "third")] == [None, 6, 0]
+        assert await read(inbox, 1) == [(0, b"x")]
+        await client.forget("third")
+        await client.commit("app", 0, [await write(sender, receiver.address, [b"y"])], end=True)
+        assert await read(inbox, 1) == [(1, b"y")]
+        await inbox.ack(2)
+        with pytest.raises(ChannelClosed):
+            await client.forget("app")
+
+
 async def test_the_end_comes_with_its_group_and_another_stream_after_it(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:

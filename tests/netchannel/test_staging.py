@@ -179,6 +179,19 @@ def test_an_attempt_that_is_not_sealed_is_gone_after_a_restart() -> None:
     assert not any(name.endswith(".unsealed") for name in files.names(FOLDER))
 
 
+def test_an_attempt_does_not_take_the_name_of_another() -> None:
+    """CH-STG-3: also where the epochs of its application begin anew, and the same identity comes again."""
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    store.forget("a")
+    key = store.state.parts[0].sealed.key
+    with pytest.raises(LogBroken, match="File exists"):
+        written(store, key, [(1, b"another", b"")])
+    assert contents(store) == committed
+    files.power_on()
+    assert contents(opened(files)) == committed
+
+
 def test_what_is_acknowledged_is_deleted_attempt_by_attempt() -> None:
     files = SimulatedFiles()
     store, _committed = _filled(files)

@@ -86,6 +86,7 @@ class World:
         self.names = 0
         self.stream = ""
         self.committing: tuple[AttemptKey | tuple[str, int], list[AttemptKey], bool] | None = None
+        self.forgetting: str | None = None
         self.faulty = False
         self.squeezed = False
         self.store: StagingStore
@@ -125,6 +126,9 @@ class World:
         store = self.store
         if self.committing is not None:
             self.settle_commit()
+        if self.forgetting is not None and self.forgetting not in store.state.epochs:
+            del self.epochs[self.forgetting]
+        self.forgetting = None
         if store.stream != self.stream:
             assert self.ended
             assert self.acknowledged == self.head
@@ -224,6 +228,19 @@ class World:
         self.acknowledged = upto
         self.store.acknowledge(upto)
 
+    def forget(self) -> None:
+        if not self.epochs:
+            return
+        self.forgetting = self.random.choice(sorted(self.epochs))
+        try:
+            self.store.forget(self.forgetting)
+        except StorageFull:
+            assert self.squeezed
+            self.files.capacity = None
+        else:
+            del self.epochs[self.forgetting]
+        self.forgetting = None
+
     def drop(self) -> None:
         if self.sealed:
             key = self.random.choice(sorted(self.sealed))
@@ -293,7 +310,7 @@ class World:
 
 
 STEPS = ["write"] * 6 + ["commit"] * 4 + ["acknowledge", "read"] * 2
-STEPS += ["drop", "start_over", "kill", "crash", "close", "squeeze", "crash_at", "crash_at", "fail"]
+STEPS += ["drop", "forget", "start_over", "kill", "crash", "close", "squeeze", "crash_at", "crash_at", "fail"]
 
 
 def drawn_steps(random: Random) -> list[str]:
