@@ -350,21 +350,19 @@ class StagedChannel(Service):
         if self._over or self._ended:
             self._refuse(client, message)
             return None
-        if last is None and len(self.store.state.epochs) >= APPLICATIONS_LIMIT:
-            text = (
-                f"{len(self.store.state.epochs)} applications have committed to channel {self.channel.id!r}"
-            )
-            advice = (
-                "forget those that will not commit again (GroupClient.forget), or go on under their names"
-            )
-            client.deny(message, "policy", f"{text}, the limit is {APPLICATIONS_LIMIT}: {advice}")
-            return None
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
-        against = next(self._objections(keys, winners), None)
+        against = self._too_many(application) or next(self._objections(keys, winners), None)
         if against is not None:
             client.deny(message, against.code, f"channel {self.channel.id!r}: {against.message}")
             return None
-        found = [self._sealed[key][0] for key in keys]
+        return self._publish(client, message, [self._sealed[key][0] for key in keys])
+
+    def _publish(self, client: RequestControl, message: Message, found: list[SealedAttempt]) -> Job | None:
+        if text := self._too_much(sum(sealed.segment.size for sealed in found)):
+            self.core.wait(client, self.channel.id)
+            client.deny(message, "full", f"channel {self.channel.id!r}: {text}")
+            return None
+        application, epoch = message["application"], message["epoch"]
         write = partial(self.store.commit, application, epoch, found, end=message["end"])
 
         def then(now: float) -> None:
@@ -372,6 +370,27 @@ class StagedChannel(Service):
             self.committed(application, epoch, found, now)
 
         return _Write(self, client, message, write, then)
+
+    def _too_many(self, application: str) -> Refusal | None:
+        """Why a name cannot be one more that is known."""
+        known = self.store.state.epochs
+        if application in known or len(known) < APPLICATIONS_LIMIT:
+            return None
+        advice = "forget those that will not commit again (GroupClient.forget), or go on under their names"
+        text = f"{len(known)} applications have committed here, the limit is {APPLICATIONS_LIMIT}: {advice}"
+        return Refusal("policy", text)
+
+    def _too_much(self, size: int) -> str:
+        """Why ``size`` more bytes cannot be kept now, if they cannot: of one group there is always room."""
+        kept, limit = self.store.disk_bytes, self._policy.max_kept_bytes
+        if limit is None or not size or not kept or kept + size <= limit:
+            return ""
+        if self.store.doubtful:
+            return ""  # nothing is freed any more: the commit is to say why
+        return (
+            f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, {limit}, is "
+            f"exceeded: the consumer is to acknowledge some first"
+        )
 
     def _refuse(self, client: RequestControl, message: Message) -> None:
         """Nothing is written down any more, or not by this one."""

@@ -199,6 +199,11 @@ class StagingStore:
         """The size of what is committed and kept."""
         return sum(part.sealed.segment.size for part in self.state.parts)
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the journal was to be written anew and the disk failed: nothing is written, or deleted, any more."""
+        return self._journal.doubtful
+
     def attempt(self, key: AttemptKey) -> AttemptFile:
         """A file for an attempt, yet to be written."""
         return AttemptFile(self._files, self.path, key)
@@ -248,7 +253,7 @@ class StagingStore:
         """
         self._check_open()
         self.acknowledged = max(upto, self.acknowledged)
-        if self._journal.doubtful:
+        if self.doubtful:
             return  # a mark is of one journal: whoever finds the other misses what was deleted by it
         kept = [part for part in self.state.parts if part.end > upto]
         if len(kept) == len(self.state.parts):

@@ -474,7 +474,7 @@ async def test_settings_that_make_no_sense_are_refused(
     for bad in (Group("", 0, 0), Group("app", -1, 0), Group("app", 0, 1 << 63)):
         with pytest.raises(ValueError, match="expected"):
             sender.register_channel("c", to, group=bad)
-    for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}):
+    for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}, {"max_kept_bytes": 0}):
         with pytest.raises(ValueError, match="expected"):
             StagingPolicy(tmp_path, **policy)  # type: ignore[arg-type]  # of both kinds
     channel = sender.register_channel("c", to, group=group)

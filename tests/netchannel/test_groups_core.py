@@ -12,12 +12,14 @@ from netchannel.core.groups import WINNER, StagedChannel
 from netchannel.core.messages import encode
 from netchannel.core.receiver import Lease, ReceiverControl
 from netchannel.core.states import ReceiverState
+from netchannel.core.timing import Timing
 from netchannel.errors import AttemptLost, ChannelBroken
 from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
 from tests.support.simulated_files import Crash
 from tests.support.staged import Staged, Writing
+from tests.support.world import World
 
 
 def crashed(staged: Staged, until: Any) -> bool:
@@ -412,3 +414,53 @@ def test_a_drop_that_its_channel_left_undone_is_asked_again() -> None:
     staged.register()
     assert staged.answer()["t"] == "dropped"  # type: ignore[index]  # it is no error
     assert len(staged.names(".attempt")) == 1
+
+
+def test_a_commit_waits_while_too_much_is_kept() -> None:
+    """A slow consumer holds back who commits, as it does a sender; a group that is larger comes alone."""
+    world = World(timing=Timing(backoff_limit_s=1000.0))  # so that it is asked again when it is told to only
+    staged = Staged(world=world, max_kept_bytes=10_000)
+    staged.stop()
+    staged.start(explicit=True)
+
+    def fresh(epoch: int, size: int, *, end: bool = False) -> bool | None:
+        winners = [staged.write([bytes(size)], epoch=epoch)] if size else []
+        staged.commit(epoch, winners, end=end)
+        world.pass_time(5)
+        return staged.answers.pop()["fresh"] if staged.answers else None  # type: ignore[index]  # it is no error
+
+    assert fresh(0, 20_000) is True
+    assert fresh(0, 0) is False
+    assert fresh(1, 6000) is None
+    assert staged.read() == [bytes(20_000)]
+    world.pass_time(5)
+    assert not staged.answers
+    staged.inbox.ack(1)
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert fresh(2, 2000) is True
+    assert fresh(3, 4000) is None
+    staged.read()
+    staged.inbox.ack(2)
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert fresh(4, 0, end=True) is True
+    assert staged.read() == [bytes(size) for size in (20_000, 6000, 2000, 4000)]
+    staged.inbox.ack(4)
+    world.run(lambda: staged.inbox.channel.terminal)
+
+
+def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a journal that may be another one nothing is deleted: the commit fails, and the successor takes it."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    staged = Staged(max_kept_bytes=10_000)
+    winners = [[staged.write([bytes(6000)], epoch=epoch)] for epoch in range(2)]
+    staged.files.fail("sync_directory", errno.EIO)
+    staged.commit(0, winners[0])
+    assert isinstance(staged.answer(), dict)
+    staged.commit(1, winners[1])
+    assert isinstance(staged.answer(), ChannelBroken)
+    staged.world.settle()
+    staged.register()
+    staged.commit(1, winners[1])
+    assert staged.read() == [bytes(6000)] * 2
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
