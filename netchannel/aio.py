@@ -128,6 +128,10 @@ class GroupClient(GroupClientFace):
         """As `netchannel.GroupClient.last_epoch`."""
         return await self._thread.run(self._client.last_epoch(application))
 
+    async def forget(self, application: str) -> None:
+        """As `netchannel.GroupClient.forget`."""
+        await self._thread.run(self._client.forget(application))
+
     def close(self) -> None:
         """Ask no more: calls that wait raise `ChannelClosed`."""
         self._thread.call(self._client.close)

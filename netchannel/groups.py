@@ -289,6 +289,15 @@ class GroupClient:
         message = await self._ask("epoch", application=application)
         return None if message["epoch"] is None else int(message["epoch"])
 
+    async def forget(self, application: str) -> None:
+        """Give the name up, of which a channel knows 10 000: its epochs begin anew, what was committed stays.
+
+        For whoever commits under the name no more, e.g. a job that is done, and sure of it: the same commit again
+        would find nothing that says that it was done. Raises ChannelClosed once the stream has ended and is read.
+        """
+        _check_application(application)
+        await self._ask("forget", consumer=application)
+
     async def _ask(self, kind: str, **fields: Any) -> dict[str, Any]:
         if self._channel is None:
             raise ChannelClosed("this GroupClient is not running: use it within 'async with'")

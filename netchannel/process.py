@@ -110,6 +110,10 @@ class BlockingGroupClient(GroupClientFace):
         """As `GroupClient.last_epoch`."""
         return self._thread.wait(self._client.last_epoch(application))
 
+    def forget(self, application: str) -> None:
+        """As `GroupClient.forget`."""
+        self._thread.wait(self._client.forget(application))
+
     def close(self) -> None:
         """Ask no more: calls that wait raise `ChannelClosed`."""
         self._thread.call(self._client.close)

@@ -335,8 +335,7 @@ class ReceiverServer:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
         runner = self._running()
         now = runner.clock()
-        cores = [core for core in list(self._core.channels.values()) if core.into is None]
-        channels = {core.id: _statistics(core) for core in cores}
+        channels = {core.id: _statistics(core) for core in list(self._core.channels.values())}
         peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
         peers += [client.statistics(client.asks, now) for client in list(self._core.clients)]
         node = self._core.node
@@ -530,7 +529,10 @@ class ReceiverChannel:
         await self._settled()
 
     async def detach(self) -> None:
-        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`."""
+        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
+
+        Of a staged channel with ``ack="receipt"``, what was not read is the successor's.
+        """
         self._core.detach(self._clock())
         await self._settled()
 

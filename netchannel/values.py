@@ -165,15 +165,20 @@ class StagingPolicy:
     """Where a receiver holds staged attempts, and how much of them.
 
     ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
-    ``max_staged_bytes`` bounds what is not committed: the attempt that goes above it fails. A sealed attempt that
-    nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed
+    attempt that nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
+    waits; one of more than that waits until nothing is kept. None: no bound.
     """
 
     directory: str | PathLike[str]
     max_staged_bytes: int = 4 << 30
     orphan_s: float = 3600.0
+    max_kept_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_kept_bytes is not None and self.max_kept_bytes < 1:
+            raise ValueError(f"max_kept_bytes is {self.max_kept_bytes}: expected at least 1, or None")
         if self.max_staged_bytes < 1:
             raise ValueError(f"max_staged_bytes is {self.max_staged_bytes}: expected at least 1")
         if not self.orphan_s > 0:

@@ -8,9 +8,10 @@ the receiver, as commits of nothing under names of their own.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from netchannel import EpochRegressed, Sealed
+from netchannel import EpochRegressed, NetChannelError, Sealed
 
 from .clients import group_client
 from .errors import CheckpointReplaced
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from .options import WriteOptions
     from .writing import Attempts, Work
+
+log = logging.getLogger("spark_bridge")
 
 
 def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: str | None) -> None:
@@ -98,6 +101,16 @@ def _claimed(options: WriteOptions) -> str | None:
     if options.checkpoint is not None:
         return f"checkpoint {options.checkpoint}"
     return None
+
+
+def forget(options: WriteOptions, work: Work) -> None:
+    """Give up the name of a write that will never be tried again: a receiver knows so many only."""
+    for source in options.connection.sources:
+        try:
+            with group_client(options.connection, source) as client:
+                client.forget(work.application)
+        except NetChannelError as error:  # all is published: whoever heard of an error would write it again
+            log.info("channel %r keeps the name %r: %s", source.key, work.application, error)
 
 
 def drop(options: WriteOptions, work: Work) -> None:

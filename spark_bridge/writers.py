@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from .errors import UnsupportedSpark
-from .publishing import drop, publish
+from .publishing import drop, forget, publish
 from .writing import Attempts, Rows, Work
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ class BatchWriter(DataSourceArrowWriter):
         """Publish what all tasks have made."""
         if self._rows.options.exactly_once:
             attempts = [message.attempts for message in _written(messages)]
-            publish(self._rows.options, self._work, attempts, None)
+            options = self._rows.options
+            publish(options, self._work, attempts, None)
+            # The receiver of a stream that has ended may be gone by now.
+            if options.txn_app_id is None and not options.end:
+                forget(options, self._work)
 
     def abort(self, messages: Messages) -> None:
         """Drop what the tasks have made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -10,8 +11,11 @@ from netchannel.errors import NetChannelError
 
 from .link import Job, Worker
 from .staged_records import packed
+from .states import ReceiverState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from netchannel.codec import Decoder
     from netchannel.storage import AttemptFile, AttemptKey, SealedAttempt
 
@@ -42,13 +46,13 @@ class AttemptDecoder:
 
 
 class Attempt(Worker):
-    """Writes down what an attempt's channel receives. Its `channel` is the core's, until it is over."""
+    """Writes down what an attempt's channel receives, which is known to no one else by its id."""
 
     def __init__(
         self, owner: StagedChannel, channel: InboundChannel, decoder: AttemptDecoder, file: AttemptFile
     ) -> None:
         self.channel = channel
-        self.bytes = 0  # that were received, of bodies and notes
+        self.bytes = 0  # of its file, with what is being written
         self._owner = owner
         self._decoder = decoder
         self._file = file
@@ -57,6 +61,7 @@ class Attempt(Worker):
         self._over = False
         channel.unsettled = True
         channel.on_change = self.request
+        self.request()
 
     @property
     def key(self) -> AttemptKey:
@@ -81,17 +86,42 @@ class Attempt(Worker):
             return _Discard(self, self._file)
         if chunks := channel.drain(WRITE_BYTES):
             self.bytes += sum(chunk.size for chunk in chunks)
-            if against := self._owner.over_limit(self):
-                return _GiveUp(self, against)
+            if against := self._owner.over_limit(self) or self._against():
+                return _Then(partial(self.give_up, against))
             return _Write(self, self._file, self._digest, chunks, self._decoder.learned)
         if channel.ended is not None:
             return _Seal(self, self._file, self._digest, self._decoder.learned)
-        return None
+        return _Then(self._leave) if self._unused else None
+
+    def _against(self) -> str:
+        """Why nobody could read it, if nobody could."""
+        if self.channel.codec == "arrow" and not self._decoder.learned:
+            return f"batches of the attempt for partition {self.key.partition} came without a schema"
+        return ""
+
+    @property
+    def _unused(self) -> bool:
+        """Whether nothing has come, and nobody is there from whom it could."""
+        return self.channel.state is ReceiverState.REGISTERED and not self.channel.received
+
+    def _leave(self, now: float) -> None:
+        """Its place is another one's; a sender that comes after all gets it anew."""
+        if self._unused:
+            self.channel.detach(now)
+        self.ended()
 
     def ended(self) -> None:
         """The job is done."""
         self._busy = False
         self.request()
+
+    def written(self, now: float) -> None:
+        """What was drained is in the file, which has grown by more than the messages."""
+        self.bytes = self._file.size
+        if against := self._owner.over_limit(self):
+            self.give_up(against, now)
+        else:
+            self.ended()
 
     def give_up(self, reason: str, now: float) -> None:
         """It will not be taken: its sender is told, and nothing of it is kept."""
@@ -99,7 +129,10 @@ class Attempt(Worker):
         self.ended()
 
     def sealed(self, sealed: SealedAttempt, now: float) -> None:
-        """All of it is on the disk: its sender may know, unless it has gone meanwhile."""
+        """All of it is on the disk: its sender may know, unless its channel is over by now."""
+        if self.channel.terminal:
+            self.ended()
+            return
         self._over = True
         self._owner.sealed(self, sealed, now)
         self.channel.settle(now)
@@ -154,21 +187,20 @@ class _Write(Job):
         if self._error:
             self._attempt.give_up(self._error, now)
         else:
-            self._attempt.ended()
+            self._attempt.written(now)
 
 
-class _GiveUp(Job):
-    """There is nothing to run, but a time to tell the sender at."""
+class _Then(Job):
+    """There is nothing to run, but a time to do something at."""
 
-    def __init__(self, attempt: Attempt, reason: str) -> None:
-        self._attempt = attempt
-        self._reason = reason
+    def __init__(self, then: Callable[[float], None]) -> None:
+        self._then = then
 
     def run(self) -> None:
         pass
 
     def done(self, now: float) -> None:
-        self._attempt.give_up(self._reason, now)
+        self._then(now)
 
 
 class _Seal(Job):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import NetChannelError
+from netchannel.storage import LogBroken
 
+from .disk import FULL_S, NO_DESCRIPTORS
 from .link import Job, Worker
 from .queue import Queue
 from .staged_records import unpacked
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from .frames import Buffer
     from .inbound import InboundChannel
+    from .timers import Timer
 
 READ_BYTES = 1 << 22
 """Bytes read at a time."""
@@ -47,7 +50,8 @@ class ReadQueue(Queue):
 class Feeder(Worker):
     """Stands in the place of a data connection (`inbound.Source`); one job at a time reads ahead of the queue's marks.
 
-    ``on_read`` is called when the consumer may have got further, ``on_left`` when the channel is over.
+    ``on_read`` is called when the consumer may have got further, ``on_fed`` when the channel has more of what is
+    committed, ``on_left`` when it is over.
     """
 
     acknowledging = False
@@ -56,16 +60,20 @@ class Feeder(Worker):
         self,
         channel: InboundChannel,
         store: StagingStore,
+        *,
         on_read: Callable[[], None],
+        on_fed: Callable[[float], None],
         on_left: Callable[[float], None],
     ) -> None:
         self._channel = channel
         self._store = store
         self._on_read = on_read
+        self._on_fed = on_fed
         self._on_left = on_left
         self.reading = True
         self.busy = False
         self._left = False
+        self._later: Timer | None = None  # there is no descriptor to read with
         self._records: Generator[LogRecord, None, None] | None = None
         self._schema = b""
         self._context = b""
@@ -98,11 +106,15 @@ class Feeder(Worker):
 
     def request(self) -> None:
         """There may be more to read, and room for it."""
-        if self.reading and not (self.busy or self._left or self.at_head):
+        if self._due:
             self._channel.core.request(self)
 
+    @property
+    def _due(self) -> bool:
+        return self.reading and not (self.busy or self._left or self.at_head or self._later)
+
     def begin(self) -> Job | None:
-        if not self.reading or self.busy or self._left or self.at_head:
+        if not self._due:
             return None
         self.busy = True
         if self._records is None:
@@ -123,10 +135,20 @@ class Feeder(Worker):
                 self._give(piece)
         except NetChannelError as refusal:
             error = refusal
-        if error is not None:
+        if isinstance(error, LogBroken) and error.errno in NO_DESCRIPTORS:
+            self._put_off(error, now)
+        elif error is not None:
             self._channel.fail(error, now)
             return
-        self._on_read()
+        self._on_fed(now)
+
+    def _put_off(self, error: LogBroken, now: float) -> None:
+        channel = self._channel
+        channel.core.complain("", now, "channel %s: %s; trying again", channel.id, error)
+        self._later = channel.core.timers.at(now + FULL_S, self._try_again)
+
+    def _try_again(self, now: float) -> None:
+        self._later = None
         self.request()
 
     def _give(self, piece: _Piece) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +44,8 @@ WINNER = struct.Struct("<QQQQ16s")
 """An attempt that a commit names: partition, messages, bytes, checksum, and which of the partition's it is."""
 ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
+APPLICATIONS_LIMIT = 10_000
+"""Applications whose last epoch a channel knows."""
 OVER_LIMIT = 1000
 """Channels that are over, and still answer whether something was committed."""
 
@@ -85,13 +88,15 @@ class StagedChannel(Service):
         self.store = store
         self._policy = policy
         self._make_decoder = make_decoder
-        self._attempts: dict[str, Attempt] = {}  # that are being written, by the ids of their channels
+        self._attempts: dict[AttemptKey, Attempt] = {}  # that are being written
         self._sealed: dict[AttemptKey, tuple[SealedAttempt, Timer]] = {}
         self._over = ""  # why nothing is taken any more
         self._ended = store.state.ended
         self._error: NetChannelError | None = None  # what stands against the consumer's position
         self.keeper = Keeper(self, store)
-        self.feeder = Feeder(channel, store, self.keeper.request, self._left)
+        self.feeder = Feeder(
+            channel, store, on_read=self.keeper.request, on_fed=self._look, on_left=self._left
+        )
         channel.unsettled = True
         channel.disk_bytes = lambda: self.disk_bytes
         core.staged[channel.id] = core.services[channel.id] = self
@@ -106,7 +111,6 @@ class StagedChannel(Service):
         if error is not None:
             channel.fail(error, now)
             return
-        self.feeder.request()
         self._look(now)
 
     def _misplaced(self) -> NetChannelError | None:
@@ -165,6 +169,8 @@ class StagedChannel(Service):
     def _left(self, now: float) -> None:
         """The consumer's side is over."""
         channel, core = self.channel, self.core
+        if not channel.explicit:
+            channel.hand_back()
         del core.staged[channel.id]
         self._over = f"channel {channel.id!r} takes no more groups: {channel.error or 'its stream has ended'}"
         for _, timer in self._sealed.values():
@@ -190,19 +196,25 @@ class StagedChannel(Service):
 
     def open(self, request: Message, now: float) -> InboundChannel | Refusal | Tombstone:
         """Somebody wants to send an attempt: the channel for it, or what stands against it."""
-        known = self.core.channels.get(request["channel"])
         key = AttemptKey(
             request["application"] or "", request["epoch"] or 0, request["partition"] or 0, request["stream"]
         )
-        if known is not None:
-            attempt = self._attempts.get(known.id)
-            if attempt is not None and attempt.key == key:
-                return known
-            return Refusal("policy", f"channel {known.id!r} is another one than this attempt")
+        if (known := self._attempts.get(key)) is not None:
+            return self._again(known, request["channel"])
         if (found := self._sealed.get(key)) is not None:
             return Tombstone(found[0].count, "end", "it is sealed")
         against = self._against(key, request)
         return self._opened(key, request, now) if against is None else against
+
+    def _again(self, attempt: Attempt, channel_id: str) -> InboundChannel | Refusal:
+        channel, key = attempt.channel, attempt.key
+        if channel.terminal:
+            text = f"attempt {key.attempt} for partition {key.partition} is over, and being removed"
+            return Refusal("held", text)
+        if channel.id != channel_id:
+            text = f"attempt {key.attempt} for partition {key.partition} is being written as channel {channel.id!r}"
+            return Refusal("policy", f"{text}: another attempt needs an identity of its own")
+        return channel
 
     def _against(self, key: AttemptKey, request: Message) -> Refusal | None:
         last = self.store.state.epochs.get(key.application, -1)
@@ -211,6 +223,10 @@ class StagedChannel(Service):
         if key.epoch <= last:
             text = f"epoch {key.epoch} of application {key.application!r} is over: epoch {last} is committed"
             return Refusal("regressed", text)
+        if request["lossy"]:
+            return Refusal(
+                "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
+            )
         if request["oldest"]:
             text = f"{request['oldest']} messages of the attempt were taken by a receiver that has been restarted"
             return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
@@ -232,9 +248,7 @@ class StagedChannel(Service):
             fault=FaultPolicy(retry=self._policy.orphan_s),
             now=now,
         )
-        channel.into = self.channel.id
-        self.core.channels[channel.id] = channel
-        self._attempts[channel.id] = Attempt(self, channel, decoder, self.store.attempt(key))
+        self._attempts[key] = Attempt(self, channel, decoder, self.store.attempt(key))
         return channel
 
     @property
@@ -244,9 +258,9 @@ class StagedChannel(Service):
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of all attempts that are not committed; also read by other threads, for statistics."""
+        """Of the files of all attempts that are not committed; also read by other threads, for statistics."""
         written = sum(attempt.bytes for attempt in list(self._attempts.values()))
-        return written + sum(sealed.size for sealed, _ in list(self._sealed.values()))
+        return written + sum(sealed.segment.size for sealed, _ in list(self._sealed.values()))
 
     def over_limit(self, attempt: Attempt) -> str:
         """Why ``attempt`` cannot go on, if it cannot."""
@@ -262,10 +276,7 @@ class StagedChannel(Service):
     def sealed(self, attempt: Attempt, sealed: SealedAttempt, now: float) -> None:
         """An attempt is on the disk."""
         self.forget(attempt)
-        if attempt.channel.terminal or self._over:
-            self.keeper.remove([sealed])
-        else:
-            self._keep(sealed, now)
+        self._keep(sealed, now)
 
     def _keep(self, sealed: SealedAttempt, now: float) -> None:
         key = sealed.key
@@ -296,14 +307,14 @@ class StagedChannel(Service):
 
     def forget(self, attempt: Attempt) -> None:
         """It is written no more."""
-        self._attempts.pop(attempt.channel.id, None)
+        del self._attempts[attempt.key]
         self.keeper.request()
 
     # -- what clients ask
 
     def asked(self, client: RequestControl, message: Message, now: float) -> bool:
-        application = message.get("application", "")
-        if not application and message["t"] in ("commit", "drop", "epoch"):
+        application = message.get("consumer" if message["t"] == "forget" else "application", "")
+        if not application and message["t"] in ("commit", "drop", "epoch", "forget"):
             raise ProtocolError(f"{client.peer} asks for groups of an application without a name")
         match message["t"]:
             case "commit":
@@ -313,6 +324,8 @@ class StagedChannel(Service):
                 self._ask(lambda: self._drop(client, message))
             case "epoch":
                 self._ask(lambda: client.answer(message, epoch=self.store.state.epochs.get(application)))
+            case "forget":
+                self._ask(lambda: self._forget(client, message))
             case _:
                 return False
         return True
@@ -334,20 +347,69 @@ class StagedChannel(Service):
             text = f"epoch {epoch} of application {application!r} is below epoch {last}, which is committed"
             client.deny(message, "regressed", f"channel {self.channel.id!r}: {text}")
             return None
-        if self._over and self._awaits_successor:
-            client.deny(message, "unregistered", self._over)
-            return None
         if self._over or self._ended:
-            text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
-            client.deny(message, "ended", self._over or text)
+            self._refuse(client, message)
             return None
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
-        against = next(self._objections(keys, winners), None)
+        against = self._too_many(application) or next(self._objections(keys, winners), None)
         if against is not None:
             client.deny(message, against.code, f"channel {self.channel.id!r}: {against.message}")
             return None
-        found = [self._sealed[key][0] for key in keys]
-        return _Commit(self, client, message, found)
+        return self._publish(client, message, [self._sealed[key][0] for key in keys])
+
+    def _publish(self, client: RequestControl, message: Message, found: list[SealedAttempt]) -> Job | None:
+        if text := self._too_much(sum(sealed.segment.size for sealed in found)):
+            self.core.wait(client, self.channel.id)
+            client.deny(message, "full", f"channel {self.channel.id!r}: {text}")
+            return None
+        application, epoch = message["application"], message["epoch"]
+        write = partial(self.store.commit, application, epoch, found, end=message["end"])
+
+        def then(now: float) -> None:
+            client.answer(message, fresh=True)
+            self.committed(application, epoch, found, now)
+
+        return _Write(self, client, message, write, then)
+
+    def _too_many(self, application: str) -> Refusal | None:
+        """Why a name cannot be one more that is known."""
+        known = self.store.state.epochs
+        if application in known or len(known) < APPLICATIONS_LIMIT:
+            return None
+        advice = "forget those that will not commit again (GroupClient.forget), or go on under their names"
+        text = f"{len(known)} applications have committed here, the limit is {APPLICATIONS_LIMIT}: {advice}"
+        return Refusal("policy", text)
+
+    def _too_much(self, size: int) -> str:
+        """Why ``size`` more bytes cannot be kept now, if they cannot: of one group there is always room."""
+        kept, limit = self.store.disk_bytes, self._policy.max_kept_bytes
+        if limit is None or not size or not kept or kept + size <= limit:
+            return ""
+        if self.store.doubtful:
+            return ""  # nothing is freed any more: the commit is to say why
+        return (
+            f"{kept} bytes of groups are not yet acknowledged, and with {size} more max_kept_bytes, {limit}, is "
+            f"exceeded: the consumer is to acknowledge some first"
+        )
+
+    def _refuse(self, client: RequestControl, message: Message) -> None:
+        """Nothing is written down any more, or not by this one."""
+        if self._over and self._awaits_successor:
+            client.deny(message, "unregistered", self._over)
+        else:
+            text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
+            client.deny(message, "ended", self._over or text)
+
+    def _forget(self, client: RequestControl, message: Message) -> Job | None:
+        application = message["consumer"]
+        if application not in self.store.state.epochs:
+            client.answer(message)
+            return None
+        if self._over:
+            self._refuse(client, message)
+            return None
+        write = partial(self.store.forget, application)
+        return _Write(self, client, message, write, lambda now: client.answer(message))
 
     def _objections(self, keys: list[AttemptKey], winners: list[Winner]) -> Iterator[Refusal]:
         """What stands against a commit."""
@@ -398,6 +460,9 @@ class StagedChannel(Service):
         self.channel.fail(error, now)
 
     def _drop(self, client: RequestControl, message: Message) -> Job | None:
+        if self._over and self._awaits_successor:
+            self._refuse(client, message)
+            return None
         if self._over:
             client.answer(message)
             return None
@@ -417,36 +482,40 @@ class StagedChannel(Service):
                 attempt.channel.close(f"epoch {epoch} of application {application!r} {why}", now)
 
 
-class _Commit(Job):
+class _Write(Job):
+    """Something is to be in the journal before it is answered."""
+
     def __init__(
-        self, owner: StagedChannel, client: RequestControl, message: Message, winners: list[SealedAttempt]
+        self,
+        owner: StagedChannel,
+        client: RequestControl,
+        message: Message,
+        write: Callable[[], None],
+        then: Callable[[float], None],
     ) -> None:
         self._owner = owner
         self._client = client
         self._message = message
-        self._winners = winners
+        self._write = write
+        self._then = then
         # Until it is known that it was done.
-        self._error: NetChannelError | None = ChannelBroken("the commit was interrupted: commit again")
+        self._error: NetChannelError | None = ChannelBroken("writing it down was interrupted: ask again")
 
     def run(self) -> None:
-        message = self._message
         try:
-            self._owner.store.commit(
-                message["application"], message["epoch"], self._winners, end=message["end"]
-            )
+            self._write()
             self._error = None
         except NetChannelError as error:
             self._error = error
 
     def done(self, now: float) -> None:
-        message, error = self._message, self._error
+        error = self._error
         if error is None:
-            self._client.answer(message, fresh=True)
-            self._owner.committed(message["application"], message["epoch"], self._winners, now)
+            self._then(now)
         elif isinstance(error, StorageFull):
-            self._client.deny(message, "full", str(error))
+            self._client.deny(self._message, "full", str(error))
         else:
-            self._client.deny(message, "failed", str(error))
+            self._client.deny(self._message, "failed", str(error))
             self._owner.failed(error, now)
         self._owner.keeper.ended()
 

@@ -85,7 +85,6 @@ class InboundChannel:
         self.buffer = buffer
         self.fault = fault
         self.on_change: Callable[[], None] = lambda: None
-        self.into: str | None = None  # of a staged attempt: the channel that it is for
         self.disk_bytes: Callable[[], int] = _none
         self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
         self.state = ReceiverState.REGISTERED
@@ -182,6 +181,11 @@ class InboundChannel:
         """Undo the last `take`."""
         self.queue.put_back(item)
         self.on_change()
+
+    def hand_back(self) -> None:
+        """What was not read has not come: it is there for another consumer."""
+        self.expected = self.position
+        self.queue.clear()
 
     def take_chunk(self) -> Chunk:
         """All messages of the next chunk, of which there is one."""
@@ -306,7 +310,7 @@ class InboundChannel:
             self.link = None
         self.leave_session()
         self.session = session
-        session.channels[self.id] = self
+        session.channels[self] = None
         self.stream = stream
         self.holder = session.peer
         self.attempt += 1
@@ -330,7 +334,7 @@ class InboundChannel:
     def leave_session(self) -> None:
         """Forget whose control connection the channel depends on."""
         if self.session is not None:
-            self.session.channels.pop(self.id, None)
+            self.session.channels.pop(self, None)
             self.session = None
 
     def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:

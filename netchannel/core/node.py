@@ -79,8 +79,7 @@ class Node:
         for channel_id, stream, tombstone in self.core.tombstones.standing(now):
             self.tell(channel_id, stream, tombstone)
         for channel in self.core.channels.values():
-            if channel.into is None:
-                self.claim(channel)
+            self.claim(channel)
 
     def taken(self, channel_id: str, number: int, message: str, now: float) -> None:
         """Another process of the node has the channel."""

@@ -162,9 +162,11 @@ class Queue:
         return True
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything; who iterates over what is ready finds no more."""
         self._chunks.clear()
         self.waiting = self.cost = 0
+        for _ in self.ready:
+            pass
         self.release()
 
 

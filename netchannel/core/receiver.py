@@ -173,7 +173,8 @@ class ReceiverCore(Core):
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""
         channel.leave_session()
-        if self.channels.get(channel.id) is channel:
+        registered = self.channels.get(channel.id) is channel  # and not an attempt for another one
+        if registered:
             del self.channels[channel.id]
         reasons = {
             ReceiverState.ENDED: "end",
@@ -187,7 +188,7 @@ class ReceiverCore(Core):
                 reason = "failed"
             tombstone = Tombstone(channel.expected or 0, reason, message)
             self._bury(channel.id, channel.stream or ANY_STREAM, tombstone, now)
-        if self.node is not None and channel.into is None:
+        if self.node is not None and registered:
             self.node.release(channel.id)
 
     def _bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
@@ -333,7 +334,7 @@ class ReceiverCore(Core):
         """What a sender means: ``channel``, or a channel for an attempt that may be committed into it."""
         staged = self.staged.get(channel.id)
         if request.get("into") is None:
-            if staged is None and channel.into is None:
+            if staged is None:
                 return channel
             text = f"channel {channel.id!r} takes groups only: register it with group=Group(...)"
             return Refusal("policy", text)
@@ -387,7 +388,7 @@ class ReceiverCore(Core):
         """A control connection is gone: what depended on it is lost."""
         self.gone(session)
         self.sessions.pop(session, None)
-        for channel in list(session.channels.values()):
+        for channel in list(session.channels):
             link = channel.link
             channel.leave_session()
             channel.lost(f"the control connection from {session.peer} failed: {reason}", now)
@@ -402,7 +403,7 @@ class ReceiverControl(AcceptedControl):
 
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
-        self.channels: dict[str, InboundChannel] = {}
+        self.channels: dict[InboundChannel, None] = {}
         self.waiting: set[str] = set()
         core.sessions[self] = None
 

@@ -81,9 +81,12 @@ class Keeper(Worker):
         while self._steps:
             self._steps.popleft()()
 
-    def noted(self, now: float) -> None:
-        """Not again for a moment."""
-        self._owner.core.timers.at(now + TRIM_S, self._rested)
+    def noted(self, now: float, *, freed: bool) -> None:
+        """Not again for a moment. Commits that wait for room are asked for again, if there is some."""
+        core = self._owner.core
+        if freed:
+            core.announce(self._owner.channel.id)
+        core.timers.at(now + TRIM_S, self._rested)
         self.ended()
 
     def _rested(self, now: float) -> None:
@@ -96,12 +99,13 @@ class _Note(Job):
         self._keeper = keeper
         self._store = store
         self._upto = upto
+        self._kept = len(store.state.parts)
 
     def run(self) -> None:
         self._store.acknowledge(self._upto)
 
     def done(self, now: float) -> None:
-        self._keeper.noted(now)
+        self._keeper.noted(now, freed=len(self._store.state.parts) < self._kept)
 
 
 class _Remove(Job):

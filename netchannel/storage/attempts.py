@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,6 +86,11 @@ class AttemptFile:
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return 0 if self._tail is None else self._tail.segment.size
+
     def append(
         self,
         count: int,
@@ -119,6 +126,7 @@ class AttemptFile:
         path = self._folder / (self.key.name + SEALED)
         try:
             tail.sync()
+            self._check_free(path)
             # Only now: whoever finds this name need not ask whether what he reads is on the disk.
             self._files.rename(segment.path, path)
             segment.path = path
@@ -128,6 +136,14 @@ class AttemptFile:
         tail.file.close()
         segment.durable = segment.size
         return SealedAttempt(self.key, count, self._bytes, checksum, schema, segment)
+
+    def _check_free(self, path: Path) -> None:
+        """A rename would replace what another attempt has under the name. Raises OSError."""
+        try:
+            self._files.open(path).close()
+        except FileNotFoundError:
+            return
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def discard(self) -> None:
         """Remove what there is of it, sealed or not."""

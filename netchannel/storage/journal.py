@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .files import File, FileSystem
     from .manifest import Marks
 
-STATE, COMMIT = 16, 17
-"""Kinds of entries: all that holds, and what was committed since."""
+STATE, COMMIT, FORGET = 16, 17, 18
+"""Kinds of entries: all that holds, and what was committed since, or forgotten."""
 _NEW = "journal.new"
 _GROWTH = 4
 _SMALL = 1 << 16
@@ -46,6 +46,7 @@ class Journal:
         self._marks = marks
         self._tail = tail
         self._began_bytes = began_bytes
+        self.doubtful = False  # which of two is found by the next one to open it is not known
         self._broken: LogBroken | None = None
 
     @classmethod
@@ -93,7 +94,10 @@ class Journal:
         self._marks.write(self.mark)
 
     def replace(self, stream: str, state: Fields) -> None:
-        """Write it anew, with ``state`` in the place of all entries. Raises StorageFull, LogBroken."""
+        """Write it anew, with ``state`` in the place of all entries.
+
+        Raises StorageFull, LogBroken: it goes on as it was, unless it is ``doubtful`` then.
+        """
         if self._broken is not None:
             raise self._broken
         before = self._tail
@@ -102,11 +106,12 @@ class Journal:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self._folder, before.segment.size, error) from error
-            raise self._break("replacing", 0, error) from error
+            raise broken(self._folder / _NEW, 0, "writing", error) from error
         try:
             _install(self._files, self._folder)
         except OSError as error:
             tail.file.close()
+            self.doubtful = True
             raise self._break("replacing", 0, error) from error
         before.file.close()
         self._tail, self._began_bytes = tail, tail.segment.size

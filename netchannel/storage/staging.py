@@ -20,7 +20,7 @@ from .attempts import AttemptFile, AttemptKey, SealedAttempt, read_sealed
 from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damaged, no_space, unreadable
 from .files import RealFiles
 from .forked import abandon_in_children
-from .journal import COMMIT, STATE, Journal, recover_journal
+from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
 from .layout import JOURNAL, SEALED, SEGMENT_HEADER, UNSEALED, folder_name
 from .manifest import SettledMarks
 from .recovery import log
@@ -77,9 +77,9 @@ class State:
 class StagingStore:
     """What a staged channel holds on disk; made by `StagingStore.open`.
 
-    What writes (`commit`, `acknowledge`, `start_over`, `remove`, `close`) belongs to one thread at a time. Attempts
-    are written by others meanwhile, each by one, and so is what `read` gives read by one. ``found`` are the attempts
-    that were sealed before it was opened, and not committed.
+    What writes (`commit`, `forget`, `acknowledge`, `start_over`, `remove`, `close`) belongs to one thread at a time.
+    Attempts are written by others meanwhile, each by one, and so is what `read` gives read by one. ``found`` are the
+    attempts that were sealed before it was opened, and not committed.
     """
 
     def __init__(
@@ -199,6 +199,11 @@ class StagingStore:
         """The size of what is committed and kept."""
         return sum(part.sealed.segment.size for part in self.state.parts)
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the journal was to be written anew and the disk failed: nothing is written, or deleted, any more."""
+        return self._journal.doubtful
+
     def attempt(self, key: AttemptKey) -> AttemptFile:
         """A file for an attempt, yet to be written."""
         return AttemptFile(self._files, self.path, key)
@@ -223,11 +228,20 @@ class StagingStore:
         }
         if state.schema != self.state.schema:
             fields["schema"] = b64encode(state.schema).decode()
-        self._journal.append(COMMIT, fields)
-        self.state = state
+        self._append(COMMIT, fields, state)
         self.remove([sealed for sealed in winners if not sealed.count])
+
+    def forget(self, application: str) -> None:
+        """Know no more which epoch of ``application`` was committed last; raises as `commit`."""
+        self._check_open()
+        epochs = {name: epoch for name, epoch in self.state.epochs.items() if name != application}
+        self._append(FORGET, {"application": application}, replace(self.state, epochs=epochs))
+
+    def _append(self, kind: int, fields: Fields, state: State) -> None:
+        self._journal.append(kind, fields)
+        self.state = state
         if self._journal.overgrown:
-            # What was committed is, whatever becomes of this: the next to write to it hears of an error.
+            # What was written is, whatever becomes of this: the next to write to it hears of an error.
             with suppress(StorageFull, LogBroken):
                 self._rewrite(self.state, self.acknowledged)
 
@@ -239,6 +253,8 @@ class StagingStore:
         """
         self._check_open()
         self.acknowledged = max(upto, self.acknowledged)
+        if self.doubtful:
+            return  # a mark is of one journal: whoever finds the other misses what was deleted by it
         kept = [part for part in self.state.parts if part.end > upto]
         if len(kept) == len(self.state.parts):
             self._marks.write(self._mark)
@@ -391,14 +407,18 @@ def _replayed(
 ) -> tuple[int, State]:
     """What the entries come to: the acknowledged number, and the state. Raises LogDamaged."""
     kinds = [kind for kind, _ in entries]
-    if kinds[0] != STATE or set(kinds[1:]) - {COMMIT}:
+    if kinds[0] != STATE or set(kinds[1:]) - {COMMIT, FORGET}:
         raise damaged(path / JOURNAL, SEGMENT_HEADER, f"its entries are of the kinds {kinds}")
     began = entries[0][1]
     acknowledged = max(acknowledged, began["acknowledged"])
     promises = [_Promise(first, AttemptKey(*rest[:4]), *rest[4:]) for first, *rest in began["parts"]]
     epochs, head, ended, schema = dict(began["epochs"]), began["head"], began["ended"], began["schema"]
-    for _, fields in entries[1:]:
-        application, epoch = fields["application"], fields["epoch"]
+    for kind, fields in entries[1:]:
+        application = fields["application"]
+        if kind == FORGET:
+            del epochs[application]
+            continue
+        epoch = fields["epoch"]
         for partition, attempt, count, size, checksum in fields["attempts"]:
             if count:
                 key = AttemptKey(application, epoch, partition, attempt)

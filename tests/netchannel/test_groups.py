@@ -104,6 +104,33 @@ async def test_an_epoch_is_committed_once_and_none_below_it(
     assert await nothing_to_read(inbox)
 
 
+async def test_an_application_that_is_forgotten_begins_anew(
+    sender: SenderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-BAD-1: names are bounded, and who needs no more gives his back; what was committed stays."""
+    monkeypatch.setattr("netchannel.core.groups.APPLICATIONS_LIMIT", 2)
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        await client.commit("app", 6, [await write(sender, receiver.address, [b"x"], epoch=6)])
+        await client.commit("second", 5, [])
+        with pytest.raises(NetChannelError, match=r"2 applications have committed .* the limit is 2"):
+            await client.commit("third", 0, [])
+        await client.commit("second", 6, [])
+        for _ in range(2):
+            await client.forget("app")
+        await client.commit("third", 0, [])
+        await inbox.detach()
+        inbox = staged(receiver, tmp_path, ack="explicit")
+        assert [await client.last_epoch(name) for name in ("app", "second", "third")] == [None, 6, 0]
+        assert await read(inbox, 1) == [(0, b"x")]
+        await client.forget("third")
+        await client.commit("app", 0, [await write(sender, receiver.address, [b"y"])], end=True)
+        assert await read(inbox, 1) == [(1, b"y")]
+        await inbox.ack(2)
+        with pytest.raises(ChannelClosed):
+            await client.forget("app")
+
+
 async def test_the_end_comes_with_its_group_and_another_stream_after_it(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
@@ -283,17 +310,40 @@ async def test_dropped_attempts_are_gone(
 async def test_too_much_that_is_staged_fails_the_attempt_that_goes_above(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
-    inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 1000})
+    inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 10_000})
     async with GroupClient(receiver.address, "c") as client:
-        first = await write(sender, receiver.address, [bytes(600)])
+        first = await write(sender, receiver.address, [bytes(6000)])
         outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 1))
-        await outbox.send(bytes(500))
-        with pytest.raises(ChannelClosedByPeer, match=r"1100 bytes are staged, and max_staged_bytes is 1000"):
+        await outbox.send(bytes(5000))
+        with pytest.raises(
+            ChannelClosedByPeer, match=r"11\d\d\d bytes are staged, .* max_staged_bytes is 10000"
+        ):
             await outbox.seal()
         await client.commit("app", 0, [first])
-        second = await write(sender, receiver.address, [bytes(1000)], epoch=1)
+        second = await write(sender, receiver.address, [bytes(9000)], epoch=1)
         await client.commit("app", 1, [second])
     assert len(await read(inbox, 2)) == 2
+
+
+async def send_and_seal(outbox: netchannel.GroupChannel, values: list[Any]) -> None:
+    await outbox.send_many(values)
+    await outbox.seal()
+
+
+async def test_the_bound_is_of_the_files(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """CH-BAD-1: empty messages and dictionaries take space, too."""
+    policy = StagingPolicy(tmp_path, max_staged_bytes=200_000)
+    receiver.register_channel("bytes", codec="bytes", staging=policy)
+    empty = sender.register_channel("bytes", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
+        await send_and_seal(empty, [b""] * 30_000)
+    receiver.register_channel("arrow", staging=policy)
+    words = sender.register_channel("arrow", receiver.address, group=Group("app", 0, 0))
+    arrays = [pa.array([str(number) * 10_000]).dictionary_encode() for number in range(10, 40)]
+    with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
+        await send_and_seal(words, [pa.record_batch({"word": array}) for array in arrays])
 
 
 # -- restarts
@@ -343,6 +393,33 @@ async def test_resuming_within_what_is_kept(sender: SenderServer, tmp_path: Path
                 await lost.recv()
             await lost.detach()
         assert await read(staged(receiver, tmp_path, ack="explicit"), 2) == [(4, b"1"), (5, b"1")]
+
+
+@pytest.mark.parametrize("leave", ["detach", "server"])
+async def test_what_was_not_read_is_the_successors_alone(
+    sender: SenderServer, tmp_path: Path, leave: str
+) -> None:
+    """CH-END-8: also of a chunk that is being read."""
+    values = [b"%d" % number for number in range(10)]
+    async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
+        inbox = staged(receiver, tmp_path)
+        await client.commit("app", 0, [await write(sender, receiver.address, values)])
+        got = [bytes(await inbox.recv())]
+
+        async def read_on() -> None:
+            async for value in inbox:
+                got.append(bytes(value))
+                if len(got) == 3 and leave == "detach":
+                    await inbox.detach()
+                elif len(got) == 3:
+                    await receiver.__aexit__(None, None, None)
+
+        with pytest.raises(ChannelClosed):
+            await read_on()
+        assert got == values[:3]
+        assert inbox.position == (inbox.stream, 3)
+    async with ReceiverServer() as receiver:
+        assert await read(staged(receiver, tmp_path), 7) == list(enumerate(values))[3:]
 
 
 async def test_a_consumer_that_closes_wants_no_more(
@@ -397,7 +474,7 @@ async def test_settings_that_make_no_sense_are_refused(
     for bad in (Group("", 0, 0), Group("app", -1, 0), Group("app", 0, 1 << 63)):
         with pytest.raises(ValueError, match="expected"):
             sender.register_channel("c", to, group=bad)
-    for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}):
+    for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}, {"max_kept_bytes": 0}):
         with pytest.raises(ValueError, match="expected"):
             StagingPolicy(tmp_path, **policy)  # type: ignore[arg-type]  # of both kinds
     channel = sender.register_channel("c", to, group=group)

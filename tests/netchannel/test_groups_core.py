@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
+from netchannel.codec import make_encoder
 from netchannel.core.groups import WINNER, StagedChannel
+from netchannel.core.messages import encode
+from netchannel.core.receiver import Lease, ReceiverControl
 from netchannel.core.states import ReceiverState
+from netchannel.core.timing import Timing
 from netchannel.errors import AttemptLost, ChannelBroken
 from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
 from tests.support.simulated_files import Crash
-from tests.support.staged import Staged
+from tests.support.staged import Staged, Writing
+from tests.support.world import World
 
 
 def crashed(staged: Staged, until: Any) -> bool:
@@ -139,6 +144,22 @@ def test_the_end_is_kept_until_it_has_been_read(explicit: bool) -> None:
     assert over == {False, True}
 
 
+def test_a_consumer_that_has_read_all_hears_of_the_end_before_it_acknowledges() -> None:
+    """CH-END-6: who acknowledges after its last message would wait for ever."""
+    staged = Staged()
+    staged.stop()
+    staged.start(explicit=True)
+    staged.commit(0, [staged.write([b"x", b"y"])], end=True)
+    staged.answer()
+    assert staged.read() == [b"x", b"y"]
+    channel = staged.inbox.channel
+    assert channel.ended == 2
+    assert not channel.terminal
+    staged.inbox.ack(2)
+    staged.world.run(lambda: channel.terminal)
+    assert channel.state is ReceiverState.ENDED
+
+
 def test_a_full_disk_makes_a_commit_wait() -> None:
     staged = Staged()
     sealed = staged.write([b"x"])
@@ -238,17 +259,208 @@ def test_requests_that_make_no_sense_end_the_connection(fields: dict[str, Any]) 
 
 
 def test_another_stream_does_not_slip_into_an_attempt() -> None:
-    """CH-STG-3: the same channel id on the wire, and another identity."""
+    """CH-STG-3: the same channel id on the wire, and another identity; each has a file of its own."""
+    staged = Staged()
+    group = Group("app", 0, 0)
+    writers = []
+    for sender in (staged.sender, staged.world.sender("another")):
+        opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+        wire_id = writers[0].channel.id if writers else wire_id
+        producer = staged.world.open(sender, wire_id, stream=opened.stream, prepare=opened.prepare)
+        producer.encoder = make_encoder("bytes", None)
+        producer.send(b"%d" % len(writers))
+        writers.append(producer)
+    staged.world.run(lambda: len(staged.names(".unsealed")) == 2)
+    for producer in writers:
+        producer.channel.finish()
+        staged.world.run(lambda producer=producer: producer.channel.terminal)
+        assert producer.channel.error is None
+    staged.commit(0, [Writing(writers[1], 0).sealed()])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"1"]
+
+
+def test_an_attempt_has_its_file_to_itself() -> None:
+    """CH-STG-3: the same identity under another id on the wire would write over what is sealed, and even committed."""
     staged = Staged()
     group = Group("app", 0, 0)
     opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
     first = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
-    staged.world.run(lambda: bool(staged.receiver.channels.get(wire_id)))
-    other = staged.world.sender("another")
-    opened, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
-    second = staged.world.open(other, wire_id, stream=opened.stream, prepare=opened.prepare)
+    first.encoder = make_encoder("bytes", None)
+    first.send(b"first")
+    staged.world.run(lambda: bool(staged.names(".unsealed")))
+    other, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    second = staged.world.open(staged.sender, "another", stream=opened.stream, prepare=other.prepare)
     staged.world.run(lambda: second.channel.terminal)
-    assert "another one than this attempt" in str(second.channel.error)
+    assert "is being written as channel 'c 0.0 " in str(second.channel.error)
     first.channel.finish()
     staged.world.run(lambda: first.channel.terminal)
     assert first.channel.error is None
+    staged.commit(0, [Writing(first, 0).sealed()])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"first"]
+
+
+def test_an_attempt_takes_nobody_elses_id() -> None:
+    """CH-BAD-1: a channel can be registered under the id that an attempt goes by."""
+    staged = Staged()
+    opened, _, _ = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
+    staged.world.open(staged.sender, "flights", stream=opened.stream, prepare=opened.prepare)
+    staged.world.settle()
+    inbox = staged.world.inbox(staged.receiver, "flights")
+    producer = staged.world.open(staged.world.sender("another"), "flights")
+    producer.send(b"x")
+    staged.world.run(lambda: bool(inbox.channel.queue))
+
+
+def test_an_attempt_that_nothing_came_of_is_forgotten_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-BAD-1: who asks and does not come takes the place of writers for seconds, and not for an hour."""
+    monkeypatch.setattr("netchannel.core.groups.ATTEMPTS_LIMIT", 3)
+    staged = Staged()
+    staged.write([b"x"])
+    (end,) = [end for end in staged.world.ends if type(end.link) is ReceiverControl]
+    for number in range(3):
+        end.inbox += encode(
+            {
+                "t": "open", "channel": f"a {number}", "request": 1 << 40, "stream": f"{number:032x}",
+                "codec": "bytes", "schema": None, "oldest": 0, "head": 0, "lossy": False,
+                "into": "c", "application": "app", "epoch": 0, "partition": number,
+            }
+        )  # fmt: skip
+    began = staged.world.now
+    assert staged.write([b"y"], partition=1).count == 1
+    token_s = staged.world.timing.token_s
+    assert token_s <= staged.world.now - began <= token_s + 3
+
+
+def test_a_place_that_a_port_was_missing_for_is_free_again() -> None:
+    staged = Staged()
+    leases = []
+
+    def no_port() -> Lease:
+        leases.append(1)
+        raise OSError(errno.EADDRINUSE, "in use")
+
+    staged.receiver.lease = no_port
+    writing = staged.begin([b"x"])
+    staged.world.run(lambda: len(leases) > 2)
+    staged.receiver.lease = None
+    staged.world.run(lambda: writing.channel.terminal)
+    assert writing.channel.error is None
+
+
+def test_an_attempt_that_may_have_gaps_is_refused() -> None:
+    """CH-STG-3."""
+    staged = Staged()
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
+    buffer = BufferPolicy(when_full="drop_oldest")
+    producer = staged.world.open(
+        staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, buffer=buffer
+    )
+    staged.world.run(lambda: producer.channel.terminal)
+    assert "drops messages" in str(producer.channel.error)
+
+
+def test_a_process_without_descriptors_reads_its_groups_later(caplog: pytest.LogCaptureFixture) -> None:
+    """CH-BAD-3: as senders do; nothing is given up, and nothing spins."""
+    staged = Staged()
+    staged.commit(0, [staged.write([b"x"])])
+    staged.files.fail("open", errno.EMFILE, times=5)
+    began = staged.world.now
+    assert isinstance(staged.answer(), dict)
+    staged.world.run(lambda: bool(staged.inbox.channel.queue))
+    assert 5 <= staged.world.now - began <= 7
+    assert staged.read() == [b"x"]
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+def test_batches_without_their_schema_are_no_attempt() -> None:
+    """CH-STG-3: a peer that breaks this rule would end the channel for its consumer, after each restart again."""
+    staged = Staged(codec="arrow")
+    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "arrow", None, Group("app", 0, 0))
+    producer = staged.world.open(
+        staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, codec="arrow"
+    )
+    producer.encoder = make_encoder("bytes", None)
+    producer.send(b"x")
+    producer.channel.finish()
+    staged.world.run(lambda: producer.channel.terminal)
+    assert "without a schema" in str(producer.channel.error)
+    assert not staged.names(".attempt")
+
+
+def test_a_drop_that_its_channel_left_undone_is_asked_again() -> None:
+    """It is said to be done once it is, here by the successor."""
+    staged = Staged()
+    sealed = staged.write([b"x"])
+    staged.write([b"y"], epoch=1)
+    staged.world.disk_works = False
+    staged.commit(0, [sealed])
+    staged.asked.ask(
+        "drop",
+        lambda message, now: staged.answers.append(message),
+        lambda error, now: staged.answers.append(error),
+        staged.world.now,
+        application="app",
+        epoch=1,
+    )
+    staged.world.settle()
+    staged.inbox.channel.detach(staged.world.now)
+    staged.world.disk_works = True
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    staged.world.pass_time(5)
+    assert not staged.answers
+    assert len(staged.names(".attempt")) == 2
+    staged.register()
+    assert staged.answer()["t"] == "dropped"  # type: ignore[index]  # it is no error
+    assert len(staged.names(".attempt")) == 1
+
+
+def test_a_commit_waits_while_too_much_is_kept() -> None:
+    """A slow consumer holds back who commits, as it does a sender; a group that is larger comes alone."""
+    world = World(timing=Timing(backoff_limit_s=1000.0))  # so that it is asked again when it is told to only
+    staged = Staged(world=world, max_kept_bytes=10_000)
+    staged.stop()
+    staged.start(explicit=True)
+
+    def fresh(epoch: int, size: int, *, end: bool = False) -> bool | None:
+        winners = [staged.write([bytes(size)], epoch=epoch)] if size else []
+        staged.commit(epoch, winners, end=end)
+        world.pass_time(5)
+        return staged.answers.pop()["fresh"] if staged.answers else None  # type: ignore[index]  # it is no error
+
+    assert fresh(0, 20_000) is True
+    assert fresh(0, 0) is False
+    assert fresh(1, 6000) is None
+    assert staged.read() == [bytes(20_000)]
+    world.pass_time(5)
+    assert not staged.answers
+    staged.inbox.ack(1)
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert fresh(2, 2000) is True
+    assert fresh(3, 4000) is None
+    staged.read()
+    staged.inbox.ack(2)
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert fresh(4, 0, end=True) is True
+    assert staged.read() == [bytes(size) for size in (20_000, 6000, 2000, 4000)]
+    staged.inbox.ack(4)
+    world.run(lambda: staged.inbox.channel.terminal)
+
+
+def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a journal that may be another one nothing is deleted: the commit fails, and the successor takes it."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    staged = Staged(max_kept_bytes=10_000)
+    winners = [[staged.write([bytes(6000)], epoch=epoch)] for epoch in range(2)]
+    staged.files.fail("sync_directory", errno.EIO)
+    staged.commit(0, winners[0])
+    assert isinstance(staged.answer(), dict)
+    staged.commit(1, winners[1])
+    assert isinstance(staged.answer(), ChannelBroken)
+    staged.world.settle()
+    staged.register()
+    staged.commit(1, winners[1])
+    assert staged.read() == [bytes(6000)] * 2
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error

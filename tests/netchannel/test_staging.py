@@ -179,6 +179,19 @@ def test_an_attempt_that_is_not_sealed_is_gone_after_a_restart() -> None:
     assert not any(name.endswith(".unsealed") for name in files.names(FOLDER))
 
 
+def test_an_attempt_does_not_take_the_name_of_another() -> None:
+    """CH-STG-3: also where the epochs of its application begin anew, and the same identity comes again."""
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    store.forget("a")
+    key = store.state.parts[0].sealed.key
+    with pytest.raises(LogBroken, match="File exists"):
+        written(store, key, [(1, b"another", b"")])
+    assert contents(store) == committed
+    files.power_on()
+    assert contents(opened(files)) == committed
+
+
 def test_what_is_acknowledged_is_deleted_attempt_by_attempt() -> None:
     files = SimulatedFiles()
     store, _committed = _filled(files)
@@ -208,6 +221,46 @@ def test_the_journal_stays_small() -> None:
     store = opened(files)
     assert store.state.head == 3000
     assert len(store.state.parts) <= 2
+
+
+def test_a_journal_that_cannot_be_written_anew_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-BAD-3: in a moment without descriptors; it is written anew once there are some."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    for epoch in (2, 3):
+        before = files.bytes_of(FOLDER / "journal")
+        files.fail("create", errno.EMFILE)
+        store.commit("a", epoch, [], end=False)
+        assert files.bytes_of(FOLDER / "journal").startswith(before)
+    store.commit("a", 4, [], end=False)
+    assert not files.bytes_of(FOLDER / "journal").startswith(before)
+    files.power_on()
+    store = opened(files)
+    assert store.state.epochs == {"a": 4}
+    assert contents(store) == committed
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_journal_that_may_have_been_replaced_loses_nothing(
+    power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CH-STG-4: which of two is found is not known, and what is acknowledged meanwhile belongs to neither."""
+    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    for seed in range(20):
+        files = SimulatedFiles(seed)
+        store, committed = _filled(files)
+        sealed = written(store, AttemptKey("a", 2, 0, "last"), [(1, b"y", b"")])
+        files.fail("sync_directory", errno.EIO)
+        store.commit("a", 2, [sealed], end=False)
+        for part in store.state.parts:
+            store.acknowledge(part.first)
+        (files.power_on if power else files.kill)()
+        store = opened(files)
+        assert store.state.epochs == {"a": 2}
+        assert contents(store) == [*committed, (store.state.head - 1, (1, b"y", b""))]
 
 
 def test_a_full_disk_refuses_a_commit_and_nothing_has_changed() -> None:

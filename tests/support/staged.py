@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from netchannel.codec import make_decoder, make_encoder
+from netchannel.codec import CodecName, make_decoder, make_encoder
 from netchannel.core.client import ClientChannel, ClientCore
 from netchannel.core.groups import StagedChannel
 from netchannel.core.messages import Message
@@ -50,9 +50,11 @@ class Staged:
         world: World | None = None,
         receiver: ReceiverCore | None = None,
         channel_id: str = "c",
+        codec: CodecName = "bytes",
         **policy: Any,
     ) -> None:
         self.id = channel_id
+        self.codec = codec
         self.world = world or World(seed)
         self.files = SimulatedFiles(seed)
         self.policy = StagingPolicy(ROOT, **policy)
@@ -77,15 +79,15 @@ class Staged:
 
     def register(self, **settings: Any) -> None:
         store = StagingStore.open(
-            ROOT, self.id, create_stream=self.new_stream, codec="bytes", files=self.files
+            ROOT, self.id, create_stream=self.new_stream, codec=self.codec, files=self.files
         )
-        self.inbox = self.world.inbox(self.receiver, self.id, **settings)
+        self.inbox = self.world.inbox(self.receiver, self.id, codec=self.codec, **settings)
         StagedChannel(
             self.receiver,
             self.inbox.channel,
             store,
             self.policy,
-            make_decoder=partial(make_decoder, "bytes", None),
+            make_decoder=partial(make_decoder, self.codec, None),
             now=self.world.now,
         )
 

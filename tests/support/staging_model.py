@@ -17,6 +17,7 @@ from netchannel.storage import (
     SealedAttempt,
     StagingStore,
     StorageFull,
+    journal,
 )
 from tests.support.simulated_files import Crash, SimulatedFiles
 
@@ -85,6 +86,7 @@ class World:
         self.names = 0
         self.stream = ""
         self.committing: tuple[AttemptKey | tuple[str, int], list[AttemptKey], bool] | None = None
+        self.forgetting: str | None = None
         self.faulty = False
         self.squeezed = False
         self.store: StagingStore
@@ -124,6 +126,9 @@ class World:
         store = self.store
         if self.committing is not None:
             self.settle_commit()
+        if self.forgetting is not None and self.forgetting not in store.state.epochs:
+            del self.epochs[self.forgetting]
+        self.forgetting = None
         if store.stream != self.stream:
             assert self.ended
             assert self.acknowledged == self.head
@@ -202,6 +207,9 @@ class World:
         keys = [one_each[partition] for partition in sorted(one_each)]
         end = self.random.random() < 0.1
         self.committing = ((application, epoch), keys, end)
+        if self.random.random() < 0.05:
+            self.faulty = True
+            self.files.fail("sync_directory", errno.EIO)
         try:
             self.store.commit(application, epoch, [self.sealed[key] for key in keys], end=end)
         except StorageFull:
@@ -219,6 +227,19 @@ class World:
         self.ever_acknowledged = max(upto, self.ever_acknowledged)
         self.acknowledged = upto
         self.store.acknowledge(upto)
+
+    def forget(self) -> None:
+        if not self.epochs:
+            return
+        self.forgetting = self.random.choice(sorted(self.epochs))
+        try:
+            self.store.forget(self.forgetting)
+        except StorageFull:
+            assert self.squeezed
+            self.files.capacity = None
+        else:
+            del self.epochs[self.forgetting]
+        self.forgetting = None
 
     def drop(self) -> None:
         if self.sealed:
@@ -263,16 +284,24 @@ class World:
                 getattr(self, name)()
 
     def run(self, steps: list[str]) -> None:
-        for name in steps:
-            try:
-                self.step(name)
-            except Crash:
-                self.files.crash()
-                self.restart(self.random.choice([self.files.power_on, self.files.kill]))
-            except LogBroken:
-                assert self.faulty
+        with pytest.MonkeyPatch.context() as patch:
+            # Written anew every few commits, and not only after thousands.
+            patch.setattr(journal, "_SMALL", 1)
+            patch.setattr(journal, "_GROWTH", 2)
+            for name in steps:
+                self.run_one(name)
+
+    def run_one(self, name: str) -> None:
+        try:
+            self.step(name)
+        except Crash:
+            self.files.crash()
+            self.restart(self.random.choice([self.files.power_on, self.files.kill]))
+        except LogBroken:
+            assert self.faulty
+            if name == "commit":
                 self.check_broken()
-                self.restart(self.random.choice([self.files.kill, self.files.power_on]))
+            self.restart(self.random.choice([self.files.kill, self.files.power_on]))
 
     def check_broken(self) -> None:
         """Nothing is promised any more."""
@@ -281,7 +310,7 @@ class World:
 
 
 STEPS = ["write"] * 6 + ["commit"] * 4 + ["acknowledge", "read"] * 2
-STEPS += ["drop", "start_over", "kill", "crash", "close", "squeeze", "crash_at", "crash_at", "fail"]
+STEPS += ["drop", "forget", "start_over", "kill", "crash", "close", "squeeze", "crash_at", "crash_at", "fail"]
 
 
 def drawn_steps(random: Random) -> list[str]:
