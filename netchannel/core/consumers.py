@@ -124,10 +124,13 @@ class Consumers:
         """Nothing need be kept for the name any more; whether it was known."""
         return self._known.pop(name, None) is not None
 
-    def release(self, name: str, holder: str, now: float) -> None:
-        """The holder is gone, its connection is not: others can take the name after the time of a lease."""
+    def release(self, name: str, holder: str, connection: Hashable, now: float) -> None:
+        """The holder is gone, its connection is not: others can take the name after the time of a lease.
+
+        Unless the holder has it by another connection meanwhile.
+        """
         consumer = self._known.get(name)
-        if consumer is not None and consumer.holder == holder and consumer.connection is not None:
+        if consumer is not None and (consumer.holder, consumer.connection) == (holder, connection):
             consumer.connection = None
             consumer.expires = now + self._lease_s
 

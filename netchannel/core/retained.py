@@ -211,7 +211,7 @@ class Retained(Service):
                 case "unwatch":
                     self._unwatch(client, message["request"])
                 case "yield":
-                    self.consumers.release(message["consumer"], message["holder"], now)
+                    self.consumers.release(message["consumer"], message["holder"], client, now)
                 case "hold":
                     self._hold(client, message, now)
                 case "forget":

@@ -158,6 +158,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.connected: dict[str, int | None] = {}
         self.gone_at: dict[str, float] = {}
         self.connections: dict[str, int] = {}
+        self.former: dict[str, int] = {}  # still there, though the holder has come on another one
         self.count = 0
 
     def connection(self, holder: str) -> int:
@@ -229,6 +230,20 @@ class ConsumerMachine(RuleBasedStateMachine):
             if connected == connection:
                 self.connected[name], self.gone_at[name] = None, self.now
 
+    @rule(holder=HOLDERS)
+    def succeed(self, holder: str) -> None:
+        if holder in self.connections:
+            self.former[holder] = self.connections.pop(holder)
+
+    @rule(name=NAMES, holder=HOLDERS, formerly=st.booleans())
+    def release(self, name: str, holder: str, formerly: bool) -> None:
+        connection = (self.former if formerly else self.connections).get(holder)
+        if connection is None:
+            return
+        self.consumers.release(name, holder, connection, self.now)
+        if self.holder.get(name) == holder and self.connected[name] == connection:
+            self.connected[name], self.gone_at[name] = None, self.now
+
     @precondition(lambda self: bool(self.positions))
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
@@ -242,6 +257,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.consumers = Consumers(LEASE_S)
         self.consumers.restore(remembered, self.now)
         self.connections.clear()
+        self.former.clear()
         for name in self.positions:
             self.connected[name], self.gone_at[name] = None, self.now
 
@@ -330,6 +346,21 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
         world.run(lambda told=told: isinstance(told[-1], float))
         assert files.names(Path("/")) == []
     assert streams == {("before", 2), ("before", 0), ("after", 0)}
+
+
+def test_a_name_is_given_back_by_who_has_it() -> None:
+    """Not by the reader before, which closes once its successor has come under the same holder's name."""
+    consumers = Consumers(LEASE_S)
+    consumers.hold("a", "me", "before", "", 0.0, oldest=0)
+    consumers.hold("a", "me", "after", "", 0.0, oldest=0)
+    consumers.release("a", "me", "before", 0.0)
+    with pytest.raises(ChannelInUse, match="is connected"):
+        consumers.hold("a", "you", "third", "", 2 * LEASE_S, oldest=0)
+    consumers.release("a", "you", "after", 2 * LEASE_S)
+    with pytest.raises(ChannelInUse, match="is connected"):
+        consumers.hold("a", "you", "third", "", 4 * LEASE_S, oldest=0)
+    consumers.release("a", "me", "after", 4 * LEASE_S)
+    assert consumers.hold("a", "you", "third", "", 5 * LEASE_S, oldest=0).holder == "you"
 
 
 def test_names_are_bounded() -> None:
