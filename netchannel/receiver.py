@@ -483,15 +483,27 @@ class ReceiverChannel:
         return item
 
     async def _more(self) -> None:
-        """Wait until there is a message. Raises what ended the channel."""
+        """Wait until there is a message. Raises what ended the channel.
+
+        What went wrong once the channel's files are closed, so that it can be registered again.
+        """
         core = self._core
-        while not core.more():
+        while not await self._ready():
             core.waiting += 1
             core.check_starved()
             try:
                 await self._changes.wait()
             finally:
                 core.waiting -= 1
+
+    async def _ready(self) -> bool:
+        while True:
+            try:
+                return self._core.more()
+            except NetChannelError:
+                if self._core.error is None or not self._core.unsettled:
+                    raise
+                await self._settled()
 
     def put_back(self, item: Item) -> None:
         """Whoever took ``item`` was cancelled before it got it: it is next again."""
