@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ from netchannel import (
     StreamReplaced,
     Timing,
 )
+from netchannel.client import Client
+from netchannel.core.history import MemoryHistory
 from tests.support.waiting import until_async
 
 QUICK = Timing(backoff_s=0.01, backoff_limit_s=0.05)
@@ -85,6 +87,13 @@ async def kept(
 
 async def read(reader: ChannelReader, first: Any, until: int) -> list[bytes]:
     return [bytes(body) async for body in reader.read(first, until)]
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await until_async(holds, what)
 
 
 async def oldest_is(reader: ChannelReader, number: int) -> bool:
@@ -283,6 +292,66 @@ async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
             await one.ack("name", 3)
         async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as two:
             assert await two.hold("name", holder="job 7") == 3
+
+
+async def test_a_hold_that_is_cancelled_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the name all the same: who asked can ask again, and on closing gives it back."""
+    async with kept([b"one"], lease_s=0.05) as (other, _), Client() as client:
+        reader = ChannelReader.over(client, other.to, "c", codec="bytes", fault=None)
+        unanswered: list[Any] = []
+        async with reader:
+            await reader.heads()
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryHistory, "settle", lambda self, then, now: unanswered.append(then))
+                for count, ask in enumerate((reader.hold("me"), reader.ack("you", 0)), 1):
+                    asking = asyncio.ensure_future(ask)
+                    await until(lambda count=count: len(unanswered) == count, "the name is taken")
+                    asking.cancel()
+                    await asyncio.wait([asking])
+            for name in ("me", "you"):
+                with pytest.raises(ChannelInUse):
+                    await other.hold(name)
+                await reader.ack(name, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryHistory, "settle", lambda self, then, now: unanswered.append(then))
+                asking = asyncio.ensure_future(reader.hold("third"))
+                await until(lambda: len(unanswered) == 3, "the name is taken")
+                asking.cancel()
+                await asyncio.wait([asking])
+
+        async def taken(name: str) -> bool:
+            try:
+                return await other.hold(name) == 0
+            except ChannelInUse:
+                return False
+
+        for name in ("me", "you", "third"):
+            await until_async(lambda name=name: taken(name), "the lease has expired")
+
+
+async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_away(free_address: str) -> None:
+    lost = 0
+    async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as reader:
+        async with SenderServer(free_address, timing=QUICK) as sender:
+            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            for name in ("me", "you"):
+                await reader.hold(name)
+        renew = reader._channel.on_lost
+
+        def count(reason: str, now: float) -> None:
+            nonlocal lost
+            lost += 1
+            renew(reason, now)
+
+        reader._channel.on_lost = count
+        await until(lambda: lost >= 5, "it was dialed in vain")
+        assert [question.kind for question in reader._channel.questions.values()] == ["watch", "hold", "hold"]
+        async with SenderServer(free_address, timing=QUICK) as sender:
+            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            await until(lambda: len(reader._fenced) == 2, "both questions are answered")
+            assert not reader._renewing
+            with pytest.raises(ConsumerFenced, match="forgotten"):
+                await reader.ack("me", 0)
 
 
 async def test_full_retention_holds_the_producer_back(place: Place) -> None:
