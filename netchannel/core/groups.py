@@ -22,6 +22,7 @@ from .attempts import Attempt, AttemptDecoder
 from .feeding import Feeder
 from .inbound import InboundChannel
 from .link import Job, log
+from .over import OVER_LIMIT, Over, answered_by
 from .requests import Service
 from .staged_files import Keeper
 from .states import ReceiverState
@@ -43,8 +44,6 @@ WINNER = struct.Struct("<QQQQ16s")
 """An attempt that a commit names: partition, messages, bytes, checksum, and which of the partition's it is."""
 ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
-OVER_LIMIT = 1000
-"""Channels that are over, and still answer whether something was committed."""
 
 
 class Winner(NamedTuple):
@@ -155,12 +154,15 @@ class StagedChannel(Service):
 
     def settled(self, now: float) -> None:
         """The files are closed."""
-        channel = self.channel
+        channel, core = self.channel, self.core
         if channel.terminal or channel.ended is not None:
             channel.settle(now)
         else:
             channel.unsettled = False
-            channel.end(self.channel.expected or 0, now)
+            channel.end(channel.expected or 0, now)
+        if core.over.get(channel.id) is self:
+            core.over[channel.id] = Over(channel.id, self.store.state.epochs, self._over)
+        core.retire(self)
 
     def _left(self, now: float) -> None:
         """The consumer's side is over."""
@@ -325,14 +327,7 @@ class StagedChannel(Service):
             self.keeper.do(step)
 
     def _commit(self, client: RequestControl, message: Message, winners: list[Winner]) -> Job | None:
-        application, epoch = message["application"], message["epoch"]
-        last = self.store.state.epochs.get(application)
-        if last == epoch:
-            client.answer(message, fresh=False)
-            return None
-        if last is not None and epoch < last:
-            text = f"epoch {epoch} of application {application!r} is below epoch {last}, which is committed"
-            client.deny(message, "regressed", f"channel {self.channel.id!r}: {text}")
+        if answered_by(self.store.state.epochs, self.channel.id, client, message):
             return None
         if self._over and self._awaits_successor:
             client.deny(message, "unregistered", self._over)
@@ -341,6 +336,7 @@ class StagedChannel(Service):
             text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
             client.deny(message, "ended", self._over or text)
             return None
+        application, epoch = message["application"], message["epoch"]
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
         against = next(self._objections(keys, winners), None)
         if against is not None:

@@ -84,7 +84,14 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "member": {"port": (int,)},
     "claim": {"channel": (str,), "number": (int,), "held": (bool,)},
     "release": {"channel": (str,)},
-    "over": {"channel": (str,), "stream": (str,), "count": (int,), "reason": (str,), "message": (str,)},
+    "over": {
+        "channel": (str,),
+        "stream": (str,),
+        "count": (int,),
+        "reason": (str,),
+        "message": (str,),
+        "answers": (bool, _Optional),
+    },
     # node to member
     "taken": {"channel": (str,), "number": (int,), "message": (str,)},
     # client to receiver

@@ -46,14 +46,14 @@ class RequestControl(AcceptedControl):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self.waiting: set[str] = set()
-        self._asked: dict[Service, None] = {}
+        self.asked_of: dict[Service, None] = {}
         self._held: set[Hashable] = set()
         core.clients[self] = None
 
     @property
     def asks(self) -> int:
         """How many channels it has asked for."""
-        return len(self._asked)
+        return len(self.asked_of)
 
     def hold(self, what: Hashable) -> None:
         """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
@@ -76,16 +76,24 @@ class RequestControl(AcceptedControl):
             check_channel_id(channel_id)
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        if not self._served(channel_id, message, now) and message["t"] not in TOLD:
+            self._refuse(channel_id, message)
+
+    def _served(self, channel_id: str, message: Message, now: float) -> bool:
+        """Whether there is somebody here who answers it, now or later."""
         core = self._receiver
-        service = core.services.get(channel_id) or core.over.get(channel_id)
+        service = core.services.get(channel_id)
         if service is not None:
-            self._asked[service] = None
-            if not service.asked(self, message, now):
-                self.deny(message, "policy", _not_offered(channel_id, message["t"]))
-            return
-        if channel_id in core.channels:
+            self.asked_of[service] = None
+        else:
+            service = core.over.get(channel_id)
+        return service is not None and service.asked(self, message, now)
+
+    def _refuse(self, channel_id: str, message: Message) -> None:
+        core = self._receiver
+        if channel_id in core.services or channel_id in core.over or channel_id in core.channels:
             self.deny(message, "policy", _not_offered(channel_id, message["t"]))
-        elif (member := core.members.holder(channel_id)) is not None:
+        elif (member := core.members.answering(channel_id)) is not None:
             self.say("elsewhere", channel=channel_id, request=message["request"], port=member.port)
         else:
             core.wait(self, channel_id)
@@ -108,7 +116,7 @@ class RequestControl(AcceptedControl):
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.gone(self)
         self._receiver.clients.pop(self, None)
-        for service in self._asked:
+        for service in self.asked_of:
             service.left(self, now)
         self._receiver.on_client_gone()
 

@@ -355,6 +355,7 @@ class Retained(Service):
             link.abort()
         if self.core.services.get(self.id) is self:
             del self.core.services[self.id]
+        self.core.retire(self)
         if self.history is not None:
             self.history.leave(discard=discard, then=self._closed, now=now)
         else:

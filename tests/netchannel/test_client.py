@@ -150,6 +150,23 @@ def test_a_channel_that_a_member_denies_is_looked_for_at_the_node_once_in_a_whil
     assert 2 < len(moved) <= most
 
 
+@pytest.mark.parametrize("registered", [False, True])
+def test_what_is_told_is_not_answered(registered: bool) -> None:
+    """Where the channel does not do that, or is not there, as well."""
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    said: list[Message] = []
+    asker.channel.peer.answered = lambda message, now: said.append(message)  # type: ignore[method-assign]
+    if registered:
+        receiver.services["c"] = Counting()
+    world.settle()
+    asker.channel.tell("unwatch", request=1)
+    asker.channel.tell("yield", request=0, consumer="me", holder="x")
+    world.settle()
+    assert not said
+    assert not any(client.waiting for client in receiver.clients)
+
+
 def test_a_receiver_that_is_away_is_given_up_by_the_policy() -> None:
     world = World()
     asker = Asker(world, retry=3.0)

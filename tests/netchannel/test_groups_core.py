@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
 from netchannel.core.groups import WINNER, StagedChannel
 from netchannel.core.states import ReceiverState
-from netchannel.errors import AttemptLost, ChannelBroken
+from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, NetChannelError
 from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
@@ -252,3 +254,29 @@ def test_another_stream_does_not_slip_into_an_attempt() -> None:
     first.channel.finish()
     staged.world.run(lambda: first.channel.terminal)
     assert first.channel.error is None
+
+
+def test_a_channel_that_is_over_takes_no_memory_of_who_asks_it() -> None:
+    """But for what was committed, which is answered as before."""
+    staged = Staged()
+    gone = weakref.ref(staged.receiver.staged["c"])
+    staged.commit(0, [staged.write([b"x"])], end=True)
+    assert staged.read() == [b"x"]
+    assert not staged.receiver.staged
+    del staged.inbox
+    gc.collect()
+    assert gone() is None
+    (client,) = staged.receiver.clients
+    assert client.asks == 0
+    staged.answers.clear()
+    for epoch, kind in ((0, dict), (1, ChannelClosed)):
+        staged.commit(epoch, [])
+        assert isinstance(staged.answer(), kind)
+    staged.ask("drop", epoch=5)
+    assert isinstance(staged.answer(), dict)
+    staged.ask("epoch")
+    assert staged.answer()["epoch"] == 0  # type: ignore[index]  # it is no error
+    staged.asked.ask(
+        "watch", lambda *_: None, lambda error, now: staged.answers.append(error), staged.world.now
+    )
+    assert isinstance(staged.answer(), NetChannelError)
