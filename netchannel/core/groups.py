@@ -56,10 +56,14 @@ class Winner(NamedTuple):
     attempt: str
 
 
-def winners_of(data: bytes) -> list[Winner]:
-    """The attempts of a commit. Raises ProtocolError."""
+def check_winners(data: bytes) -> None:
+    """Raise ProtocolError for what cannot be the attempts of a commit."""
     if len(data) % WINNER.size:
         raise ProtocolError(f"the winners of a commit have {len(data)} bytes: {WINNER.size} are one")
+
+
+def winners_of(data: bytes) -> list[Winner]:
+    """The attempts of a commit."""
     return [Winner._make((*fields[:4], fields[4].hex())) for fields in WINNER.iter_unpack(data)]
 
 
@@ -309,8 +313,8 @@ class StagedChannel(Service):
             raise ProtocolError(f"{client.peer} asks for groups of an application without a name")
         match message["t"]:
             case "commit":
-                winners = winners_of(message["winners"])
-                self._ask(lambda: self._commit(client, message, winners))
+                check_winners(message["winners"])
+                self._ask(lambda: self._commit(client, message))
             case "drop":
                 self._ask(lambda: self._drop(client, message))
             case "epoch":
@@ -326,7 +330,7 @@ class StagedChannel(Service):
         else:
             self.keeper.do(step)
 
-    def _commit(self, client: RequestControl, message: Message, winners: list[Winner]) -> Job | None:
+    def _commit(self, client: RequestControl, message: Message) -> Job | None:
         if answered_by(self.store.state.epochs, self.channel.id, client, message):
             return None
         if self._over and self._awaits_successor:
@@ -337,6 +341,9 @@ class StagedChannel(Service):
             client.deny(message, "ended", self._over or text)
             return None
         application, epoch = message["application"], message["epoch"]
+        winners = winners_of(
+            message["winners"]
+        )  # not before its turn: they are many times larger in this form
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
         against = next(self._objections(keys, winners), None)
         if against is not None:

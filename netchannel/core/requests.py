@@ -22,6 +22,18 @@ HELD_LIMIT = 10_000
 """Watches, and tokens to read that were not used yet, of one client at most."""
 
 
+UNANSWERED_BYTES = 1 << 24
+"""Of the questions of one client that are not answered yet, at most: a disk may be slow, or full."""
+_QUESTION_BYTES = 512
+"""Of any question, beside its texts."""
+
+
+def _cost(message: Message) -> int:
+    if message["t"] == "watch" or message["t"] in TOLD:
+        return 0  # answered at once, and again; or not at all
+    return _QUESTION_BYTES + sum(len(value) for value in message.values() if isinstance(value, (str, bytes)))
+
+
 class Service(ABC):
     """What a channel of this receiver does for clients, beside what it does for its consumer.
 
@@ -48,6 +60,7 @@ class RequestControl(AcceptedControl):
         self.waiting: set[str] = set()
         self.asked_of: dict[Service, None] = {}
         self._held: set[Hashable] = set()
+        self._unanswered = 0  # bytes
         core.clients[self] = None
 
     @property
@@ -76,7 +89,11 @@ class RequestControl(AcceptedControl):
             check_channel_id(channel_id)
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
-        if not self._served(channel_id, message, now) and message["t"] not in TOLD:
+        self._unanswered += _cost(message)
+        if self._unanswered > UNANSWERED_BYTES and _cost(message):
+            text = f"{self.peer} has asked for {self._unanswered} bytes that are not answered yet"
+            self.deny(message, "busy", f"{text}, the limit is {UNANSWERED_BYTES}")
+        elif not self._served(channel_id, message, now) and message["t"] not in TOLD:
             self._refuse(channel_id, message)
 
     def _served(self, channel_id: str, message: Message, now: float) -> bool:
@@ -94,24 +111,22 @@ class RequestControl(AcceptedControl):
         if channel_id in core.services or channel_id in core.over or channel_id in core.channels:
             self.deny(message, "policy", _not_offered(channel_id, message["t"]))
         elif (member := core.members.answering(channel_id)) is not None:
-            self.say("elsewhere", channel=channel_id, request=message["request"], port=member.port)
+            self._reply(message, "elsewhere", port=member.port)
         else:
             core.wait(self, channel_id)
             self.deny(message, "unregistered", f"channel {channel_id!r} is not registered there")
 
     def answer(self, message: Message, **fields: Any) -> None:
         """Answer ``message``."""
-        self.say(ANSWERS[message["t"]], channel=message["channel"], request=message["request"], **fields)
+        self._reply(message, ANSWERS[message["t"]], **fields)
 
     def deny(self, message: Message, code: str, text: str) -> None:
         """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
-        self.say(
-            "deny",
-            channel=message["channel"],
-            request=message["request"],
-            code=code,
-            message=text[:1000],
-        )
+        self._reply(message, "deny", code=code, message=text[:1000])
+
+    def _reply(self, question: Message, kind: str, **fields: Any) -> None:
+        self._unanswered -= _cost(question)
+        self.say(kind, channel=question["channel"], request=question["request"], **fields)
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.gone(self)

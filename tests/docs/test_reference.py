@@ -526,6 +526,7 @@ def test_limits_are_those_of_the_code() -> None:
         "time between heads": [retained.PUSH_S],
         "schema in heads": [retained.HEADS_SCHEMA_LIMIT],
         "watches and unused tokens of a client": [requests.HELD_LIMIT],
+        "unanswered questions of a client": [requests.UNANSWERED_BYTES],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
         "channels that are over, and answer what was committed": [over.OVER_LIMIT],
     }

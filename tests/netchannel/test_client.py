@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.messages import Message
-from netchannel.core.requests import RequestControl, Service
+from netchannel.core.messages import STRANGER_LIMIT, Message
+from netchannel.core.requests import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
 from netchannel.values import FaultPolicy
 from tests.support.world import World
@@ -148,6 +148,66 @@ def test_a_channel_that_a_member_denies_is_looked_for_at_the_node_once_in_a_whil
     most = 2 * (1 + 5 / (world.timing.backoff_s / 2))
     world.run(lambda: world.now - start > 5 or len(moved) > most)
     assert 2 < len(moved) <= most
+
+
+def test_what_is_large_may_come_in_the_same_bytes_as_the_handshake() -> None:
+    """From a receiver that is busy: its limit for strangers is over once the client's hello is read."""
+    world = World()
+    asker = Asker(world)
+    downs = []
+    asker.channel.on_lost = lambda reason, now: downs.append(reason)
+    asker.channel.ask(
+        "commit",
+        lambda message, now: asker.answers.append(message),
+        lambda error, now: asker.errors.append(error),
+        world.now,
+        application="a",
+        epoch=0,
+        winners=bytes(STRANGER_LIMIT),
+        end=False,
+    )
+    receiver = world.receiver()
+    receiver.services["c"] = Counting()
+    world.run(lambda: asker.told == 1)
+    assert "takes no groups" in str(asker.errors)
+    assert not downs
+
+
+def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
+    """The rest waits at the client, and its turn comes."""
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    waiting: list[Message] = []
+
+    class Slow(Service):
+        def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+            waiting.append(message)
+            return True
+
+    receiver.services["c"] = Slow()
+    winners = bytes(4_000_000)
+    for epoch in range(10):
+        asker.channel.ask(
+            "commit",
+            lambda message, now: asker.answers.append(message),
+            lambda error, now: asker.errors.append(error),
+            world.now,
+            application="a",
+            epoch=epoch,
+            winners=winners,
+            end=False,
+        )
+    world.settle()
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    world.pass_time(10)
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    (client,) = receiver.clients
+    for answered in range(10):
+        world.run(lambda answered=answered: len(waiting) > answered)
+        client.answer(waiting[answered], fresh=True)
+    world.run(lambda: asker.told == 10)
+    assert sorted(message["epoch"] for message in waiting) == list(range(10))
+    assert len(asker.answers) == 10
 
 
 @pytest.mark.parametrize("registered", [False, True])
