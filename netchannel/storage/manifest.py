@@ -98,9 +98,13 @@ class Marks:
         self._failed = False
         known = MARKS in files.list_directory(folder)
         self._file: File = files.open(self._path) if known else files.create(self._path)
-        if self._file.size() < _SIZE:
-            write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
-        self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
+        try:
+            if self._file.size() < _SIZE:
+                write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
+            self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
+        except OSError:
+            self._file.close()
+            raise
 
     def _read(self, slot: int) -> tuple[int, Mark]:
         data = read_all(self._file, _MARK.size + _CRC.size, slot)
