@@ -267,7 +267,8 @@ class ReceiverServer:
             staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
                 `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
                 a restart with the same directory it goes on there. Its files are opened here, which waits for the
-                disk for a few milliseconds.
+                disk: for a few milliseconds, and longer where much is held or not acknowledged, as the headers of all
+                records are read.
             retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
                 once it is kept.
 

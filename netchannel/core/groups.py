@@ -68,10 +68,7 @@ def winners_of(data: bytes) -> list[Winner]:
 
 
 class StagedChannel(Service):
-    """What a staged channel has beside its consumer's side (``channel``): its attempts and its files.
-
-    Raises SchemaMismatch if ``channel`` does not take what is committed already.
-    """
+    """What a staged channel has beside its consumer's side (``channel``): its attempts and its files."""
 
     def __init__(
         self,
