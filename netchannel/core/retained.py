@@ -133,6 +133,8 @@ class Retained(Service):
         history.positions = self.consumers.positions
         if not len(self.consumers):
             self.consumers.restore(history.remembered, now)
+        for name in self.policy.consumers:
+            self.consumers.expect(name, history.oldest)
         if before is not None and before is not history:
             self.consumers.start_over(history.oldest)
             history.settle(lambda error, now: None, now)

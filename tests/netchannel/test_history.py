@@ -363,6 +363,14 @@ def test_a_name_is_given_back_by_who_has_it() -> None:
     assert consumers.hold("a", "you", "third", "", 5 * LEASE_S, oldest=0).holder == "you"
 
 
+@pytest.mark.parametrize(
+    "names", ["me", ("me", ""), ("x" * 256,), ("\n",), (3,), tuple(map(str, range(1001)))]
+)
+def test_names_that_cannot_be_are_refused_where_they_are_given(names: Any) -> None:
+    with pytest.raises(ValueError, match=r"consumers .* 1000 names"):
+        RetainPolicy(consumers=names)
+
+
 def test_names_are_bounded() -> None:
     consumers = Consumers(1.0)
     for name in ("", "\n", "x" * 256):

@@ -246,6 +246,37 @@ async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
             await again.close()
 
 
+async def test_a_stream_waits_for_the_consumers_that_it_is_kept_for(place: Place) -> None:
+    """CH-REP-4: before they have come for the first time; what they have not acknowledged is kept, and the end too."""
+    async with kept(bodies(10), place, consumers=("early", "late")) as (reader, outbox):
+        await reader.ack("early", 10)
+        assert (await reader.heads()).oldest == 0
+        closing = asyncio.ensure_future(outbox.close())
+        assert (await reader.heads(beyond=10)).ended
+        assert await reader.hold("late") == 0
+        assert await read(reader, 0, 10) == bodies(10)
+        if place.at == "sender":
+            assert not closing.done()
+        await reader.ack("late", 10)
+        assert (await closing).acknowledged == 10
+
+
+async def test_a_new_stream_does_not_replace_one_that_a_consumer_is_to_come_for() -> None:
+    """Though nobody has ever come, and all has been sent; who is forgotten is not waited for."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(consumers=("me",)))
+        for number in range(2):
+            outbox = sender.register_channel("c", receiver.address, codec="bytes")
+            await outbox.send(b"%d" % number)
+            if number:
+                await until_async(lambda outbox=outbox: denied(outbox), "the new stream is denied")
+                async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+                    assert await read(reader, 0, 1) == [b"0"]
+                    await reader.forget("me")
+                    await outbox.flush()
+            await outbox.close()
+
+
 async def test_retention_is_the_minimum_over_consumers(place: Place) -> None:
     """CH-REP-4."""
     async with kept(bodies(100), place) as (reader, _):
