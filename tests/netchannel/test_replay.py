@@ -237,7 +237,8 @@ async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
             assert await read(reader, 0, 10) == bodies(10)
             await reader.ack("me", 10)
             await again.flush()
-            new = await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            new = await reader.heads(beyond=0)
             assert (new.oldest, new.head, new.ended) == (0, 1, False)
             with pytest.raises(StreamReplaced):
                 await read(reader, Position(old.stream, 0), 10)
