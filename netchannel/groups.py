@@ -165,11 +165,13 @@ class GroupChannel(SenderChannel):
     async def seal(self) -> Sealed:
         """End the attempt, and wait until the receiver has all of it on its disk.
 
-        Raises AttemptLost if the receiver was restarted meanwhile, ChannelClosedByPeer if it does not take it (e.g.
-        too much is staged), and what broke the channel. A call that is cancelled leaves the seal on its way: call
-        again.
+        Raises ChannelClosed if the attempt was given up, AttemptLost if the receiver was restarted meanwhile,
+        ChannelClosedByPeer if it does not take it (e.g. too much is staged), and what broke the channel. A call that
+        is cancelled leaves the seal on its way: call again.
         """
         if self._sealed is None:
+            if self.core.aborted:
+                self.core.check_open()
             await super().close()
             tally = self._tally
             self._sealed = Sealed(
@@ -179,9 +181,10 @@ class GroupChannel(SenderChannel):
         return self._sealed
 
     async def close(self, grace: float | None = None) -> CloseReport:
-        """Give the attempt up, unless it is sealed."""
+        """Give the attempt up, unless it is sealed; the receiver is told within ``grace`` seconds, or not at all."""
         if self._sealed is None and not self.core.terminal:
-            await self.abort("closed without a seal")
+            within_s = self.core.core.timing.leave_s
+            await self._fail("closed without a seal", within_s if grace is None else min(grace, within_s))
         return CloseReport(self.core.acknowledged)
 
     async def detach(self) -> None:

@@ -81,17 +81,23 @@ class Histories:
 
     def _open(self, stream: str, start: int) -> StoredHistory:
         assert self._policy.directory is not None
+        created: list[str] = []
+
+        def create_stream() -> str:
+            created.append(stream)
+            return stream
+
         log = SegmentLog.open(
             Path(self._policy.directory),
             self._channel_id,
-            create_stream=lambda: stream,
+            create_stream=create_stream,
             codec=self._codec,
             segment_bytes=max(1, min(SEGMENT_BYTES, self._policy.max_bytes // SEGMENTS)),
             start=start,
             files=self._files,
         )
         try:
-            state = read_state(self._files, log)
+            state = read_state(self._files, log, is_new=bool(created))
             if stream and log.stream != stream:
                 raise NetChannelError(
                     f"channel {self._channel_id!r}: another process has left stream {log.stream!r} in {log.path} "

@@ -74,6 +74,11 @@ class ChannelReader:
         self._heads: Heads | None = None
         self._schemas: dict[str, Decoder] = {}
         self._held: dict[str, str] = {}  # consumers, and who holds them
+        self._tried: set[tuple[str, str]] = (
+            set()
+        )  # the same, whether this reader has heard that it got them or not
+        self._renewing: set[tuple[str, str]] = set()
+        self._name = f"{node_name('reader')} {secrets.token_hex(8)}"
         self._fenced: dict[str, NetChannelError] = {}
         self._entered = False
         self._error: NetChannelError | None = None
@@ -120,7 +125,7 @@ class ChannelReader:
             check_loop(runner.loop)
             if self._channel.error is None:
                 self._channel.tell("unwatch", request=self._watch.number)
-                for consumer, holder in self._held.items():
+                for consumer, holder in self._tried:
                     self._channel.tell("yield", request=0, consumer=consumer, holder=holder)
             self._channel.close(self._now())
             self._reader.close(self._channel.error or NetChannelError("closed"))
@@ -160,14 +165,21 @@ class ChannelReader:
 
     def _renew(self, consumer: str, holder: str, now: float) -> None:
         """Keep a name over a lost connection, unless somebody else has had it since."""
+        if (consumer, holder) in self._renewing:
+            return  # it is asked until it is answered, however many connections are lost meanwhile
+        self._renewing.add((consumer, holder))
+
+        def renewed(answer: Answer, now: float) -> None:
+            self._renewing.discard((consumer, holder))
 
         def failed(error: NetChannelError, now: float) -> None:
+            self._renewing.discard((consumer, holder))
             if self._held.get(consumer) == holder:
                 del self._held[consumer]
                 self._fenced[consumer] = error
 
         fields = {"consumer": consumer, "holder": holder, "renew": True}
-        self._channel.ask("hold", lambda answer, now: None, failed, now, **fields)
+        self._channel.ask("hold", renewed, failed, now, **fields)
 
     def _check(self) -> None:
         if not self._entered:
@@ -325,14 +337,20 @@ class ChannelReader:
     async def hold(self, consumer: str, *, holder: str | None = None) -> int:
         """Take the lease of a consumer's name; returns the number below which it has acknowledged everything.
 
-        A new name begins at the oldest message that is kept. ``holder`` says who takes it (a name at random if it is
-        not given): a process that comes back with the same one gets the name at once. Raises ChannelInUse while
-        somebody else has it, and for the time of a lease after that one's connection was lost.
+        A new name begins at the oldest message that is kept. ``holder`` says who takes it (this reader, if it is not
+        given; a call that is cancelled can be repeated): a process that comes back with the same one gets the name at
+        once. Raises ChannelInUse while somebody else has it, and for the time of a lease after that one's connection
+        was lost.
         """
         check_kind("consumer", consumer, str)
         check_kind("holder", holder, str)
-        who = holder or self._held.get(consumer) or f"{node_name('reader')} {secrets.token_hex(8)}"
-        answer = await self._ask("hold", consumer=consumer, holder=who, renew=False)
+        who = holder or self._held.get(consumer) or self._name
+        self._tried.add((consumer, who))
+        try:
+            answer = await self._ask("hold", consumer=consumer, holder=who, renew=False)
+        except NetChannelError:
+            self._tried.discard((consumer, who))
+            raise
         self._held[consumer] = who
         self._fenced.pop(consumer, None)
         return int(answer["position"])

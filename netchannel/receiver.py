@@ -267,7 +267,8 @@ class ReceiverServer:
             staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
                 `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
                 a restart with the same directory it goes on there. Its files are opened here, which waits for the
-                disk for a few milliseconds.
+                disk: for a few milliseconds, and longer where much is held or not acknowledged, as the headers of all
+                records are read.
             retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
                 once it is kept.
 
@@ -482,15 +483,27 @@ class ReceiverChannel:
         return item
 
     async def _more(self) -> None:
-        """Wait until there is a message. Raises what ended the channel."""
+        """Wait until there is a message. Raises what ended the channel.
+
+        What went wrong once the channel's files are closed, so that it can be registered again.
+        """
         core = self._core
-        while not core.more():
+        while not await self._ready():
             core.waiting += 1
             core.check_starved()
             try:
                 await self._changes.wait()
             finally:
                 core.waiting -= 1
+
+    async def _ready(self) -> bool:
+        while True:
+            try:
+                return self._core.more()
+            except NetChannelError:
+                if self._core.error is None or not self._core.unsettled:
+                    raise
+                await self._settled()
 
     def put_back(self, item: Item) -> None:
         """Whoever took ``item`` was cancelled before it got it: it is next again."""

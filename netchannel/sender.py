@@ -229,7 +229,6 @@ class SenderServer:
                 f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
             )
         check_kind("group", group, Group)
-        check_channel_id(channel_id)
         make: Callable[..., SenderChannel] = SenderChannel
         if group is None:
             opened = open_buffer(policy, channel_id, codec, schema, stream)
@@ -618,15 +617,22 @@ class SenderChannel:
         Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up. A durable
         buffer keeps the failure for whoever registers the channel again.
         """
+        await self._fail(
+            error if isinstance(error, str) else f"{type(error).__name__}: {error}",
+            self.core.core.timing.leave_s,
+        )
+
+    async def _fail(self, why: str, within_s: float) -> None:
+        """`abort`, waiting for so long at most."""
         core = self.core
         if not core.terminal:
-            core.finish(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+            core.finish(why)
             try:
-                async with asyncio.timeout(core.core.timing.leave_s):
+                async with asyncio.timeout(within_s):
                     while not core.terminal:
                         await self.changes.wait()
             except TimeoutError:
-                core.give_up(f"aborted ({error}), and {core.to} did not hear it in time", self._clock())
+                core.give_up(f"aborted ({why}), and {core.to} did not hear it in time", self._clock())
         await self._settled()
 
     async def detach(self) -> None:

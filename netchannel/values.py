@@ -81,6 +81,17 @@ class FaultPolicy:
             raise ValueError(f"retry is {self.retry!r}: expected 'forever' or seconds, 0 or more")
 
 
+CONSUMERS_LIMIT = 1000
+"""Names at one channel: each keeps what it has not acknowledged."""
+NAME_LIMIT = 255
+"""The longest name of a consumer, or of a holder, in characters."""
+
+
+def is_consumer(name: str) -> bool:
+    """Whether it can be the name of a consumer, or of a holder."""
+    return name.isprintable() and 0 < len(name) <= NAME_LIMIT
+
+
 @dataclass(frozen=True, slots=True)
 class RetainPolicy:
     """How much of a stream an end keeps to be read any number of times, and where.
@@ -88,14 +99,27 @@ class RetainPolicy:
     ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the producer
     waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a folder of the
     channel's own, from where a process that registers the channel with the same directory goes on; None keeps it in
-    memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of the holder's connection.
+    memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of the holder's connection. The names in
+    ``consumers`` are known before anybody comes under them: all of each stream is kept for them, until they have
+    acknowledged it or are forgotten.
     """
 
     max_bytes: int = 1 << 30
     directory: str | PathLike[str] | None = None
     lease_s: float = 10.0
+    consumers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names = self.consumers
+        if (
+            not isinstance(names, tuple)
+            or len(names) > CONSUMERS_LIMIT
+            or not all(isinstance(name, str) and is_consumer(name) for name in names)
+        ):
+            raise ValueError(
+                f"consumers is {str(names)[:200]}: expected a tuple of at most {CONSUMERS_LIMIT} names, each of 1 to "
+                f"{NAME_LIMIT} characters that can be printed"
+            )
         if not isinstance(self.max_bytes, int) or self.max_bytes < 1:
             raise ValueError(f"max_bytes is {self.max_bytes!r}: expected a number of bytes, at least 1")
         if not 0 <= self.lease_s < inf:

@@ -145,6 +145,10 @@ class ClientChannel:
         self.peer: ClientPeer
         self._last_failure = "it has not answered"
         self._give_up: Timer | None = None
+        self._again: Timer | None = (
+            None  # one for all questions that were refused: each of them would ask all again
+        )
+        self._return: Timer | None = None  # to where it was looked for first
         self._watch(now)
 
     def ask(
@@ -204,6 +208,35 @@ class ClientChannel:
             self.forget(question)
             question.failed(type(error)(*error.args), now)
         self.on_lost(str(error), now)
+
+    def ask_again(self, now: float) -> None:
+        """Ask what was refused for now."""
+        for question in list(self.questions.values()):
+            if question.refused:
+                self.peer.ask(question, now)
+
+    def ask_again_later(self, now: float) -> None:
+        """The same, after a while."""
+
+        def again(now: float) -> None:
+            self._again = None
+            self.ask_again(now)
+
+        if self._again is None:
+            wait = self.core.timing.backoff_limit_s * self.core.jitter()
+            self._again = self.core.timers.at(now + wait, again)
+
+    def ask_the_node(self, now: float) -> None:
+        """Ask everything where it was looked for first, a little later."""
+
+        def go_back(now: float) -> None:
+            self._return = None
+            if self.error is None:
+                self.peer.send_back(self, now)
+
+        if self._return is None:
+            wait = self.core.timing.backoff_s * self.core.jitter()
+            self._return = self.core.timers.at(now + wait, go_back)
 
     def unreachable(self, reason: str, now: float) -> None:
         """The receiver is away, or does not have the channel."""
@@ -290,11 +323,6 @@ class ClientPeer:
                 question.kind, channel=question.channel.id, request=question.number, **question.fields
             )
 
-    def _ask_again(self, channel: ClientChannel, now: float) -> None:
-        for question in list(channel.questions.values()):
-            if question.refused:
-                channel.peer.ask(question, now)
-
     def _dial(self) -> None:
         self.control = ClientControl(self)
         self.core.dial(self.control)
@@ -311,7 +339,7 @@ class ClientPeer:
         """The receiver says something."""
         if message["t"] == "ready":
             for channel in [channel for channel in self.channels if channel.id == message["channel"]]:
-                self._ask_again(channel, now)
+                channel.ask_again(now)
             return
         question = self.core.questions.get(message["request"])
         if question is None or question.channel.peer is not self:
@@ -343,10 +371,9 @@ class ClientPeer:
         if channel.error is not None:
             return
         if code == "unregistered" and self.is_member:
-            self.ask_the_node(channel, now)
+            channel.ask_the_node(now)
             return
-        wait = self.core.timing.backoff_limit_s * self.core.jitter()
-        self.core.timers.at(now + wait, lambda now: self._ask_again(channel, now))
+        channel.ask_again_later(now)
 
     def _sent_on(self, channel: ClientChannel, port: int, now: float) -> None:
         """Another process of the node has the channel. Not followed a second time, lest two name each other."""
@@ -357,7 +384,7 @@ class ClientPeer:
             return
         channel.unreachable(f"{self.address} sent it on to port {port}, where it cannot be asked for", now)
         if channel.error is None:
-            self.ask_the_node(channel, now)
+            channel.ask_the_node(now)
 
     def _move(self, channel: ClientChannel, peer: ClientPeer, now: float) -> None:
         if peer is self:
@@ -368,14 +395,9 @@ class ClientPeer:
         for question in list(channel.questions.values()):
             peer.ask(question, now)
 
-    def ask_the_node(self, channel: ClientChannel, now: float) -> None:
-        """Ask again where ``channel`` was looked for first, a little later."""
-
-        def move(now: float) -> None:
-            if channel.error is None and channel.peer is self:
-                self._move(channel, self.core.peer(self.node, self.node), now)
-
-        self.core.timers.at(now + self.core.timing.backoff_s * self.core.jitter(), move)
+    def send_back(self, channel: ClientChannel, now: float) -> None:
+        """``channel`` is asked for where it was looked for first."""
+        self._move(channel, self.core.peer(self.node, self.node), now)
 
     def lost(self, reason: str, now: float) -> None:
         """The connection is gone, or was not made."""
@@ -385,7 +407,7 @@ class ClientPeer:
             channel.on_lost(why, now)
             channel.unreachable(why, now)
             if channel.error is None and self.is_member:
-                self.ask_the_node(channel, now)
+                channel.ask_the_node(now)
         self._complain(reason, now)
         if self.channels:
             self._redial_due = True

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError
+from netchannel.values import CONSUMERS_LIMIT, NAME_LIMIT, is_consumer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
-
-CONSUMERS_LIMIT = 1000
-"""Names at one channel: each keeps what it has not acknowledged."""
-NAME_LIMIT = 255
-"""The longest name of a consumer, or of a holder, in characters."""
 
 
 @dataclass(slots=True)
@@ -53,6 +49,10 @@ class Consumers:
         """After a restart: each name with its position; its holder has the time of a lease to come back."""
         for name, (position, holder) in known.items():
             self._known[name] = Consumer(position, holder, expires=now + self._lease_s)
+
+    def expect(self, name: str, position: int) -> None:
+        """Somebody will come under this name, who wants everything from ``position`` on."""
+        self._known.setdefault(name, Consumer(position))
 
     def start_over(self, position: int) -> None:
         """Another stream begins: nobody has acknowledged anything of it."""
@@ -104,7 +104,7 @@ class Consumers:
 
     def _check(self, name: str, holder: str) -> None:
         for text in (name, holder):
-            if not text.isprintable() or not 0 < len(text) <= NAME_LIMIT:
+            if not is_consumer(text):
                 raise NetChannelError(
                     f"the name {text[:60]!r} of a consumer or its holder has {len(text)} characters: expected 1 to "
                     f"{NAME_LIMIT} that can be printed"
@@ -124,10 +124,13 @@ class Consumers:
         """Nothing need be kept for the name any more; whether it was known."""
         return self._known.pop(name, None) is not None
 
-    def release(self, name: str, holder: str, now: float) -> None:
-        """The holder is gone, its connection is not: others can take the name after the time of a lease."""
+    def release(self, name: str, holder: str, connection: Hashable, now: float) -> None:
+        """The holder is gone, its connection is not: others can take the name after the time of a lease.
+
+        Unless the holder has it by another connection meanwhile.
+        """
         consumer = self._known.get(name)
-        if consumer is not None and consumer.holder == holder and consumer.connection is not None:
+        if consumer is not None and (consumer.holder, consumer.connection) == (holder, connection):
             consumer.connection = None
             consumer.expires = now + self._lease_s
 

@@ -82,7 +82,7 @@ class Kind(IntEnum):
     CLOSED = 20  # the consumer wants no more; payload: why
     REFUSED = 21  # the token, or once attached the schema, is not taken; payload: why
     STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
-    REQUEST = 32  # reserved
+    REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
 
 
 KINDS = frozenset(int(kind) for kind in Kind)

@@ -23,6 +23,7 @@ from .attempts import Attempt, AttemptDecoder
 from .feeding import Feeder
 from .inbound import InboundChannel
 from .link import Job, log
+from .over import OVER_LIMIT, Over, answered_by
 from .requests import Service
 from .staged_files import Keeper
 from .states import ReceiverState
@@ -46,8 +47,6 @@ ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
 APPLICATIONS_LIMIT = 10_000
 """Applications whose last epoch a channel knows."""
-OVER_LIMIT = 1000
-"""Channels that are over, and still answer whether something was committed."""
 
 
 class Winner(NamedTuple):
@@ -60,18 +59,19 @@ class Winner(NamedTuple):
     attempt: str
 
 
-def winners_of(data: bytes) -> list[Winner]:
-    """The attempts of a commit. Raises ProtocolError."""
+def check_winners(data: bytes) -> None:
+    """Raise ProtocolError for what cannot be the attempts of a commit."""
     if len(data) % WINNER.size:
         raise ProtocolError(f"the winners of a commit have {len(data)} bytes: {WINNER.size} are one")
+
+
+def winners_of(data: bytes) -> list[Winner]:
+    """The attempts of a commit."""
     return [Winner._make((*fields[:4], fields[4].hex())) for fields in WINNER.iter_unpack(data)]
 
 
 class StagedChannel(Service):
-    """What a staged channel has beside its consumer's side (``channel``): its attempts and its files.
-
-    Raises SchemaMismatch if ``channel`` does not take what is committed already.
-    """
+    """What a staged channel has beside its consumer's side (``channel``): its attempts and its files."""
 
     def __init__(
         self,
@@ -159,12 +159,15 @@ class StagedChannel(Service):
 
     def settled(self, now: float) -> None:
         """The files are closed."""
-        channel = self.channel
+        channel, core = self.channel, self.core
         if channel.terminal or channel.ended is not None:
             channel.settle(now)
         else:
             channel.unsettled = False
-            channel.end(self.channel.expected or 0, now)
+            channel.end(channel.expected or 0, now)
+        if core.over.get(channel.id) is self:
+            core.over[channel.id] = Over(channel.id, self.store.state.epochs, self._over)
+        core.retire(self)
 
     def _left(self, now: float) -> None:
         """The consumer's side is over."""
@@ -318,8 +321,8 @@ class StagedChannel(Service):
             raise ProtocolError(f"{client.peer} asks for groups of an application without a name")
         match message["t"]:
             case "commit":
-                winners = winners_of(message["winners"])
-                self._ask(lambda: self._commit(client, message, winners))
+                check_winners(message["winners"])
+                self._ask(lambda: self._commit(client, message))
             case "drop":
                 self._ask(lambda: self._drop(client, message))
             case "epoch":
@@ -337,19 +340,16 @@ class StagedChannel(Service):
         else:
             self.keeper.do(step)
 
-    def _commit(self, client: RequestControl, message: Message, winners: list[Winner]) -> Job | None:
-        application, epoch = message["application"], message["epoch"]
-        last = self.store.state.epochs.get(application)
-        if last == epoch:
-            client.answer(message, fresh=False)
-            return None
-        if last is not None and epoch < last:
-            text = f"epoch {epoch} of application {application!r} is below epoch {last}, which is committed"
-            client.deny(message, "regressed", f"channel {self.channel.id!r}: {text}")
+    def _commit(self, client: RequestControl, message: Message) -> Job | None:
+        if answered_by(self.store.state.epochs, self.channel.id, client, message):
             return None
         if self._over or self._ended:
             self._refuse(client, message)
             return None
+        application, epoch = message["application"], message["epoch"]
+        winners = winners_of(
+            message["winners"]
+        )  # not before its turn: they are many times larger in this form
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
         against = self._too_many(application) or next(self._objections(keys, winners), None)
         if against is not None:

@@ -8,6 +8,7 @@ from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
 from netchannel.values import MemberStatistics, check_channel_id
 
 from .control import AcceptedControl
+from .over import OVER_LIMIT
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Members:
         self.links: dict[MemberControl, None] = {}
         self._core = core
         self._holders: dict[str, MemberControl] = {}
+        self._answering: dict[str, MemberControl] = {}  # for channels of theirs that are over
+
+    def answering(self, channel_id: str) -> MemberControl | None:
+        """The member that is asked about the channel: it has it, or answers what was done there."""
+        return self._holders.get(channel_id) or self._answering.get(channel_id)
 
     def holder(self, channel_id: str) -> MemberControl | None:
         """The member that has the channel."""
@@ -66,7 +72,13 @@ class Members:
             holder.taken(channel_id, theirs, link.peer, now)
         self._holders[channel_id] = link
         link.claims[channel_id] = claim
+        self._core.over.pop(channel_id, None)
+        self.registered(channel_id)
         self._core.announce(channel_id)
+
+    def registered(self, channel_id: str) -> None:
+        """Somebody has the channel anew: who had it before is not asked any more."""
+        self._answering.pop(channel_id, None)
 
     def release(self, link: MemberControl, channel_id: str) -> None:
         """A member has the channel no more; if it was never given it, another one keeps it."""
@@ -80,6 +92,10 @@ class Members:
             return
         tombstone = Tombstone(message["count"], message["reason"], message["message"])
         self._core.tombstones.bury(channel_id, message["stream"], tombstone, now)
+        if message.get("answers"):
+            self._answering[channel_id] = link
+            if len(self._answering) > OVER_LIMIT:
+                del self._answering[next(iter(self._answering))]
 
     def joined(self, link: MemberControl) -> None:
         """A member has said where it listens. If somebody else was there, it is the same process, come back."""
@@ -96,6 +112,7 @@ class Members:
         for channel_id in link.claims:
             del self._holders[channel_id]
         link.claims.clear()
+        self._answering = {each: other for each, other in self._answering.items() if other is not link}
 
 
 class MemberControl(AcceptedControl):

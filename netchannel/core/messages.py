@@ -10,12 +10,15 @@ ignored, so that a later version can add some; a missing or mistyped one is a Pr
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VERSION = 1
 """Of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
@@ -84,7 +87,14 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "member": {"port": (int,)},
     "claim": {"channel": (str,), "number": (int,), "held": (bool,)},
     "release": {"channel": (str,)},
-    "over": {"channel": (str,), "stream": (str,), "count": (int,), "reason": (str,), "message": (str,)},
+    "over": {
+        "channel": (str,),
+        "stream": (str,),
+        "count": (int,),
+        "reason": (str,),
+        "message": (str,),
+        "answers": (bool, _Optional),
+    },
     # node to member
     "taken": {"channel": (str,), "number": (int,), "message": (str,)},
     # client to receiver
@@ -239,34 +249,42 @@ def _scalar(unpacker: msgpack.Unpacker, payload: bytes) -> Any:
 
 
 class MessageParser:
-    """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated."""
+    """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated.
+
+    Each message may change the limit for those behind it, be they in the same bytes.
+    """
 
     def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
         self.limit = limit
         self._kept = bytearray()
 
-    def received(self, data: memoryview) -> list[Message]:
+    def received(self, data: memoryview) -> Iterator[Message]:
         """The messages that ``data`` completes."""
         self._kept += data
-        messages = []
         start = 0
-        while len(self._kept) - start >= _PREFIX.size:
-            length, check, checksum = _PREFIX.unpack_from(self._kept, start)
-            if check != _check(length):
-                raise ProtocolError(
-                    "a control message's length does not match its check: it was changed on the way"
-                )
-            if length > self.limit:
-                raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
-            end = start + _PREFIX.size + length
-            if len(self._kept) < end:
-                break
-            payload = bytes(self._kept[start + _PREFIX.size : end])
-            if _checksum(payload) != checksum:
-                raise ProtocolError(
-                    f"a control message of {length} bytes was changed on the way: its checksum differs"
-                )
-            messages.append(decode(payload))
-            start = end
-        del self._kept[:start]
-        return messages
+        try:
+            while (end := self._next_end(start)) is not None:
+                payload = bytes(self._kept[start + _PREFIX.size : end])
+                _, _, checksum = _PREFIX.unpack_from(self._kept, start)
+                if _checksum(payload) != checksum:
+                    raise ProtocolError(
+                        f"a control message of {len(payload)} bytes was changed on the way: its checksum differs"
+                    )
+                start = end
+                yield decode(payload)
+        finally:
+            del self._kept[:start]
+
+    def _next_end(self, start: int) -> int | None:
+        """Where the message ends that begins at ``start``, if all of it is there."""
+        if len(self._kept) - start < _PREFIX.size:
+            return None
+        length, check, _ = _PREFIX.unpack_from(self._kept, start)
+        if check != _check(length):
+            raise ProtocolError(
+                "a control message's length does not match its check: it was changed on the way"
+            )
+        if length > self.limit:
+            raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
+        end: int = start + _PREFIX.size + length
+        return end if end <= len(self._kept) else None

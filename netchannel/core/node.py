@@ -65,6 +65,7 @@ class Node:
                 count=tombstone.messages,
                 reason=tombstone.reason,
                 message=tombstone.message,
+                answers=channel_id in self.core.staged or channel_id in self.core.over,
             )
 
     @property

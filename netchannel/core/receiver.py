@@ -133,6 +133,7 @@ class ReceiverCore(Core):
             now=now,
         )
         self.over.pop(channel_id, None)
+        self.members.registered(channel_id)
         if self.node is not None:
             self.node.claim(channel)
         self.announce(channel_id)
@@ -169,6 +170,11 @@ class ReceiverCore(Core):
             if channel_id in link.waiting:
                 link.waiting.discard(channel_id)
                 link.say("ready", channel=channel_id)
+
+    def retire(self, service: Service) -> None:
+        """A service is over: nobody who has asked it need tell it any more when he leaves."""
+        for client in self.clients:
+            client.asked_of.pop(service, None)
 
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""

@@ -22,6 +22,18 @@ HELD_LIMIT = 10_000
 """Watches, and tokens to read that were not used yet, of one client at most."""
 
 
+UNANSWERED_BYTES = 1 << 24
+"""Of the questions of one client that are not answered yet, at most: a disk may be slow, or full."""
+_QUESTION_BYTES = 512
+"""Of any question, beside its texts."""
+
+
+def _cost(message: Message) -> int:
+    if message["t"] == "watch" or message["t"] in TOLD:
+        return 0  # answered at once, and again; or not at all
+    return _QUESTION_BYTES + sum(len(value) for value in message.values() if isinstance(value, (str, bytes)))
+
+
 class Service(ABC):
     """What a channel of this receiver does for clients, beside what it does for its consumer.
 
@@ -46,14 +58,15 @@ class RequestControl(AcceptedControl):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self.waiting: set[str] = set()
-        self._asked: dict[Service, None] = {}
+        self.asked_of: dict[Service, None] = {}
         self._held: set[Hashable] = set()
+        self._unanswered = 0  # bytes
         core.clients[self] = None
 
     @property
     def asks(self) -> int:
         """How many channels it has asked for."""
-        return len(self._asked)
+        return len(self.asked_of)
 
     def hold(self, what: Hashable) -> None:
         """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
@@ -76,39 +89,49 @@ class RequestControl(AcceptedControl):
             check_channel_id(channel_id)
         except NetChannelError as error:
             raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        self._unanswered += _cost(message)
+        if self._unanswered > UNANSWERED_BYTES and _cost(message):
+            text = f"{self.peer} has asked for {self._unanswered} bytes that are not answered yet"
+            self.deny(message, "busy", f"{text}, the limit is {UNANSWERED_BYTES}")
+        elif not self._served(channel_id, message, now) and message["t"] not in TOLD:
+            self._refuse(channel_id, message)
+
+    def _served(self, channel_id: str, message: Message, now: float) -> bool:
+        """Whether there is somebody here who answers it, now or later."""
         core = self._receiver
-        service = core.services.get(channel_id) or core.over.get(channel_id)
+        service = core.services.get(channel_id)
         if service is not None:
-            self._asked[service] = None
-            if not service.asked(self, message, now):
-                self.deny(message, "policy", _not_offered(channel_id, message["t"]))
-            return
-        if channel_id in core.channels:
+            self.asked_of[service] = None
+        else:
+            service = core.over.get(channel_id)
+        return service is not None and service.asked(self, message, now)
+
+    def _refuse(self, channel_id: str, message: Message) -> None:
+        core = self._receiver
+        if channel_id in core.services or channel_id in core.over or channel_id in core.channels:
             self.deny(message, "policy", _not_offered(channel_id, message["t"]))
-        elif (member := core.members.holder(channel_id)) is not None:
-            self.say("elsewhere", channel=channel_id, request=message["request"], port=member.port)
+        elif (member := core.members.answering(channel_id)) is not None:
+            self._reply(message, "elsewhere", port=member.port)
         else:
             core.wait(self, channel_id)
             self.deny(message, "unregistered", f"channel {channel_id!r} is not registered there")
 
     def answer(self, message: Message, **fields: Any) -> None:
         """Answer ``message``."""
-        self.say(ANSWERS[message["t"]], channel=message["channel"], request=message["request"], **fields)
+        self._reply(message, ANSWERS[message["t"]], **fields)
 
     def deny(self, message: Message, code: str, text: str) -> None:
         """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
-        self.say(
-            "deny",
-            channel=message["channel"],
-            request=message["request"],
-            code=code,
-            message=text[:1000],
-        )
+        self._reply(message, "deny", code=code, message=text[:1000])
+
+    def _reply(self, question: Message, kind: str, **fields: Any) -> None:
+        self._unanswered -= _cost(question)
+        self.say(kind, channel=question["channel"], request=question["request"], **fields)
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.gone(self)
         self._receiver.clients.pop(self, None)
-        for service in self._asked:
+        for service in self.asked_of:
             service.left(self, now)
         self._receiver.on_client_gone()
 

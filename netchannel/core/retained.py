@@ -133,6 +133,8 @@ class Retained(Service):
         history.positions = self.consumers.positions
         if not len(self.consumers):
             self.consumers.restore(history.remembered, now)
+        for name in self.policy.consumers:
+            self.consumers.expect(name, history.oldest)
         if before is not None and before is not history:
             self.consumers.start_over(history.oldest)
             history.settle(lambda error, now: None, now)
@@ -211,7 +213,7 @@ class Retained(Service):
                 case "unwatch":
                     self._unwatch(client, message["request"])
                 case "yield":
-                    self.consumers.release(message["consumer"], message["holder"], now)
+                    self.consumers.release(message["consumer"], message["holder"], client, now)
                 case "hold":
                     self._hold(client, message, now)
                 case "forget":
@@ -355,6 +357,7 @@ class Retained(Service):
             link.abort()
         if self.core.services.get(self.id) is self:
             del self.core.services[self.id]
+        self.core.retire(self)
         if self.history is not None:
             self.history.leave(discard=discard, then=self._closed, now=now)
         else:

@@ -46,9 +46,9 @@ class Keeper(Worker):
         self._leaving = True
         self.request()
 
-    def remove(self, attempts: list[SealedAttempt], done: Callable[[], None] = lambda: None) -> None:
+    def remove(self, attempts: list[SealedAttempt]) -> None:
         """Delete files of attempts."""
-        self.do(lambda: _Remove(self, self._store, attempts, done))
+        self.do(lambda: _Remove(self, self._store, attempts))
 
     def begin(self) -> Job | None:
         if self._busy or self.settled:
@@ -109,19 +109,15 @@ class _Note(Job):
 
 
 class _Remove(Job):
-    def __init__(
-        self, keeper: Keeper, store: StagingStore, attempts: list[SealedAttempt], done: Callable[[], None]
-    ) -> None:
+    def __init__(self, keeper: Keeper, store: StagingStore, attempts: list[SealedAttempt]) -> None:
         self._keeper = keeper
         self._store = store
         self._attempts = attempts
-        self._done = done
 
     def run(self) -> None:
         self._store.remove(self._attempts, durably=True)
 
     def done(self, now: float) -> None:
-        self._done()
         self._keeper.ended()
 
 

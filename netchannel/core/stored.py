@@ -10,6 +10,7 @@ import msgpack
 from netchannel.errors import BufferFull, ChannelClosed, NetChannelError
 from netchannel.storage import Ending, file_content, replace_file
 from netchannel.storage.faults import damaged
+from netchannel.storage.manifest import NEW
 
 from .disk import FULL_S, READ_BYTES
 from .frames import largest_message
@@ -51,10 +52,11 @@ class State(NamedTuple):
         return packed
 
 
-def read_state(files: FileSystem, segment_log: SegmentLog) -> State:
+def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> State:
     """The state of the log's stream. Raises LogDamaged.
 
-    Of a log without one nobody has acknowledged anything, be it known from the stream before or not.
+    Of a log without one nobody has acknowledged anything, be it known from the stream before or not. A log that
+    ``is_new`` has none: what is there was left by one that was thrown away, even if that was of the same stream.
     """
     path = segment_log.path / STATE
     content = file_content(files, path)
@@ -68,7 +70,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog) -> State:
         state = State(fields["stream"], fields["schema"], (first, rows, size), consumers)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
         raise damaged(path, 0, f"it is not what was written ({error!r})") from error
-    if state.stream != segment_log.stream:
+    if is_new or state.stream != segment_log.stream:
         start = segment_log.acknowledged
         return empty._replace(consumers={name: (start, holder) for name, (_, holder) in consumers.items()})
     if not segment_log.acknowledged <= state.base[0] <= segment_log.durable:
@@ -366,7 +368,7 @@ class _Leave(Job):
     def run(self) -> None:
         try:
             if self._discard:
-                throw_away(self._history.files, self._history.log, remember=self._remember)
+                self._history.log.discard(*(() if self._remember else (STATE, STATE + NEW)))
         except NetChannelError as error:
             log.warning("%s", error)
         finally:
@@ -374,22 +376,6 @@ class _Leave(Job):
 
     def done(self, now: float) -> None:
         self._then(now)
-
-
-def throw_away(files: FileSystem, segment_log: SegmentLog, *, remember: bool) -> None:
-    """Remove all of it from the disk, but for who its consumers were if a successor is to ``remember`` them.
-
-    Raises LogBroken.
-    """
-    segment_log.discard()
-    if remember:
-        return
-    try:
-        if STATE in files.list_directory(segment_log.path):
-            files.unlink(segment_log.path / STATE)
-            files.remove_directory(segment_log.path)
-    except OSError as error:
-        log.debug("%s stays: %s", segment_log.path, error)
 
 
 class _StoredCursor(Cursor, Worker):

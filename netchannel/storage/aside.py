@@ -9,6 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from .faults import NO_SPACE, broken, damaged, no_space
 from .files import read_all, write_all
+from .manifest import NEW
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ def replace_file(files: FileSystem, path: Path, content: bytes) -> None:
 
     Raises StorageFull, and then the file is what it was; LogBroken.
     """
-    beside = path.with_name(path.name + ".new")
+    beside = path.with_name(path.name + NEW)
     try:
         if beside.name in files.list_directory(path.parent):
             files.unlink(beside)

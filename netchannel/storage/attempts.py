@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .faults import NO_SPACE, broken, damaged, no_space
 from .files import nbytes, read_all, write_all
+from .forked import abandon_in_children
 from .layout import (
     BLOB,
     END,
@@ -85,6 +86,7 @@ class AttemptFile:
         self._tail: Tail | None = None
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
+        abandon_in_children(self)
 
     @property
     def size(self) -> int:
@@ -161,6 +163,10 @@ class AttemptFile:
         """Give the descriptor back."""
         if self._tail is not None:
             self._tail.file.close()
+
+    def abandon(self) -> None:
+        """Close the descriptor and do nothing else: for a forked child, whose parent goes on with the file."""
+        self.close()
 
     def _write(self, entry: Entry, payload: Sequence[Buffer], schema: bytes, context: bytes = b"") -> None:
         try:

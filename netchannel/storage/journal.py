@@ -53,7 +53,11 @@ class Journal:
     def create(cls, files: FileSystem, folder: Path, stream: str, marks: Marks, state: Fields) -> Journal:
         """The first of a folder. Raises OSError."""
         tail = _prepared(files, folder, stream, 1, state)
-        _install(files, folder)
+        try:
+            _install(files, folder)
+        except OSError:
+            tail.file.close()
+            raise
         return cls(files, folder, marks, tail, tail.segment.size)
 
     @property

@@ -262,16 +262,17 @@ class SegmentLog:
         self._close_files()
         self._folder.lock.abandon()
 
-    def discard(self) -> None:
+    def discard(self, *beside: str) -> None:
         """Close the log and remove it from the disk: the stream is over and all of it acknowledged, or not wanted.
 
-        A crash leaves all of it or nothing. Raises LogBroken.
+        A crash leaves all of it or nothing; what goes with it, by names in its folder ``beside`` it, may stay then.
+        Raises LogBroken.
         """
         self._check_open()
         self._closed = True
         self._close_files()
         try:
-            opening.discard(self._folder)
+            opening.discard(self._folder, *beside)
         except OSError as error:
             raise self._break(self.path, 0, "removing", error) from error
         finally:

@@ -21,7 +21,8 @@ log = logging.getLogger("netchannel")
 
 MANIFEST, MARKS, LOCK = "manifest", "marks", "lock"
 DISCARDED = "discarded"
-_NEW = "manifest.new"
+NEW = ".new"
+"""What the name of a file ends with until it is whole."""
 _LARGEST_MANIFEST = 1 << 16
 
 _MARK = struct.Struct("<QQQQ")
@@ -47,15 +48,16 @@ def write_manifest(files: FileSystem, folder: Path, manifest: Manifest) -> None:
         "codec": manifest.codec,
     }
     line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
-    if _NEW in files.list_directory(folder):
-        files.unlink(folder / _NEW)
-    file = files.create(folder / _NEW)
+    new = folder / (MANIFEST + NEW)
+    if new.name in files.list_directory(folder):
+        files.unlink(new)
+    file = files.create(new)
     try:
         write_all(file, [line, b"%08x\n" % zlib.crc32(line)], 0)
         file.fdatasync()
     finally:
         file.close()
-    files.rename(folder / _NEW, folder / MANIFEST)
+    files.rename(new, folder / MANIFEST)
     files.sync_directory(folder)
 
 
@@ -96,9 +98,13 @@ class Marks:
         self._failed = False
         known = MARKS in files.list_directory(folder)
         self._file: File = files.open(self._path) if known else files.create(self._path)
-        if self._file.size() < _SIZE:
-            write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
-        self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
+        try:
+            if self._file.size() < _SIZE:
+                write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
+            self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
+        except OSError:
+            self._file.close()
+            raise
 
     def _read(self, slot: int) -> tuple[int, Mark]:
         data = read_all(self._file, _MARK.size + _CRC.size, slot)

@@ -9,8 +9,8 @@ from netchannel.errors import ChannelInUse, SchemaMismatch
 
 from .faults import damaged
 from .files import Locked
-from .layout import JOURNAL, SEALED, SUFFIX
-from .manifest import DISCARDED, LOCK, MANIFEST, Manifest, read_manifest, write_manifest
+from .layout import JOURNAL, SEALED, SUFFIX, UNSEALED
+from .manifest import DISCARDED, LOCK, MANIFEST, MARKS, NEW, Manifest, read_manifest, write_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,20 +69,24 @@ def claim(folder: Folder, channel_id: str, codec: str, create_stream: Callable[[
     return manifest
 
 
-def discard(folder: Folder) -> None:
-    """Remove all of the log, at once even where a crash interrupts it. The lock is still held, on no file."""
+def discard(folder: Folder, *beside: str) -> None:
+    """Remove all of the log, at once even where a crash interrupts it. The lock is still held, on no file.
+
+    What others keep ``beside`` it, by these names, goes too.
+    """
     files, path, _ = folder
     files.rename(path / MANIFEST, path / DISCARDED)
     files.sync_directory(path)
-    _remove_contents(files, path)
+    _remove_contents(files, path, *beside)
     files.unlink(path / LOCK)
     with suppress(OSError):  # the next opener is there already
         files.remove_directory(path)
 
 
-def _remove_contents(files: FileSystem, path: Path) -> None:
+def _remove_contents(files: FileSystem, path: Path, *beside: str) -> None:
+    whole = {MARKS, JOURNAL, *(name + NEW for name in (MANIFEST, JOURNAL)), *beside}
     for name in files.list_directory(path):
-        if name not in (LOCK, DISCARDED):
+        if name in whole or name.endswith((SUFFIX, SEALED, UNSEALED)):
             files.unlink(path / name)
     # What says that they are to go must go after them.
     files.sync_directory(path)

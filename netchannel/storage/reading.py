@@ -109,7 +109,9 @@ class Reading:
         try:
             file = self._files.open(segment.path)
         except FileNotFoundError:
-            raise self._lost(sequence) from None
+            if segment.end <= self._kept.acknowledged:
+                raise self._lost(sequence) from None
+            raise damaged(segment.path, 0, "it is missing") from None
         except OSError as error:
             raise unreadable(segment.path, 0, error) from error
         try:

@@ -29,7 +29,7 @@ from .segment import SegmentReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from .files import FileSystem
+    from .files import File, FileSystem
     from .journal import Fields
     from .manifest import Mark, Marks
     from .segment import LogRecord
@@ -103,6 +103,7 @@ class StagingStore:
         self._journal = journal
         self._closed = False
         self._known: dict[bytes, bytes] = {}
+        self._read_from: set[File] = set()
         abandon_in_children(self)
 
     @classmethod
@@ -328,12 +329,14 @@ class StagingStore:
             raise damaged(path, 0, "it is missing") from None
         except OSError as error:
             raise unreadable(path, 0, error) from error
+        self._read_from.add(file)
         try:
             reader = SegmentReader(file, part.sealed.segment, self._known)
             for at, entry in reader.headers(sequence - offset):
                 record = reader.record(at, entry)
                 yield record._replace(first=offset + record.first, end=offset + record.end)
         finally:
+            self._read_from.discard(file)
             file.close()
             if len(self._known) > _KNOWN:
                 self._known.clear()
@@ -353,6 +356,8 @@ class StagingStore:
         """Close the descriptors and do nothing else: for a forked child, whose parent goes on with them."""
         self._closed = True
         self._close_files()
+        for file in self._read_from:
+            file.close()
         self._folder.lock.abandon()
 
     def discard(self) -> None:

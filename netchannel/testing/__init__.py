@@ -25,6 +25,9 @@ pytest.register_assert_rewrite(
             "ends",
             "establishing",
             "outages",
+            "replay",
+            "staged",
+            "suite",
         )
     )
 )

@@ -29,8 +29,11 @@ from netchannel.core import (
     consumers,
     control,
     frames,
+    groups,
     messages,
+    over,
     receiver,
+    requests,
     retained,
     serving,
     states,
@@ -522,6 +525,10 @@ def test_limits_are_those_of_the_code() -> None:
         "name of a consumer or holder": [consumers.NAME_LIMIT],
         "time between heads": [retained.PUSH_S],
         "schema in heads": [retained.HEADS_SCHEMA_LIMIT],
+        "watches and unused tokens of a client": [requests.HELD_LIMIT],
+        "unanswered questions of a client": [requests.UNANSWERED_BYTES],
+        "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
+        "channels that are over, and answer what was committed": [over.OVER_LIMIT],
     }
 
 

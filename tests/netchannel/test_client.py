@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.messages import Message
-from netchannel.core.requests import RequestControl, Service
+from netchannel.core.messages import STRANGER_LIMIT, Message
+from netchannel.core.requests import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
 from netchannel.values import FaultPolicy
 from tests.support.world import World
@@ -19,10 +21,13 @@ class Counting(Service):
         self.asked_for: list[str] = []
         self.left_by = 0
         self.silent = False
+        self.refuses = ""
 
     def asked(self, client: RequestControl, message: Message, now: float) -> bool:
         self.asked_for.append(message["t"])
-        if message["t"] == "forget":
+        if self.refuses:
+            client.deny(message, self.refuses, "not now")
+        elif message["t"] == "forget":
             client.deny(message, "held", "somebody has it")
         elif message["t"] != "hold":
             return False
@@ -108,6 +113,118 @@ def test_a_refusal_for_good_is_raised_and_others_wait() -> None:
     asker.channel.ask("watch", lambda *_: None, lambda error, now: asker.errors.append(error), world.now)
     world.run(lambda: asker.told == 2)
     assert "retain=" in str(asker.errors[1])
+
+
+@pytest.mark.parametrize("questions", [1, 4])
+def test_questions_that_are_refused_are_asked_again_each_by_itself(questions: int) -> None:
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    service = receiver.services["c"] = Counting()
+    service.refuses = "full"
+    for _ in range(questions):
+        asker.hold()
+    start = world.now
+    most = questions * (1 + 20 / (world.timing.backoff_limit_s / 2))
+    world.run(lambda: world.now - start > 20 or len(service.asked_for) > most)
+    assert len(service.asked_for) <= most
+    service.refuses = ""
+    world.run(lambda: asker.told == questions)
+    assert len(asker.answers) == questions
+
+
+def test_a_channel_that_a_member_denies_is_looked_for_at_the_node_once_in_a_while() -> None:
+    """However many questions the member refuses, while the node sends them on to it."""
+    world = World()
+    asker = Asker(world)
+    world.receiver(members="unix:/node")
+    member = world.receiver("r:2", node="unix:/node")
+    member.register("c", **_settings(world))
+    world.settle()
+    del member.channels["c"]  # and the node has not been told
+    for _ in range(4):
+        asker.hold()
+    start, moved = world.now, []
+    asker.channel.on_lost = lambda reason, now: moved.append(reason)
+    most = 2 * (1 + 5 / (world.timing.backoff_s / 2))
+    world.run(lambda: world.now - start > 5 or len(moved) > most)
+    assert 2 < len(moved) <= most
+
+
+def test_what_is_large_may_come_in_the_same_bytes_as_the_handshake() -> None:
+    """From a receiver that is busy: its limit for strangers is over once the client's hello is read."""
+    world = World()
+    asker = Asker(world)
+    downs = []
+    asker.channel.on_lost = lambda reason, now: downs.append(reason)
+    asker.channel.ask(
+        "commit",
+        lambda message, now: asker.answers.append(message),
+        lambda error, now: asker.errors.append(error),
+        world.now,
+        application="a",
+        epoch=0,
+        winners=bytes(STRANGER_LIMIT),
+        end=False,
+    )
+    receiver = world.receiver()
+    receiver.services["c"] = Counting()
+    world.run(lambda: asker.told == 1)
+    assert "takes no groups" in str(asker.errors)
+    assert not downs
+
+
+def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
+    """The rest waits at the client, and its turn comes."""
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    waiting: list[Message] = []
+
+    class Slow(Service):
+        def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+            waiting.append(message)
+            return True
+
+    receiver.services["c"] = Slow()
+    winners = bytes(4_000_000)
+    for epoch in range(10):
+        asker.channel.ask(
+            "commit",
+            lambda message, now: asker.answers.append(message),
+            lambda error, now: asker.errors.append(error),
+            world.now,
+            application="a",
+            epoch=epoch,
+            winners=winners,
+            end=False,
+        )
+    world.settle()
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    world.pass_time(10)
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    (client,) = receiver.clients
+    for answered in range(10):
+        world.run(lambda answered=answered: len(waiting) > answered)
+        client.answer(waiting[answered], fresh=True)
+    world.run(lambda: asker.told == 10)
+    assert sorted(message["epoch"] for message in waiting) == list(range(10))
+    assert len(asker.answers) == 10
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_what_is_told_is_not_answered(registered: bool) -> None:
+    """Where the channel does not do that, or is not there, as well."""
+    world = World()
+    asker, receiver = Asker(world), world.receiver()
+    said: list[Message] = []
+    asker.channel.peer.answered = lambda message, now: said.append(message)  # type: ignore[method-assign]
+    if registered:
+        receiver.services["c"] = Counting()
+    world.settle()
+    asker.channel.tell("unwatch", request=1)
+    asker.channel.tell("yield", request=0, consumer="me", holder="x")
+    world.settle()
+    assert not said
+    assert not any(client.waiting for client in receiver.clients)
 
 
 def test_a_receiver_that_is_away_is_given_up_by_the_policy() -> None:

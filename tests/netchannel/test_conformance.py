@@ -14,12 +14,16 @@ from typing import Any, ClassVar, Self
 from xml.etree import ElementTree
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
+import netchannel.testing
 from netchannel import ReceiverServer, SenderServer, Tls
 from netchannel.testing import (
     ChannelConformance,
     FaultyTransport,
     backpressure,
+    connections,
+    deadlines,
     delivery,
     ends,
     establishing,
@@ -246,3 +250,24 @@ def test_the_kit_shows_these_rows() -> None:
     tests = [name for name in dir(ChannelConformance) if name.startswith("test_")]
     told = " ".join(getattr(ChannelConformance, name).__doc__ or "" for name in tests)
     assert set(KIT.split()) == set(re.findall(r"CH-[A-Z]+-[0-9]+", told))
+
+
+def test_what_the_kit_asserts_is_explained() -> None:
+    """By pytest, which rewrites modules that are registered before they are imported."""
+    modules = [
+        backpressure,
+        connections,
+        deadlines,
+        delivery,
+        ends,
+        establishing,
+        outages,
+        replay,
+        staged,
+        suite,
+    ]
+    explained = {module.__name__: isinstance(module.__loader__, AssertionRewritingHook) for module in modules}
+    assert explained == dict.fromkeys(explained, True)
+    folder = Path(netchannel.testing.__file__).parent
+    asserting = {path.stem for path in folder.glob("*.py") if "    assert " in path.read_text()}
+    assert asserting <= {name.rpartition(".")[2] for name in explained}

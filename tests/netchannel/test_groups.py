@@ -16,6 +16,7 @@ import netchannel
 from netchannel import (
     AttemptLost,
     BufferPolicy,
+    ChannelBroken,
     ChannelClosed,
     ChannelClosedByPeer,
     EndOfChannel,
@@ -32,6 +33,7 @@ from netchannel import (
     SenderServer,
     StagingPolicy,
     StreamReplaced,
+    Timing,
 )
 from tests.support.chaos import ChaosProxy
 from tests.support.waiting import until_async
@@ -390,8 +392,7 @@ async def test_resuming_within_what_is_kept(sender: SenderServer, tmp_path: Path
         ):
             lost = staged(receiver, tmp_path, ack="explicit", resume_from=wrong)
             with pytest.raises(error, match=match):
-                await lost.recv()
-            await lost.detach()
+                await lost.recv()  # and then its files are free
         assert await read(staged(receiver, tmp_path, ack="explicit"), 2) == [(4, b"1"), (5, b"1")]
 
 
@@ -530,6 +531,29 @@ async def test_the_tally_is_of_what_was_taken(
     assert sealed.bytes == 3 * sealed.count
     async with GroupClient(receiver.address, "c") as client:
         assert await client.commit("app", 0, [sealed])
+
+
+async def test_what_was_given_up_is_not_sealed(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    staged(receiver, tmp_path)
+    for give_up in (lambda outbox: outbox.abort("no"), lambda outbox: outbox.close()):
+        outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+        await outbox.send(b"x")
+        await give_up(outbox)
+        with pytest.raises(ChannelClosed, match="was aborted by this side after 1 messages"):
+            await outbox.seal()
+
+
+async def test_an_attempt_is_given_up_in_time_though_the_receiver_is_away(
+    sender: SenderServer, free_address: str
+) -> None:
+    outbox = sender.register_channel("c", free_address, codec="bytes", group=Group("app", 0, 0))
+    await outbox.send(b"x")
+    async with asyncio.timeout(Timing().leave_s / 2):
+        await outbox.close(grace=0.01)
+    with pytest.raises(ChannelBroken, match="closed without a seal"):
+        await outbox.seal()
 
 
 async def test_many_groups_through_a_line_that_is_cut(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from netchannel.core.messages import encode
 from netchannel.core.receiver import Lease, ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.core.timing import Timing
-from netchannel.errors import AttemptLost, ChannelBroken
+from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, NetChannelError
 from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
@@ -464,3 +466,29 @@ def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.M
     staged.commit(1, winners[1])
     assert staged.read() == [bytes(6000)] * 2
     assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+
+
+def test_a_channel_that_is_over_takes_no_memory_of_who_asks_it() -> None:
+    """But for what was committed, which is answered as before."""
+    staged = Staged()
+    gone = weakref.ref(staged.receiver.staged["c"])
+    staged.commit(0, [staged.write([b"x"])], end=True)
+    assert staged.read() == [b"x"]
+    assert not staged.receiver.staged
+    del staged.inbox
+    gc.collect()
+    assert gone() is None
+    (client,) = staged.receiver.clients
+    assert client.asks == 0
+    staged.answers.clear()
+    for epoch, kind in ((0, dict), (1, ChannelClosed)):
+        staged.commit(epoch, [])
+        assert isinstance(staged.answer(), kind)
+    staged.ask("drop", epoch=5)
+    assert isinstance(staged.answer(), dict)
+    staged.ask("epoch")
+    assert staged.answer()["epoch"] == 0  # type: ignore[index]  # it is no error
+    staged.asked.ask(
+        "watch", lambda *_: None, lambda error, now: staged.answers.append(error), staged.world.now
+    )
+    assert isinstance(staged.answer(), NetChannelError)

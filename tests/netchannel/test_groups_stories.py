@@ -139,11 +139,11 @@ def test_a_story_notices_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyP
     """CH-STG-2, the negative control."""
     commit = StagedChannel._commit
 
-    def forgetful(self: StagedChannel, client: Any, message: Any, winners: Any) -> Any:
+    def forgetful(self: StagedChannel, client: Any, message: Any) -> Any:
         epochs = self.store.state.epochs
         if message["epoch"] == epochs.get("app"):
             del epochs["app"]
-        return commit(self, client, message, winners)
+        return commit(self, client, message)
 
     monkeypatch.setattr(StagedChannel, "_commit", forgetful)
     with pytest.raises(AssertionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,10 @@ from netchannel.core.index import Index
 from netchannel.core.packing import Packer
 from netchannel.core.rows import count_rows, unpacked
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
+from netchannel.histories import Histories
+from netchannel.values import RetainPolicy
+from tests.support.simulated_files import Crash, SimulatedFiles
+from tests.support.world import World
 
 TYPES = [
     pa.int64(),
@@ -153,6 +158,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.connected: dict[str, int | None] = {}
         self.gone_at: dict[str, float] = {}
         self.connections: dict[str, int] = {}
+        self.former: dict[str, int] = {}  # still there, though the holder has come on another one
         self.count = 0
 
     def connection(self, holder: str) -> int:
@@ -224,6 +230,20 @@ class ConsumerMachine(RuleBasedStateMachine):
             if connected == connection:
                 self.connected[name], self.gone_at[name] = None, self.now
 
+    @rule(holder=HOLDERS)
+    def succeed(self, holder: str) -> None:
+        if holder in self.connections:
+            self.former[holder] = self.connections.pop(holder)
+
+    @rule(name=NAMES, holder=HOLDERS, formerly=st.booleans())
+    def release(self, name: str, holder: str, formerly: bool) -> None:
+        connection = (self.former if formerly else self.connections).get(holder)
+        if connection is None:
+            return
+        self.consumers.release(name, holder, connection, self.now)
+        if self.holder.get(name) == holder and self.connected[name] == connection:
+            self.connected[name], self.gone_at[name] = None, self.now
+
     @precondition(lambda self: bool(self.positions))
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
@@ -237,6 +257,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.consumers = Consumers(LEASE_S)
         self.consumers.restore(remembered, self.now)
         self.connections.clear()
+        self.former.clear()
         for name in self.positions:
             self.connected[name], self.gone_at[name] = None, self.now
 
@@ -287,6 +308,67 @@ def test_the_machine_notices_leases_that_do_not_expire(monkeypatch: pytest.Monke
     monkeypatch.setattr(Consumers, "left", lambda consumers, connection, now: None)
     with pytest.raises(ChannelInUse):
         taken_over()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power: bool) -> None:
+    """CH-REP-4: what they have not acknowledged is of the stream that is there."""
+    streams = set()
+    for crash_at in range(25):
+        world, files = World(crash_at), SimulatedFiles(crash_at)
+        histories = Histories(world.receiver(), "c", "bytes", RetainPolicy(directory=Path("/")), files)
+        before = histories.begin("before")
+        before.positions = lambda: {"me": (2, "holder")}
+        told: list[Any] = []
+        for count in (1, 2):
+            packer = Packer()
+            packer.since = count - 1
+            packer.add(b"x", b"", 1)
+            (record,) = packer.records(count - 1)
+            before.keep(record, 1, 1)
+        before.settle(lambda error, now, told=told: told.append(error), world.now)
+        world.run(lambda told=told: bool(told))
+        assert told == [None]
+        files.crash_at = crash_at
+        try:
+            histories.replace("after", 0, before, lambda made, now, told=told: told.append(made), world.now)
+            world.run(lambda told=told: len(told) == 2)
+        except Crash:
+            pass
+        files.power_on() if power else files.kill()
+        # The sender of before may be the first to come again.
+        again = histories.kept() or histories.begin("before")
+        assert {name: holder for name, (_, holder) in again.remembered.items()} == {"me": "holder"}
+        (position, _) = again.remembered["me"]
+        assert again.oldest <= position <= again.head
+        streams.add((again.stream, again.head))
+        again.leave(discard=True, then=lambda now, told=told: told.append(now), now=world.now)
+        world.run(lambda told=told: isinstance(told[-1], float))
+        assert files.names(Path("/")) == []
+    assert streams == {("before", 2), ("before", 0), ("after", 0)}
+
+
+def test_a_name_is_given_back_by_who_has_it() -> None:
+    """Not by the reader before, which closes once its successor has come under the same holder's name."""
+    consumers = Consumers(LEASE_S)
+    consumers.hold("a", "me", "before", "", 0.0, oldest=0)
+    consumers.hold("a", "me", "after", "", 0.0, oldest=0)
+    consumers.release("a", "me", "before", 0.0)
+    with pytest.raises(ChannelInUse, match="is connected"):
+        consumers.hold("a", "you", "third", "", 2 * LEASE_S, oldest=0)
+    consumers.release("a", "you", "after", 2 * LEASE_S)
+    with pytest.raises(ChannelInUse, match="is connected"):
+        consumers.hold("a", "you", "third", "", 4 * LEASE_S, oldest=0)
+    consumers.release("a", "me", "after", 4 * LEASE_S)
+    assert consumers.hold("a", "you", "third", "", 5 * LEASE_S, oldest=0).holder == "you"
+
+
+@pytest.mark.parametrize(
+    "names", ["me", ("me", ""), ("x" * 256,), ("\n",), (3,), tuple(map(str, range(1001)))]
+)
+def test_names_that_cannot_be_are_refused_where_they_are_given(names: Any) -> None:
+    with pytest.raises(ValueError, match=r"consumers .* 1000 names"):
+        RetainPolicy(consumers=names)
 
 
 def test_names_are_bounded() -> None:

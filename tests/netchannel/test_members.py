@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import netchannel
-from netchannel import FaultPolicy, Position
+from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
 from netchannel.core.messages import encode
+from netchannel.core.over import Over
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
+from tests.support.staged import Committing, Staged
 from tests.support.world import Consumer, End, Producer, World
 
 NODE = "unix:node"
@@ -641,3 +643,57 @@ def test_a_node_that_says_what_only_members_say_loses_its_member() -> None:
     before.inbox += encode(CLAIM)
     site.world.settle()
     assert before.over
+
+
+# -- clients
+
+
+def ended(site: Site, receiver: ReceiverCore) -> Staged:
+    """A staged channel that is over, with its epoch 0 committed."""
+    staged = Staged(world=site.world, receiver=receiver)
+    staged.commit(0, [staged.write([b"x"])], end=True)
+    assert staged.read() == [b"x"]
+    site.world.run(lambda: isinstance(receiver.over.get("c"), Over))
+    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    return staged
+
+
+def test_what_a_front_remembers_of_a_channel_does_not_hide_who_has_it_now() -> None:
+    site = Site()
+    ended(site, site.front)
+    again = Staged(world=site.world, receiver=site.second)
+    site.world.settle()
+    again.commit(1, [again.write([b"y"], epoch=1)])
+    assert again.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert again.read() == [b"y"]
+
+
+def test_a_member_that_a_channel_was_over_at_is_asked_what_was_committed() -> None:
+    """By whoever asks the node, as if the front had had it; until somebody has the channel anew."""
+    site = Site()
+    ended(site, site.first)
+    for _ in range(2):
+        late = Committing(site.world)
+        late.commit(0, [])
+        assert late.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+        late.commit(1, [])
+        assert isinstance(late.answer(), ChannelClosed)
+        site.world.cut(site.member_wire(site.first))  # and told again
+        site.world.pass_time(5)
+    site.world.inbox(site.second)
+    site.world.settle()
+    late = Committing(site.world)
+    late.commit(0, [])
+    answer = late.answer()
+    assert isinstance(answer, NetChannelError)
+    assert "takes no groups" in str(answer)
+
+
+def test_a_member_that_is_gone_is_not_asked() -> None:
+    site = Site()
+    ended(site, site.first)
+    site.world.crash(site.first)
+    site.world.settle()
+    late = Committing(site.world)
+    late.commit(0, [])
+    site.world.run(lambda: any("c" in client.waiting for client in site.front.clients))

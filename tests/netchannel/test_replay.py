@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ from netchannel import (
     StreamReplaced,
     Timing,
 )
+from netchannel.client import Client
+from netchannel.core.history import MemoryHistory
 from tests.support.waiting import until_async
 
 QUICK = Timing(backoff_s=0.01, backoff_limit_s=0.05)
@@ -85,6 +87,13 @@ async def kept(
 
 async def read(reader: ChannelReader, first: Any, until: int) -> list[bytes]:
     return [bytes(body) async for body in reader.read(first, until)]
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def holds() -> bool:
+        return condition()
+
+    await until_async(holds, what)
 
 
 async def oldest_is(reader: ChannelReader, number: int) -> bool:
@@ -228,13 +237,45 @@ async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
             assert await read(reader, 0, 10) == bodies(10)
             await reader.ack("me", 10)
             await again.flush()
-            new = await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            new = await reader.heads(beyond=0)
             assert (new.oldest, new.head, new.ended) == (0, 1, False)
             with pytest.raises(StreamReplaced):
                 await read(reader, Position(old.stream, 0), 10)
             assert await read(reader, 0, 1) == [b"new"]
             assert await reader.hold("me") == 0
             await again.close()
+
+
+async def test_a_stream_waits_for_the_consumers_that_it_is_kept_for(place: Place) -> None:
+    """CH-REP-4: before they have come for the first time; what they have not acknowledged is kept, and the end too."""
+    async with kept(bodies(10), place, consumers=("early", "late")) as (reader, outbox):
+        await reader.ack("early", 10)
+        assert (await reader.heads()).oldest == 0
+        closing = asyncio.ensure_future(outbox.close())
+        assert (await reader.heads(beyond=10)).ended
+        assert await reader.hold("late") == 0
+        assert await read(reader, 0, 10) == bodies(10)
+        if place.at == "sender":
+            assert not closing.done()
+        await reader.ack("late", 10)
+        assert (await closing).acknowledged == 10
+
+
+async def test_a_new_stream_does_not_replace_one_that_a_consumer_is_to_come_for() -> None:
+    """Though nobody has ever come, and all has been sent; who is forgotten is not waited for."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(consumers=("me",)))
+        for number in range(2):
+            outbox = sender.register_channel("c", receiver.address, codec="bytes")
+            await outbox.send(b"%d" % number)
+            if number:
+                await until_async(lambda outbox=outbox: denied(outbox), "the new stream is denied")
+                async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+                    assert await read(reader, 0, 1) == [b"0"]
+                    await reader.forget("me")
+                    await outbox.flush()
+            await outbox.close()
 
 
 async def test_retention_is_the_minimum_over_consumers(place: Place) -> None:
@@ -283,6 +324,66 @@ async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
             await one.ack("name", 3)
         async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as two:
             assert await two.hold("name", holder="job 7") == 3
+
+
+async def test_a_hold_that_is_cancelled_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the name all the same: who asked can ask again, and on closing gives it back."""
+    async with kept([b"one"], lease_s=0.05) as (other, _), Client() as client:
+        reader = ChannelReader.over(client, other.to, "c", codec="bytes", fault=None)
+        unanswered: list[Any] = []
+        async with reader:
+            await reader.heads()
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryHistory, "settle", lambda self, then, now: unanswered.append(then))
+                for count, ask in enumerate((reader.hold("me"), reader.ack("you", 0)), 1):
+                    asking = asyncio.ensure_future(ask)
+                    await until(lambda count=count: len(unanswered) == count, "the name is taken")
+                    asking.cancel()
+                    await asyncio.wait([asking])
+            for name in ("me", "you"):
+                with pytest.raises(ChannelInUse):
+                    await other.hold(name)
+                await reader.ack(name, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryHistory, "settle", lambda self, then, now: unanswered.append(then))
+                asking = asyncio.ensure_future(reader.hold("third"))
+                await until(lambda: len(unanswered) == 3, "the name is taken")
+                asking.cancel()
+                await asyncio.wait([asking])
+
+        async def taken(name: str) -> bool:
+            try:
+                return await other.hold(name) == 0
+            except ChannelInUse:
+                return False
+
+        for name in ("me", "you", "third"):
+            await until_async(lambda name=name: taken(name), "the lease has expired")
+
+
+async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_away(free_address: str) -> None:
+    lost = 0
+    async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as reader:
+        async with SenderServer(free_address, timing=QUICK) as sender:
+            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            for name in ("me", "you"):
+                await reader.hold(name)
+        renew = reader._channel.on_lost
+
+        def count(reason: str, now: float) -> None:
+            nonlocal lost
+            lost += 1
+            renew(reason, now)
+
+        reader._channel.on_lost = count
+        await until(lambda: lost >= 5, "it was dialed in vain")
+        assert [question.kind for question in reader._channel.questions.values()] == ["watch", "hold", "hold"]
+        async with SenderServer(free_address, timing=QUICK) as sender:
+            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            await until(lambda: len(reader._fenced) == 2, "both questions are answered")
+            assert not reader._renewing
+            with pytest.raises(ConsumerFenced, match="forgotten"):
+                await reader.ack("me", 0)
 
 
 async def test_full_retention_holds_the_producer_back(place: Place) -> None:

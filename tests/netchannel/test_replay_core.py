@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -211,6 +213,19 @@ def test_a_token_is_good_once_and_while_its_client_is_there() -> None:
     token = session.core.reading_token(session.served, next(iter(session.core.clients), client), 0.0)
     session.world.pass_time(session.world.timing.token_s + 1)
     assert session.core.redeem_reading(token) is None
+
+
+def test_a_channel_that_is_over_takes_no_memory_while_who_read_it_is_connected() -> None:
+    session = Session()
+    assert session.all_of(session.read()) == SENT
+    served = weakref.ref(session.served)
+    session.served.leave(session.world.now, discard=True)
+    del session.served
+    session.world.pass_time(session.world.timing.token_s + 1)
+    gc.collect()
+    assert served() is None
+    (client,) = session.core.clients
+    assert client.asks == 0
 
 
 def test_ranges_asked_for_ahead_are_bounded() -> None:

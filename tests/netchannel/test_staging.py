@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netchannel.errors import ChannelClosed, ChannelInUse, PositionLost, SchemaMismatch
-from netchannel.storage import AttemptKey, LogBroken, LogDamaged, StagingStore
+from netchannel.errors import ChannelClosed, ChannelInUse, NetChannelError, PositionLost, SchemaMismatch
+from netchannel.storage import AttemptKey, LogBroken, LogDamaged, SegmentLog, StagingStore
 from netchannel.storage.journal import Journal
 from netchannel.storage.manifest import SettledMarks
 from netchannel.storage.tail import Tail
@@ -315,3 +317,53 @@ def test_all_of_it_is_discarded_or_nothing() -> None:
             assert left in (("stream", committed), ("another", []))
             outcomes.add(store.stream)
     assert outcomes == {"stream", "another"}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("kind", [StagingStore, SegmentLog])
+@pytest.mark.parametrize(
+    "operation", ["create", "pwritev", "fdatasync", "rename", "sync_directory", "pread", "size"]
+)
+def test_what_cannot_be_opened_leaves_no_file_open(operation: str, kind: Any, code: int) -> None:
+    """Wherever the disk fails: whoever tries again until it works has descriptors then."""
+    failed = 0
+    for after in range(12):
+        files = SimulatedFiles()
+        files.fail(operation, code, after=after)
+        try:
+            kind.open("/", "c", create_stream=lambda: "s", codec="bytes", files=files).close()
+        except NetChannelError:
+            failed += 1
+        assert all(handle.closed for handle in files.handles), after
+    assert failed > 0
+
+
+FORKS = """
+import os, sys
+from netchannel.storage import AttemptKey, StagingStore
+store = StagingStore.open(sys.argv[1], "c", create_stream=lambda: "s", codec="bytes")
+for number in range(2):
+    attempt = store.attempt(AttemptKey("app", 0, number, "%032x" % number))
+    attempt.append(1, [b"x"], size=1)
+    if number == 0:
+        store.commit("app", 0, [attempt.seal(0)], end=False)
+reading = store.read(0)
+next(reading)
+def left():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return [name for link in links if os.path.islink(link) and (name := os.readlink(link)).startswith(sys.argv[1])]
+print(len(left()), flush=True)
+if os.fork():
+    os.wait()
+    attempt.append(1, [b"y"], size=1)
+else:
+    print(left(), flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_a_forked_child_keeps_no_file_open(tmp_path: Path) -> None:
+    """What its parent deletes would take up space as long as the child lives."""
+    arguments = [sys.executable, "-c", FORKS, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split("\n")[:2] == ["5", "[]"]

@@ -253,6 +253,23 @@ def test_a_missing_segment_is_an_error(missing: int) -> None:
         opened(files)
 
 
+def test_a_segment_that_goes_missing_is_told_from_one_that_was_acknowledged() -> None:
+    """Its messages are lost, and whoever reads them must not take that for what somebody is done with."""
+    files = SimulatedFiles()
+    log = opened(files, segment_bytes=300)
+    fill(log, 9, size=250)
+    log.sync()
+    reading = log.read(0)
+    next(reading)
+    log.trim(6)
+    with pytest.raises(PositionLost):
+        list(reading)
+    (*_, last) = [name for name in files.names(FOLDER) if name.endswith(".segment")]
+    files.unlink(FOLDER / last)
+    with pytest.raises(LogDamaged, match=f"{last} is damaged at byte 0: it is missing"):
+        list(log.read(6))
+
+
 def test_segments_without_a_manifest_are_an_error() -> None:
     files = SimulatedFiles()
     log = opened(files)

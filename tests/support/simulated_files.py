@@ -53,6 +53,7 @@ class SimulatedFiles:
         self._stored = dict(self._seen)
         self._unsynced: list[tuple[Path, Path, _Contents | None, bool]] = []
         self._locks: set[Path] = set()
+        self.handles: list[SimulatedFile] = []  # that were opened, closed since or not
 
     # -- what tests do
 
@@ -305,6 +306,7 @@ class SimulatedFile:
         self._contents = contents
         self._process = files.process
         self.closed = False
+        files.handles.append(self)
 
     def _open(self, operation: str) -> None:
         if self._process != self._files.process:

@@ -40,7 +40,38 @@ class Writing:
         )
 
 
-class Staged:
+class Committing:
+    """Somebody who commits into a channel of the node at ``r:1``."""
+
+    def __init__(self, world: World, channel_id: str = "c") -> None:
+        self.id, self.world = channel_id, world
+        self.client = ClientCore("client", world.timing, world.wall, world.random.randbytes)
+        world.cores.append(self.client)
+        self.asked: ClientChannel = self.client.register(channel_id, "r:1", FaultPolicy(), world.now)
+        self.answers: list[Message | NetChannelError] = []
+
+    def commit(self, epoch: int, winners: list[Sealed], *, end: bool = False) -> None:
+        """Ask for it."""
+        self.ask("commit", epoch=epoch, winners=as_winners(winners), end=end)
+
+    def ask(self, kind: str, **fields: Any) -> None:
+        """Ask for something of the application ``app``."""
+        self.asked.ask(
+            kind,
+            lambda message, now: self.answers.append(message),
+            lambda error, now: self.answers.append(error),
+            self.world.now,
+            application="app",
+            **fields,
+        )
+
+    def answer(self) -> Message | NetChannelError:
+        """The next one."""
+        self.world.run(lambda: bool(self.answers))
+        return self.answers.pop(0)
+
+
+class Staged(Committing):
     """A receiver with a staged channel on a disk that outlives it, and whoever sends and commits."""
 
     def __init__(
@@ -53,17 +84,12 @@ class Staged:
         codec: CodecName = "bytes",
         **policy: Any,
     ) -> None:
-        self.id = channel_id
+        super().__init__(world or World(seed), channel_id)
         self.codec = codec
-        self.world = world or World(seed)
         self.files = SimulatedFiles(seed)
         self.policy = StagingPolicy(ROOT, **policy)
         self.streams = 0
         self.sender = self.world.sender()
-        self.client = ClientCore("client", self.world.timing, self.world.wall, self.world.random.randbytes)
-        self.world.cores.append(self.client)
-        self.asked: ClientChannel = self.client.register(channel_id, "r:1", FaultPolicy(), self.world.now)
-        self.answers: list[Message | NetChannelError] = []
         self.inbox: Consumer
         self.receiver = receiver or self.world.receiver()
         self.register()
@@ -123,24 +149,6 @@ class Staged:
         self.world.run(lambda: writing.channel.terminal)
         assert writing.channel.error is None
         return writing.sealed()
-
-    def commit(self, epoch: int, winners: list[Sealed], *, end: bool = False) -> None:
-        """Ask for it."""
-        self.asked.ask(
-            "commit",
-            lambda message, now: self.answers.append(message),
-            lambda error, now: self.answers.append(error),
-            self.world.now,
-            application="app",
-            epoch=epoch,
-            winners=as_winners(winners),
-            end=end,
-        )
-
-    def answer(self) -> Message | NetChannelError:
-        """The next one."""
-        self.world.run(lambda: bool(self.answers))
-        return self.answers.pop(0)
 
     def read(self) -> list[bytes]:
         """All that comes."""

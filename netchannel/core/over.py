@@ -1,0 +1,54 @@
+"""Staged channels that are over: what was committed there is still answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .requests import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .messages import Message
+    from .requests import RequestControl
+
+OVER_LIMIT = 1000
+"""Channels that are over, and still answer whether something was committed."""
+
+
+def answered_by(epochs: Mapping[str, int], channel_id: str, client: RequestControl, message: Message) -> bool:
+    """Whether the last epochs that are committed answer this commit; then they have."""
+    application, epoch = message["application"], message["epoch"]
+    last = epochs.get(application)
+    if last == epoch:
+        client.answer(message, fresh=False)
+        return True
+    if last is not None and epoch < last:
+        text = f"epoch {epoch} of application {application!r} is below epoch {last}, which is committed"
+        client.deny(message, "regressed", f"channel {channel_id!r}: {text}")
+        return True
+    return False
+
+
+class Over(Service):
+    """What is left of a channel: the last epoch of each application, and ``why`` nothing is taken any more."""
+
+    def __init__(self, channel_id: str, epochs: Mapping[str, int], why: str) -> None:
+        self._channel_id = channel_id
+        self._epochs = epochs
+        self._why = why
+
+    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+        match message["t"]:
+            case "commit":
+                if not answered_by(self._epochs, self._channel_id, client, message):
+                    client.deny(message, "ended", self._why)
+            case "forget":
+                client.deny(message, "ended", self._why)
+            case "drop":
+                client.answer(message)
+            case "epoch":
+                client.answer(message, epoch=self._epochs.get(message["application"]))
+            case _:
+                return False
+        return True
