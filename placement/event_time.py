@@ -171,16 +171,18 @@ class EventTimes:
         return {}
 
     def _joined_columns(self, join: JoinOperator) -> dict[str, WindowColumn]:
-        """Of a join: keys that are a window's wherever they are one, and columns of the only input with windows.
+        """Of a join: keys that are a window's in all inputs with windows, and columns of the only such input.
 
-        Beside another input that has windows, rows of an old window may still meet a partner: it does not close.
+        Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
+        where the key was computed there: that input's watermark says nothing of it.
         """
         found: dict[str, WindowColumn] = {}
-        for key in join.on:
-            kinds = {self._columns[child][key] for child in join.inputs if key in self._columns[child]}
-            if len(kinds) == 1:
-                found[key] = kinds.pop()
         with_windows = [child for child in join.inputs if self._windows[child]]
+        for key in join.on:
+            kinds = {self._columns[child].get(key) for child in with_windows}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None:
+                found[key] = kind
         if len(with_windows) == 1:
             names = self._joined_names(join)[join.inputs.index(with_windows[0])]
             columns = self._columns[with_windows[0]]

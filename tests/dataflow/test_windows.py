@@ -104,11 +104,13 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), WINDOWS, LATENESS, st.sampled_from([hashing.hash_rows, all_alike]))
+@given(st.data(), WINDOWS, LATENESS, st.sampled_from([0, 60]), st.sampled_from([hashing.hash_rows, all_alike]))
 def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
-    data: st.DataObject, sizes: tuple[int, int], lateness: int, hash_rows: Any
+    data: st.DataObject, sizes: tuple[int, int], lateness: int, shift: int, hash_rows: Any
 ) -> None:
+    """Also where one input has computed its columns from those of a window, which thus are no window's."""
     size, slide = sizes
+    moved = {name: f"{name} - INTERVAL {shift} SECOND" for name in BY[:2]} if shift else {}
     inputs = {name: data.draw(streams(lateness, weights=False)) for name in "ab"}
     running = circuit(
         fragment(
@@ -116,7 +118,8 @@ def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
             source("b"),
             window("v", "a", size, slide, lateness),
             window("w", "b", size, slide, lateness),
-            op("join", "j", inputs=["v", "w"], on=BY),
+            op("project", "p", input="w", columns={name: name for name in (*BY, "t", "x")} | moved),
+            op("join", "j", inputs=["v", "p"], on=BY),
             mode="append",
         )
     )
@@ -132,7 +135,9 @@ def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
     tables = {name: table([row for batch in batches for row in batch]) for name, batches in inputs.items()}
     query = (
         f"SELECT window_start, window_end, k, l.t, l.x, r.t, r.x "
-        f"FROM {in_windows(size)} l JOIN {in_windows(size, 'b')} r USING (window_start, window_end, k)"
+        f"FROM {in_windows(size)} l JOIN (SELECT * REPLACE (window_start - INTERVAL {shift} SECOND AS window_start, "
+        f"window_end - INTERVAL {shift} SECOND AS window_end) FROM {in_windows(size, 'b')}) r "
+        "USING (window_start, window_end, k)"
     )
     assert counted(out) == answer(query, {**tables, "starts": starts(slide)})
     statistics = running.statistics()

@@ -109,6 +109,25 @@ def test_windows_of_one_kind_are_joined_by_their_columns() -> None:
     assert closings(bound) == {"j": ("window_end", 0), "g": ("window_end", 0)}
 
 
+@pytest.mark.parametrize(
+    "computed",
+    [
+        op("project", "p", input="x", columns={"origin": "origin", "window_end": "window_end - INTERVAL 1 HOUR"}),
+        op("aggregate", "p", input="x", by=["origin"], aggregates={"window_end": "max(window_end)"}),
+    ],
+)
+def test_a_key_that_one_input_computes_from_its_windows_closes_nothing(computed: dict[str, Any]) -> None:
+    """Its watermark says nothing of such a column: rows may come for it later."""
+    join = op("join", "j", inputs=["v", "p"], on=["origin", "window_end"])
+    by = aggregate("g", "j", "window_end")
+    assert closings(plan(F, W, window("v", "f"), window("x", "w"), computed, join, by)) == {}
+    of_a_table = op("project", "p", input="w", columns={"origin": "origin", "window_end": "hour"})
+    assert closings(plan(F, W, window("v", "f"), of_a_table, join, by)) == {
+        "j": ("window_end", 0),
+        "g": ("window_end", 0),
+    }
+
+
 def test_windows_that_are_no_key_of_a_join_are_closed_behind_it_only_where_they_are_alone() -> None:
     join = op("join", "j", inputs=["v", "a"], on=["origin"])
     assert closings(plan(F, A, window("v", "f"), join, aggregate("g", "j", "window_start"))) == {
