@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, DataflowError, extremes, hashing, zset
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
-from placement.plan import AggregateOperator, FilterOperator, JoinOperator, NetworkSource, ProjectOperator
+from placement.plan import (
+    AggregateOperator,
+    FilterOperator,
+    JoinOperator,
+    NetworkSink,
+    NetworkSource,
+    ProjectOperator,
+)
 from tests.dataflow import oracle
 from tests.dataflow.plans import COLUMNS, ROWS, ZSETS, Plan, Row, change, plans
 
@@ -146,6 +153,23 @@ def test_a_join_keeps_its_batches_within_bounds() -> None:
     assert sum(batch.num_rows for batch in out) == rows * rows
     assert max(batch.num_rows for batch in out) <= MAX_BATCH_ROWS
     assert circuit.statistics()["j"].rows_out == rows * rows
+
+
+def test_what_a_join_makes_of_one_batch_is_never_all_in_memory() -> None:
+    plan = Plan()
+    left, right = _source(plan, "l"), _source(plan, "r")
+    plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k",)))
+    root = NetworkSink(id="root", input="j", channel="out", address="nowhere")
+    circuit, rows = Circuit([*plan.operators, root]), 2000
+    one = _of_floats(np.arange(float(rows)), 1)
+    assert list(circuit.push(left, one)) == []
+    before, seen, held = pa.total_allocated_bytes(), 0, 0
+    for batch in circuit.push(right, one):
+        seen += batch.num_rows
+        held = max(held, pa.total_allocated_bytes() - before)
+    assert seen == rows * rows
+    bytes_per_row = 7 * 8  # k, and of both sides g (null), x and n, and the weight
+    assert held < rows * rows * bytes_per_row / 4
 
 
 def test_state_shrinks_when_rows_are_taken_back() -> None:

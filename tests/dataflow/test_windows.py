@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, DataflowError, Progress, hashing
 from tests.dataflow import oracle
+from tests.dataflow.driven import Driven
 from tests.dataflow.windowed import (
     EPOCH,
     ROWS,
@@ -104,7 +105,9 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), WINDOWS, LATENESS, st.sampled_from([0, 60]), st.sampled_from([hashing.hash_rows, all_alike]))
+@given(
+    st.data(), WINDOWS, LATENESS, st.sampled_from([0, 60]), st.sampled_from([hashing.hash_rows, all_alike])
+)
 def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
     data: st.DataObject, sizes: tuple[int, int], lateness: int, shift: int, hash_rows: Any
 ) -> None:
@@ -214,7 +217,7 @@ def test_a_window_is_over_when_the_watermark_is_at_its_end_and_not_before() -> N
         assert running.statistics()["w"].late_rows == late
 
 
-def united(idle_after: str | None = None, **settings: Any) -> Circuit:
+def united(idle_after: str | None = None, **settings: Any) -> Driven:
     """Two sources into one window, and rows per window."""
     if idle_after is not None:
         settings["idle_after"] = idle_after
@@ -292,7 +295,7 @@ def test_a_circuit_tells_how_far_it_has_come_and_takes_that_from_another() -> No
     behind = fragment(
         *operators, op("aggregate", "g", input="w", by=["window_end"], aggregates={"n": "count(*)"})
     )
-    reader = Circuit(behind.operators, closings=behind.closings)
+    reader = Driven(behind.operators, closings=behind.closings)
     reader.push("a", rows_at(10, 80))
     assert [row[1] for row, _ in rows_of(reader.advance("a", here))] == [1]
 

@@ -112,7 +112,12 @@ def test_windows_of_one_kind_are_joined_by_their_columns() -> None:
 @pytest.mark.parametrize(
     "computed",
     [
-        op("project", "p", input="x", columns={"origin": "origin", "window_end": "window_end - INTERVAL 1 HOUR"}),
+        op(
+            "project",
+            "p",
+            input="x",
+            columns={"origin": "origin", "window_end": "window_end - INTERVAL 1 HOUR"},
+        ),
         op("aggregate", "p", input="x", by=["origin"], aggregates={"window_end": "max(window_end)"}),
     ],
 )
