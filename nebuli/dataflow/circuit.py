@@ -225,7 +225,10 @@ class Circuit:
                 stack.append((node.reader, node.reader.operator.push(node.port, batch)))
 
     def _reached(self, node: _Node, progress: Progress) -> Iterator[pa.RecordBatch]:
-        """The output of ``node`` has come to ``progress``: tell who reads it, and so on."""
+        """The output of ``node`` has come to ``progress``: tell who reads it, and so on.
+
+        Not past a reader that this ends: before that one's readers may be told, it has to give what it still owes.
+        """
         while node.reader is not None:
             reader = node.reader
             if progress.ended:  # what it had come to still counts beside others that are idle
@@ -238,6 +241,8 @@ class Circuit:
             reader.progress = progress
             if moved:
                 yield from self._flow(reader, reader.operator.advance(progress.watermark))
+            if progress.ended:
+                return
             node = reader
         self.progress = progress
 

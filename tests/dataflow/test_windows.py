@@ -372,6 +372,27 @@ def test_a_join_with_something_without_event_time_waits_for_its_end() -> None:
     assert windows_of(running.end("a")) == [(480, 2)]
 
 
+def test_what_an_aggregate_gives_only_at_its_end_is_not_late() -> None:
+    """The end of its input closes windows above only behind what it then gives."""
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            window("w", "a", 60, 60, 0),
+            op("project", "p", input="w", columns={"window_start": "window_start", "one": "1"}),
+            op("aggregate", "all", input="b", by=[], aggregates={"n": "count(*)"}),
+            op("project", "q", input="all", columns={"one": "1", "n": "n"}),
+            op("join", "j", inputs=["p", "q"], on=["one"]),
+            op("aggregate", "g", input="j", by=["window_start"], aggregates={"most": "max(n)"}),
+        )
+    )
+    out = running.push("a", rows_at(10, 70, 130))
+    out += running.end("b")
+    out += running.end("a")
+    assert windows_of(out) == [(0, 0), (60, 0), (120, 0)]
+    assert running.statistics()["g"].late_rows == 0
+
+
 def test_times_before_1970_have_windows_too() -> None:
     running = united()
     long_ago = -(55 * 365 * 86400)
