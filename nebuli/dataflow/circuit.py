@@ -141,28 +141,14 @@ class Circuit:
         """Learn that ``source`` has had nothing for its ``idle_after_s``, and is not to be waited for until it has."""
         self._open_source(source)
         self._idle.add(source)
-        begins = self._origins[source]
-        waited_for = (
-            other for other, node in self._origins.items() if node is begins and other in self._open
-        )
-        if begins.origin is not None and self._idle.issuperset(waited_for):
-            yield from self._reached(begins, replace(begins.origin.progress, idle=True))
+        yield from self._reached_if_idle(source)
 
     def end(self, source: str) -> Iterator[pa.RecordBatch]:
         """Learn that ``source`` has ended."""
         node = self._open_source(source)
         del self._open[source]
-        while True:
-            node.open_inputs -= 1
-            if node.open_inputs > 0:
-                return
-            yield from self._flow(node, node.operator.finish())
-            yield from self._reached(node, END)
-            if node.reader is None:
-                return
-            node.reader.operator.ended(node.port)
-            node = node.reader
-            _measure(node)
+        yield from self._ended(node)
+        yield from self._reached_if_idle(source)
 
     @property
     def watermark(self) -> int | None:
@@ -199,6 +185,20 @@ class Circuit:
             return self._open[source]
         what = "has ended" if source in self.sources else f"is none of the sources {', '.join(self.sources)}"
         raise DataflowError(f"{source} {what}")
+
+    def _ended(self, node: _Node) -> Iterator[pa.RecordBatch]:
+        """An input of ``node`` has ended; with the last one it, and so on."""
+        while True:
+            node.open_inputs -= 1
+            if node.open_inputs > 0:
+                return
+            yield from self._flow(node, node.operator.finish())
+            yield from self._reached(node, END)
+            if node.reader is None:
+                return
+            node.reader.operator.ended(node.port)
+            node = node.reader
+            _measure(node)
 
     def _flow(self, start: _Node, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass on what ``start`` gives, each batch all the way before the next is asked for.
@@ -245,6 +245,15 @@ class Circuit:
                 return
             node = reader
         self.progress = progress
+
+    def _reached_if_idle(self, source: str) -> Iterator[pa.RecordBatch]:
+        """If all open sources are idle whose watermark begins where that of ``source`` does, that is idle."""
+        begins = self._origins.get(source)
+        if begins is None or begins.origin is None:
+            return
+        waited_for = {other for other in self._open if self._origins.get(other) is begins}
+        if waited_for and self._idle.issuperset(waited_for):
+            yield from self._reached(begins, replace(begins.origin.progress, idle=True))
 
     def _column_of(self, operator: str, name: str) -> None:
         """Check that there is such a column in an operator's output, whose values are instants."""

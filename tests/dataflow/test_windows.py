@@ -393,6 +393,30 @@ def test_what_an_aggregate_gives_only_at_its_end_is_not_late() -> None:
     assert running.statistics()["g"].late_rows == 0
 
 
+def test_a_source_that_ends_leaves_idle_ones_behind_it_that_are_not_waited_for() -> None:
+    """Where the watermark begins above both: at a computed time."""
+    columns = {"t": "t + INTERVAL 0 SECONDS", "k": "k", "x": "x"}
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            op("union", "ab", inputs=["a", "b"]),
+            op("project", "p", input="ab", columns=columns),
+            op("source", "c", logical="a"),
+            op("union", "u", inputs=["p", "c"]),
+            window("w", "u", 60, 60, 0, idle_after="5 seconds"),
+            op("aggregate", "g", input="w", by=["window_start"], aggregates={"n": "count(*)"}),
+        )
+    )
+    out = running.push("c", rows_at(500)) + running.push("a", rows_at(10)) + running.push("b", rows_at(10))
+    out += running.idle("a")
+    assert out == []
+    assert windows_of(running.end("b")) == [(0, 2)]
+    assert running.push("a", rows_at(490)) == []
+    assert windows_of(running.end("c")) == []
+    assert windows_of(running.end("a")) == [(480, 2)]
+
+
 def test_times_before_1970_have_windows_too() -> None:
     running = united()
     long_ago = -(55 * 365 * 86400)
