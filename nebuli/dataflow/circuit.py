@@ -12,7 +12,7 @@ from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.plan import WindowOperator
+from placement.plan import BoundSource, WindowOperator
 from placement.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
@@ -106,12 +106,16 @@ class Circuit:
             and each.late is not None
             and isinstance(window := self._nodes[each.id].operator, Window)
         }
+        attached = {each.id for each in operators if isinstance(each, BoundSource)}
         self.idle_after_s: dict[str, float] = {
             source: node.origin.idle_after_s
             for source, node in self._origins.items()
-            if node.origin is not None and node.origin.idle_after_s is not None
+            if node.origin is not None and node.origin.idle_after_s is not None and source in attached
         }
-        """The sources that ``idle`` is to be told of, and after how long without anything from them."""
+        """The sources that ``idle`` is to be told of, and after how long without anything from them.
+
+        None of those beyond a network: what is down may be that.
+        """
         self.progress = BEGINNING
         """How far event time has come at the root."""
         root = self._nodes[operators[-1].id]

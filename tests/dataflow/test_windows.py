@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, DataflowError, Progress, hashing
+from placement.plan import NetworkSource
 from tests.dataflow import oracle
 from tests.dataflow.driven import Driven
 from tests.dataflow.windowed import (
+    COLUMNS,
     EPOCH,
     ROWS,
     WINDOWS,
@@ -415,6 +417,26 @@ def test_a_source_that_ends_leaves_idle_ones_behind_it_that_are_not_waited_for()
     assert running.push("a", rows_at(490)) == []
     assert windows_of(running.end("c")) == []
     assert windows_of(running.end("a")) == [(480, 2)]
+
+
+def test_a_source_beyond_a_network_is_never_called_idle_from_here() -> None:
+    """Also where the watermark begins here, at a computed time: it may be the network that is down."""
+    plan = fragment(
+        source("a"),
+        source("b"),
+        op("union", "u", inputs=["a", "b"]),
+        op("project", "p", input="u", columns={"t": "t + INTERVAL 1 HOUR"}),
+        window("w", "p", 60, 60, 0, idle_after="5 seconds"),
+    )
+    schema = [column.model_dump() for column in COLUMNS]
+    beyond = NetworkSource.model_validate({"id": "b", "channel": "b", "address": "m:1", "schema": schema})
+    operators = [beyond if operator.id == "b" else operator for operator in plan.operators]
+    assert circuit(plan).idle_after_s == {"a": 5.0, "b": 5.0}
+    running = circuit(plan.model_copy(update={"operators": tuple(operators)}))
+    assert running.idle_after_s == {"a": 5.0}
+    running.push("b", rows_at(100))
+    running.idle("a")
+    assert not running.progress.idle
 
 
 def test_times_before_1970_have_windows_too() -> None:
