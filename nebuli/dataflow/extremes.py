@@ -75,8 +75,7 @@ class Extreme:
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """The newest."""
-        newest = groups.order[np.append(groups.starts[1:], len(groups.order)) - 1]
-        return [columns[0].take(pa.array(newest))]
+        return [columns[0].take(pa.array(groups.lasts))]
 
     def result(self, columns: Sequence[Any]) -> Any:
         """The extreme; null without values."""

@@ -27,8 +27,13 @@ class Groups:
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """One row of each group."""
+        """The first row of each group."""
         return self.order[self.starts]
+
+    @property
+    def lasts(self) -> NDArray[np.int64]:
+        """The last row of each group."""
+        return self.order[np.append(self.starts, len(self.order))[1:] - 1]
 
     @property
     def ids(self) -> NDArray[np.int64]:
