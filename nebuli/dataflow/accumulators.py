@@ -216,7 +216,7 @@ def _exact(values: NDArray[Any], weights: Integers, groups: Groups) -> tuple[Int
 
 def _quotient(sums: Reals, count: Integers) -> Any:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return pa.array(sums / count, mask=count == 0)
+        return pa.array(sums / count + 0.0, mask=count == 0)  # no -0.0, which equals 0.0, but is another row
 
 
 def _real_sums(columns: Sequence[Any]) -> tuple[Reals, Integers]:

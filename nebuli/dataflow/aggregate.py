@@ -24,7 +24,7 @@ from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.extremes import Extreme
 from nebuli.dataflow.progress import GREATEST
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import weighted, weights_of
@@ -75,7 +75,7 @@ class Aggregate:
             batch = self._windows.in_time(batch)
             if not batch.num_rows:
                 return
-        columns = [batch.column(name) for name in self._by]
+        columns = [with_one_zero(batch.column(name)) for name in self._by]
         hashes = hashing.hash_rows(columns, batch.num_rows)
         if self._windows is not None:
             hashes = self._windows.hashes(batch, hashes)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
-from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
@@ -114,10 +114,12 @@ def _renamed(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> lis
 
 
 def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
-    """The rows that can match: those without a null in their key."""
-    for key in on:
-        if batch.column(key).null_count:
-            batch = batch.filter(pc.is_valid(batch.column(key)))
+    """The rows that can match: those without a null in their key; of zeros there is one."""
+    for index in [batch.schema.get_field_index(key) for key in on]:
+        if batch.column(index).null_count:
+            batch = batch.filter(pc.is_valid(batch.column(index)))
+        if pa.types.is_floating(batch.schema.field(index).type):
+            batch = batch.set_column(index, batch.schema.field(index), with_one_zero(batch.column(index)))
     return batch
 
 
