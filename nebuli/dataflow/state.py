@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
-_MAX_RUN_BYTES = 1 << 30  # an Arrow string column addresses 2 GiB; runs beyond this are not merged
+_MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,11 @@ def _part(run: Run, start: int, stop: int) -> Run:
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:
-    return len(older.hashes) <= 2 * len(newer.hashes) and older.nbytes + newer.nbytes <= _MAX_RUN_BYTES
+    return len(older.hashes) <= 2 * len(newer.hashes) and all(
+        a.nbytes + b.nbytes <= _MAX_TEXT_BYTES
+        for a, b in zip(older.rows.columns, newer.rows.columns, strict=True)
+        if pa.types.is_string(a.type) or pa.types.is_binary(a.type)
+    )
 
 
 def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:
