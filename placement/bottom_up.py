@@ -44,7 +44,7 @@ from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placement.plan import FragmentOperator, Query
     from topology import Topology
@@ -173,11 +173,20 @@ class _Placer:
         """A walk with room for the operator and the chain above it, from the first start that has one."""
         chain = self._chain_from(operator.id)
         targets = self._targets(operator.id)
-        for start, target, draw in product(starts, targets, self._draws):
-            walk = draw(start, target, self._room, len(chain) - self._room(start))
-            if walk is not None:
-                return walk
+        for start in self._promising(starts, targets, len(chain)):
+            for target, draw in product(targets, self._draws):
+                walk = draw(start, target, self._room, len(chain) - self._room(start))
+                if walk is not None:
+                    return walk
         raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets[-1]))
+
+    def _promising(self, starts: Sequence[str], targets: Sequence[str], need: int) -> Iterator[str]:
+        """The first start, and of the others, which may be thousands, those with room for ``need`` on a way on."""
+        yield starts[0]
+        onward = [self._paths.most_room(target, self._room) for target in targets if len(starts) > 1]
+        for start in starts[1:]:
+            if any(self._room(start) + most.get(start, -math.inf) >= need for most in onward):
+                yield start
 
     def _no_capacity(self, operator: FragmentOperator, chain: list[str], start: str, target: str) -> str:
         on_the_way = self._paths.between(start, target)
