@@ -24,6 +24,7 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.schemas import WINDOW_COLUMNS
+from placement.tree import bottom_up
 from placement.typed_tree import ColumnRef
 
 if TYPE_CHECKING:
@@ -79,11 +80,14 @@ class EventTimes:
 
     def retracting(self, operator: str) -> list[str]:
         """The aggregates because of which ``operator`` takes rows back; none if it does not."""
-        if not self._retracting.get(operator):
-            return []
-        below = [each for child in self._operators[operator].children for each in self.retracting(child)]
-        is_one = isinstance(self._operators[operator], AggregateOperator)
-        return [*below, operator] if is_one else below
+        inputs = {
+            key: [
+                child for child in self._operators[key].children if is_retracting and self._retracting[child]
+            ]
+            for key, is_retracting in self._retracting.items()
+        }
+        below = bottom_up(inputs, operator) if self._retracting.get(operator) else []
+        return [key for key in below if isinstance(self._operators[key], AggregateOperator)]
 
     def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
         if below:
@@ -99,28 +103,32 @@ class EventTimes:
 
     def _sources_of(self, operator: str, column: str, faults: list[Fault]) -> Iterator[tuple[str, str]]:
         """Where the values of a column come from unchanged: operators, and what they call it."""
-        match self._operators[operator]:
-            case FilterOperator(input=child) | DistinctOperator(input=child):
-                yield from self._sources_of(child, column, faults)
-            case UnionOperator(inputs=children):
-                for child in children:
-                    yield from self._sources_of(child, column, faults)
-            case ProjectOperator() as project:
-                renamed = self._plain_columns(project).get(column)
-                if renamed is None:
-                    yield operator, column
-                else:
-                    yield from self._sources_of(project.input, renamed, faults)
-            case JoinOperator() as join:
-                for child, name in self._inputs_of(join, column):
-                    yield from self._sources_of(child, name, faults)
-            case AggregateOperator() as aggregate if column not in aggregate.by:
-                message = f"{column!r} is a result of aggregate {operator}, which changes; expected a column of its by"
+        stack = [(operator, column)]
+        while stack:
+            key, name = stack.pop()
+            if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
+                message = (
+                    f"{name!r} is a result of aggregate {key}, which changes; expected a column of its by"
+                )
                 faults.append((("time",), message))
-            case AggregateOperator(input=child):
-                yield from self._sources_of(child, column, faults)
-            case _:
-                yield operator, column
+            elif below := self._below(key, name):
+                stack += reversed(below)
+            else:
+                yield key, name
+
+    def _below(self, operator: str, column: str) -> list[tuple[str, str]]:
+        """The inputs that an operator has a column from unchanged, with its name there."""
+        match self._operators[operator]:
+            case FilterOperator(input=child) | DistinctOperator(input=child) | AggregateOperator(input=child):
+                return [(child, column)]
+            case UnionOperator(inputs=children):
+                return [(child, column) for child in children]
+            case ProjectOperator(input=child) as project:
+                renamed = self._plain_columns(project).get(column)
+                return [] if renamed is None else [(child, renamed)]
+            case JoinOperator() as join:
+                return list(self._inputs_of(join, column))
+        return []
 
     def _inputs_of(self, join: JoinOperator, column: str) -> Iterator[tuple[str, str]]:
         """The inputs that a join has a column from, with its name there: of a key all of them."""

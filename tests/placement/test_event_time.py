@@ -213,6 +213,8 @@ def test_a_window_that_cannot_be_is_refused_with_its_reason(operators: Any, said
             "expected a whole number and a unit (milliseconds, seconds, minutes, hours, days)",
         ),
         ('"size": "0 hours"', "of more than nothing"),
+        ('"size": "200000000 days"', "expected 36500 days at most, got '200000000 days'"),
+        ('"size": "1 hour", "idle_after": "106752 days"', "expected 36500 days at most, got '106752 days'"),
         ('"size": "1 hour", "slide": "2 hours"', "slide 2 hours is longer than size 1 hour"),
         ('"size": "1 day", "slide": "1 second"', "a row would be in 86,400 windows"),
     ],
@@ -239,6 +241,18 @@ def test_durations_are_numbers_of_units() -> None:
     for wrong in ("1", "1.5 hours", "-1 hour", "1 month", "1  hour", "1 hour ", "hour", "1 hours and more"):
         with pytest.raises(ValueError, match="expected a whole number and a unit"):
             microseconds(wrong)
+
+
+def test_plans_of_any_depth_have_event_time() -> None:
+    filters = [
+        op("filter", f"f{index + 1}", input="f" if index == 0 else f"f{index}", predicate="delay > 0")
+        for index in range(3000)
+    ]
+    assert origins(plan(F, *filters, window("v", "f3000"))) == [("f/0", "hour"), ("f/1", "hour")]
+    first = aggregate("f0", "f", "origin")
+    above = [op("filter", f"f{n + 1}", input=f"f{n}", predicate="n > 0") for n in range(3000)]
+    with pytest.raises(RetractingPlan, match="aggregate f0 takes back rows"):
+        plan(F, first, *above, sink="log")
 
 
 def test_a_fragment_has_the_watermarks_and_closings_of_its_own_operators() -> None:
