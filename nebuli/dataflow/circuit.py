@@ -220,8 +220,6 @@ class Circuit:
             if not batch.num_rows:
                 continue
             node.rows_out += batch.num_rows
-            if node.origin is not None:
-                node.origin.observe(batch)
             if node.reader is None:
                 yield batch
             else:
@@ -298,9 +296,12 @@ class Circuit:
 
 def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     try:
-        return next(outputs, None)
+        batch = next(outputs, None)
+        if batch is not None and node.origin is not None:
+            node.origin.observe(batch)
     except DataflowError as error:
         raise error.at(node.id) from None
+    return batch
 
 
 def _measure(node: _Node) -> None:

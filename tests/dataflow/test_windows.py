@@ -439,6 +439,21 @@ def test_a_source_beyond_a_network_is_never_called_idle_from_here() -> None:
     assert not running.progress.idle
 
 
+@pytest.mark.parametrize("time", ["w", "p"])
+def test_a_date_that_is_too_far_away_is_an_error_of_its_operator(time: str) -> None:
+    """Where the watermark begins, or else where the window is made of it."""
+    columns = {"day": "CAST(t AS DATE) + 200000000", "k": "k"}
+    plan = fragment(
+        source("a"),
+        op("project", "p", input="a", columns=columns),
+        op("window", "w", input="p", time="day", size="2 days"),
+    )
+    watermarks = plan.watermarks if time == "p" else []
+    running = Driven(plan.operators, watermarks=watermarks)
+    with pytest.raises(DataflowError, match=rf"operator {time}: .* beyond .* microseconds"):
+        running.push("a", rows_at(10))
+
+
 def test_times_before_1970_have_windows_too() -> None:
     running = united()
     long_ago = -(55 * 365 * 86400)
