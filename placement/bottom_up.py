@@ -95,6 +95,12 @@ def place_bound(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement
         raise
 
 
+def why_pinned(operator: BoundSource | BoundSink) -> str:
+    """Why the topology, and no strategy, says where a source or the sink is."""
+    what = place_of(operator.physical) if isinstance(operator, BoundSource) else f"sink {operator.sink}"
+    return f"pinned: {what} is attached here"
+
+
 class _Placer:
     """One attempt; ``draws`` are the ways to draw a walk, in order."""
 
@@ -124,12 +130,8 @@ class _Placer:
     def _place(self, operator: FragmentOperator) -> None:
         key = operator.id
         match operator:
-            case BoundSource():
-                self._put(
-                    key, self._plan.pins[key], f"pinned: {place_of(operator.physical)} is attached here"
-                )
-            case BoundSink():
-                self._put(key, self._plan.pins[key], f"pinned: sink {operator.sink} is attached here")
+            case BoundSource() | BoundSink():
+                self._put(key, self._plan.pins[key], why_pinned(operator))
             case _ if len(operator.children) == 1:
                 self._place_unary(operator, operator.children[0])
             case _:

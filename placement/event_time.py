@@ -23,7 +23,7 @@ from placement.plan import (
     WatermarkOrigin,
     WindowOperator,
 )
-from placement.schemas import WINDOW_COLUMNS
+from placement.schemas import WINDOW_COLUMNS, joined_names
 from placement.tree import bottom_up
 from placement.typed_tree import ColumnRef
 
@@ -139,12 +139,8 @@ class EventTimes:
             yield from ((child, mine) for mine, given in names.items() if given == column)
 
     def _joined_names(self, join: JoinOperator) -> list[dict[str, str]]:
-        """By input: what its columns that are no keys are called in the join's output."""
-        given = iter([column.name for column in self._schemas[join.id]][len(join.on) :])
-        return [
-            {column.name: next(given) for column in self._schemas[child] if column.name not in join.on}
-            for child in join.inputs
-        ]
+        inputs = [self._schemas[child] for child in join.inputs]
+        return joined_names(join.on, inputs, self._schemas[join.id])
 
     def _plain_columns(self, project: ProjectOperator) -> dict[str, str]:
         """The columns of a project that are columns of its input, with their names there."""

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placement.bottom_up import Placement, place_bound
+from placement.bottom_up import Placement, place_bound, why_pinned
 from placement.errors import NoCapacity
 from placement.plan import BoundSink, BoundSource
 from placement.traffic import Traffic
-from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -286,10 +285,8 @@ class _Model:
         reasons: dict[str, str] = {}
         for key, operator in self.plan.operators.items():
             match operator:
-                case BoundSource():
-                    reasons[key] = f"pinned: {place_of(operator.physical)} is attached here"
-                case BoundSink():
-                    reasons[key] = f"pinned: sink {operator.sink} is attached here"
+                case BoundSource() | BoundSink():
+                    reasons[key] = why_pinned(operator)
                 case _:
                     came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
                     reasons[key] = f"least traffic: takes {came}, gives over {_links(paths[key])}"

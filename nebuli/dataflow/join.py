@@ -12,6 +12,7 @@ from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
+from placement.schemas import joined_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,10 @@ class Join:
         self._windows = windows
         self._on = tuple(on)
         self._schema = weighted(arrow_schema(output))
-        self._names = _renamed(on, inputs, output)
+        self._names = [
+            [*(names.get(column.name, column.name) for column in schema), WEIGHT]
+            for schema, names in zip(inputs, joined_names(on, inputs, output), strict=True)
+        ]
         self._states = [KeyedState(on, _without_zeros) for _ in inputs]
         self._open = set(range(len(inputs)))
 
@@ -102,15 +106,6 @@ class Join:
         return Run(
             pa.record_batch(columns, [*mine.schema.names[:-1], *names, WEIGHT]), rows.hashes[match.probe]
         )
-
-
-def _renamed(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[list[str]]:
-    """The output's names of each input's columns; there the keys come first, then input by input."""
-    others = iter([column.name for column in output[len(on) :]])
-    return [
-        [*(column.name if column.name in on else next(others) for column in schema), WEIGHT]
-        for schema in inputs
-    ]
 
 
 def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:

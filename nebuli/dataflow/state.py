@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from nebuli.dataflow import hashing
 from nebuli.dataflow.progress import instants_of
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows, group_rows
-from nebuli.dataflow.zset import WEIGHT, weights_of
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
+from nebuli.dataflow.zset import merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -175,14 +175,8 @@ def ordered(order: str) -> Compact:
 
 
 def _consolidated(run: Run, *order: NDArray[np.uint64]) -> Run:
-    columns = run.rows.columns[:-1]
-    groups = group_rows(columns, *order, hashing.hash_rows(columns, run.rows.num_rows))
-    sums = groups.sum(weights_of(run.rows))
-    present = np.flatnonzero(sums)
-    kept = groups.firsts[present]
-    weights = pa.array(sums[present])
-    rows = run.rows.take(pa.array(kept))
-    return Run(rows.set_column(len(columns), WEIGHT, weights), run.hashes[kept])
+    rows, kept = merged(run.rows, *order)
+    return Run(rows, run.hashes[kept])
 
 
 def _split(run: Run, which: NDArray[np.bool_]) -> tuple[Run, Run]:
