@@ -357,6 +357,24 @@ def test_rows_of_windows_that_an_operator_is_done_with_are_dropped_and_counted()
     assert late == {"g": 2}
 
 
+def test_a_join_by_a_key_that_one_input_computes_from_its_windows_loses_no_row() -> None:
+    columns = {"window_start": "window_start - INTERVAL 1 HOUR", "k": "k"}
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            window("v", "a", 3600, 3600, 0),
+            window("w", "b", 3600, 3600, 0),
+            op("project", "p", input="w", columns=columns),
+            op("join", "j", inputs=["v", "p"], on=["window_start", "k"]),
+        )
+    )
+    out = running.push("a", rows_at(1800, 4200)) + running.push("b", rows_at(3900))
+    out += running.push("b", rows_at(6000))
+    assert [row[2] for row, _ in rows_of(out)] == [at(1800).replace(tzinfo=dt.UTC)] * 2
+    assert running.statistics()["j"].late_rows == 0
+
+
 def test_a_join_with_something_without_event_time_waits_for_its_end() -> None:
     running = circuit(
         fragment(
