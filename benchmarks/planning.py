@@ -69,14 +69,15 @@ def case(nodes: int, operators: int, seed: int = 0, capacity: int | None = 2) ->
             ],
         }
     )
-    return topology, check(_query(sources), topology)
+    return topology, check(query_over(sources), topology)
 
 
 def _address(node: int) -> str:
     return f"10.{node >> 16}.{node >> 8 & 255}.{node & 255}:9000"
 
 
-def _query(sources: int) -> Query:
+def query_over(sources: int) -> Query:
+    """Each source filtered twice, and what is left joined by twos."""
     operators: list[dict[str, Any]] = []
     loose: list[str] = []
     for source in range(sources):

@@ -43,7 +43,7 @@ class BoundPlan:
     """
 
     name: str
-    operators: Mapping[str, FragmentOperator]
+    operators: dict[str, FragmentOperator]
     schemas: Mapping[str, Schema]
     pins: Mapping[str, str]
     readers: Mapping[str, str]
@@ -55,7 +55,7 @@ class BoundPlan:
     @property
     def sink(self) -> str:
         """The id of the root."""
-        return next(reversed(list(self.operators)))
+        return next(reversed(self.operators))
 
 
 def check(query: Query, topology: Topology) -> BoundPlan:

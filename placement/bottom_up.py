@@ -44,7 +44,7 @@ from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from placement.plan import FragmentOperator, Query
     from topology import Topology
@@ -95,6 +95,12 @@ def place_bound(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement
         raise
 
 
+def why_pinned(operator: BoundSource | BoundSink) -> str:
+    """Why the topology, and no strategy, says where a source or the sink is."""
+    what = place_of(operator.physical) if isinstance(operator, BoundSource) else f"sink {operator.sink}"
+    return f"pinned: {what} is attached here"
+
+
 class _Placer:
     """One attempt; ``draws`` are the ways to draw a walk, in order."""
 
@@ -124,12 +130,8 @@ class _Placer:
     def _place(self, operator: FragmentOperator) -> None:
         key = operator.id
         match operator:
-            case BoundSource():
-                self._put(
-                    key, self._plan.pins[key], f"pinned: {place_of(operator.physical)} is attached here"
-                )
-            case BoundSink():
-                self._put(key, self._plan.pins[key], f"pinned: sink {operator.sink} is attached here")
+            case BoundSource() | BoundSink():
+                self._put(key, self._plan.pins[key], why_pinned(operator))
             case _ if len(operator.children) == 1:
                 self._place_unary(operator, operator.children[0])
             case _:
@@ -173,11 +175,20 @@ class _Placer:
         """A walk with room for the operator and the chain above it, from the first start that has one."""
         chain = self._chain_from(operator.id)
         targets = self._targets(operator.id)
-        for start, target, draw in product(starts, targets, self._draws):
-            walk = draw(start, target, self._room, len(chain) - self._room(start))
-            if walk is not None:
-                return walk
+        for start in self._promising(starts, targets, len(chain)):
+            for target, draw in product(targets, self._draws):
+                walk = draw(start, target, self._room, len(chain) - self._room(start))
+                if walk is not None:
+                    return walk
         raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets[-1]))
+
+    def _promising(self, starts: Sequence[str], targets: Sequence[str], need: int) -> Iterator[str]:
+        """The first start, and of the others, which may be thousands, those with room for ``need`` on a way on."""
+        yield starts[0]
+        onward = [self._paths.most_room(target, self._room) for target in targets if len(starts) > 1]
+        for start in starts[1:]:
+            if any(self._room(start) + most.get(start, -math.inf) >= need for most in onward):
+                yield start
 
     def _no_capacity(self, operator: FragmentOperator, chain: list[str], start: str, target: str) -> str:
         on_the_way = self._paths.between(start, target)

@@ -14,6 +14,7 @@ _UNITS = {
     "hour": 3_600_000_000,
     "day": 86_400_000_000,
 }
+_MAX_DAYS = 36_500  # a century: instants and clocks can be computed with
 _PATTERN = rf"^\d{{1,9}} ({'|'.join(_UNITS)})s?$"
 
 
@@ -24,7 +25,10 @@ def microseconds(text: str) -> int:
             f"expected a whole number and a unit ({', '.join(f'{unit}s' for unit in _UNITS)}), got {text!r}"
         )
     number, unit = text.split()
-    return int(number) * _UNITS[unit.removesuffix("s")]
+    length = int(number) * _UNITS[unit.removesuffix("s")]
+    if length > _MAX_DAYS * _UNITS["day"]:
+        raise ValueError(f"expected {_MAX_DAYS} days at most, got {text!r}")
+    return length
 
 
 def _check(text: str) -> str:

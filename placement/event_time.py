@@ -23,7 +23,8 @@ from placement.plan import (
     WatermarkOrigin,
     WindowOperator,
 )
-from placement.schemas import WINDOW_COLUMNS
+from placement.schemas import WINDOW_COLUMNS, joined_names
+from placement.tree import bottom_up
 from placement.typed_tree import ColumnRef
 
 if TYPE_CHECKING:
@@ -79,11 +80,14 @@ class EventTimes:
 
     def retracting(self, operator: str) -> list[str]:
         """The aggregates because of which ``operator`` takes rows back; none if it does not."""
-        if not self._retracting.get(operator):
-            return []
-        below = [each for child in self._operators[operator].children for each in self.retracting(child)]
-        is_one = isinstance(self._operators[operator], AggregateOperator)
-        return [*below, operator] if is_one else below
+        inputs = {
+            key: [
+                child for child in self._operators[key].children if is_retracting and self._retracting[child]
+            ]
+            for key, is_retracting in self._retracting.items()
+        }
+        below = bottom_up(inputs, operator) if self._retracting.get(operator) else []
+        return [key for key in below if isinstance(self._operators[key], AggregateOperator)]
 
     def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
         if below:
@@ -99,28 +103,32 @@ class EventTimes:
 
     def _sources_of(self, operator: str, column: str, faults: list[Fault]) -> Iterator[tuple[str, str]]:
         """Where the values of a column come from unchanged: operators, and what they call it."""
-        match self._operators[operator]:
-            case FilterOperator(input=child) | DistinctOperator(input=child):
-                yield from self._sources_of(child, column, faults)
-            case UnionOperator(inputs=children):
-                for child in children:
-                    yield from self._sources_of(child, column, faults)
-            case ProjectOperator() as project:
-                renamed = self._plain_columns(project).get(column)
-                if renamed is None:
-                    yield operator, column
-                else:
-                    yield from self._sources_of(project.input, renamed, faults)
-            case JoinOperator() as join:
-                for child, name in self._inputs_of(join, column):
-                    yield from self._sources_of(child, name, faults)
-            case AggregateOperator() as aggregate if column not in aggregate.by:
-                message = f"{column!r} is a result of aggregate {operator}, which changes; expected a column of its by"
+        stack = [(operator, column)]
+        while stack:
+            key, name = stack.pop()
+            if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
+                message = (
+                    f"{name!r} is a result of aggregate {key}, which changes; expected a column of its by"
+                )
                 faults.append((("time",), message))
-            case AggregateOperator(input=child):
-                yield from self._sources_of(child, column, faults)
-            case _:
-                yield operator, column
+            elif below := self._below(key, name):
+                stack += reversed(below)
+            else:
+                yield key, name
+
+    def _below(self, operator: str, column: str) -> list[tuple[str, str]]:
+        """The inputs that an operator has a column from unchanged, with its name there."""
+        match self._operators[operator]:
+            case FilterOperator(input=child) | DistinctOperator(input=child) | AggregateOperator(input=child):
+                return [(child, column)]
+            case UnionOperator(inputs=children):
+                return [(child, column) for child in children]
+            case ProjectOperator(input=child) as project:
+                renamed = self._plain_columns(project).get(column)
+                return [] if renamed is None else [(child, renamed)]
+            case JoinOperator() as join:
+                return list(self._inputs_of(join, column))
+        return []
 
     def _inputs_of(self, join: JoinOperator, column: str) -> Iterator[tuple[str, str]]:
         """The inputs that a join has a column from, with its name there: of a key all of them."""
@@ -131,12 +139,8 @@ class EventTimes:
             yield from ((child, mine) for mine, given in names.items() if given == column)
 
     def _joined_names(self, join: JoinOperator) -> list[dict[str, str]]:
-        """By input: what its columns that are no keys are called in the join's output."""
-        given = iter([column.name for column in self._schemas[join.id]][len(join.on) :])
-        return [
-            {column.name: next(given) for column in self._schemas[child] if column.name not in join.on}
-            for child in join.inputs
-        ]
+        inputs = [self._schemas[child] for child in join.inputs]
+        return joined_names(join.on, inputs, self._schemas[join.id])
 
     def _plain_columns(self, project: ProjectOperator) -> dict[str, str]:
         """The columns of a project that are columns of its input, with their names there."""
@@ -171,16 +175,18 @@ class EventTimes:
         return {}
 
     def _joined_columns(self, join: JoinOperator) -> dict[str, WindowColumn]:
-        """Of a join: keys that are a window's wherever they are one, and columns of the only input with windows.
+        """Of a join: keys that are a window's in all inputs with windows, and columns of the only such input.
 
-        Beside another input that has windows, rows of an old window may still meet a partner: it does not close.
+        Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
+        where the key was computed there: that input's watermark says nothing of it.
         """
         found: dict[str, WindowColumn] = {}
-        for key in join.on:
-            kinds = {self._columns[child][key] for child in join.inputs if key in self._columns[child]}
-            if len(kinds) == 1:
-                found[key] = kinds.pop()
         with_windows = [child for child in join.inputs if self._windows[child]]
+        for key in join.on:
+            kinds = {self._columns[child].get(key) for child in with_windows}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None:
+                found[key] = kind
         if len(with_windows) == 1:
             names = self._joined_names(join)[join.inputs.index(with_windows[0])]
             columns = self._columns[with_windows[0]]

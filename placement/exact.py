@@ -19,17 +19,15 @@ import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placement.bottom_up import Placement, place_bound
+from placement.bottom_up import Placement, place_bound, why_pinned
 from placement.errors import NoCapacity
 from placement.plan import BoundSink, BoundSource
 from placement.traffic import Traffic
-from placement.tree import bottom_up
-from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -75,12 +73,14 @@ def place_exactly(
     Raises ``NoPath``, ``NoCommonAncestor``, and ``NoCapacity`` if there is no placement, or none was found in time.
     """
     first: Placement | None = None
-    reason: NoCapacity | None = None
+    reason = ""
     try:
         first = place_bound(plan, topology, seed)
     except NoCapacity as error:
-        reason = error
+        reason = str(error)
     model = _Model(plan, topology)
+    if first is not None and (narrow := model.overloaded(first)):
+        first, reason = None, f"bottom-up, which does not look at bandwidths, sends {narrow}"
     if first is not None and model.traffic.cost(first) == 0:
         return Exact(first, 0.0, 0.0, model.traffic.unit)
     return model.solve(first, reason, time_limit_s)
@@ -98,7 +98,7 @@ class _Model:
             (node.address, end): limits.bandwidth
             for node in topology.nodes
             for end, limits in node.links.limits.items()
-            if limits.bandwidth is not None
+            if limits.bandwidth is not None and self.traffic.unit != "hops"
         }
         self._candidates = self._find_candidates()
         self._x = {
@@ -107,8 +107,9 @@ class _Model:
                 (key, node) for key, nodes in self._candidates.items() for node in nodes
             )
         }
-        links = [(child, link) for child in plan.readers for link in self._links_of(child)]
-        self._f = {pair: number for number, pair in enumerate(links, len(self._x))}
+        numbers = count(len(self._x))
+        self._f = {child: {link: next(numbers) for link in self._links_of(child)} for child in plan.readers}
+        self._columns = next(numbers)
         self._rows: list[tuple[float, float, list[tuple[int, float]]]] = []
 
     def _find_candidates(self) -> dict[str, list[str]]:
@@ -122,25 +123,27 @@ class _Model:
             node: (nx.descendants(self._graph, node) | {node}) & before_sink
             for node in set(plan.pins.values())
         }
-        children = {key: operator.children for key, operator in plan.operators.items()}
+        common: dict[str, set[str]] = {}
         candidates: dict[str, list[str]] = {}
         for key, operator in plan.operators.items():
-            if isinstance(operator, BoundSource | BoundSink):
-                candidates[key] = [plan.pins[key]]
-                continue
-            below = {plan.pins[each] for each in bottom_up(children, key) if not children[each]}
-            common = set.intersection(*(behind[node] for node in below))
-            candidates[key] = [node for node in self._graph if node in common and self._capacity[node] != 0]
+            if isinstance(operator, BoundSource):
+                common[key] = behind[plan.pins[key]]
+            else:
+                common[key] = set.intersection(*(common[child] for child in operator.children))
+            candidates[key] = (
+                [plan.pins[key]]
+                if key in plan.pins
+                else [node for node in self._graph if node in common[key] and self._capacity[node] != 0]
+            )
         return candidates
 
     def _links_of(self, child: str) -> Iterator[Link]:
         """Over which links the output of ``child`` may go."""
         import networkx as nx
 
-        starts = self._candidates[child]
-        ends = set(self._candidates[self.plan.readers[child]])
-        onward = set(starts).union(*(nx.descendants(self._graph, node) for node in starts))
-        back = ends.union(*(nx.ancestors(self._graph, node) for node in ends))
+        starts, ends = self._candidates[child], self._candidates[self.plan.readers[child]]
+        onward = set(chain.from_iterable(nx.bfs_layers(self._graph, starts)))
+        back = set(chain.from_iterable(nx.bfs_layers(self._graph.reverse(copy=False), ends)))
         yield from ((start, end) for start, end in self._graph.edges if start in onward and end in back)
 
     # -- rows
@@ -155,15 +158,14 @@ class _Model:
         self._build_capacity()
         for child, reader in plan.readers.items():
             self._build_flow(child, reader)
-        if self.traffic.unit != "hops":
-            for link, bandwidth in self._bandwidth.items():
-                terms = [
-                    (self._f[child, link], self.traffic.weights[child])
-                    for child in plan.readers
-                    if (child, link) in self._f
-                ]
-                if terms:
-                    self._require(-math.inf, bandwidth, terms)
+        for link, bandwidth in self._bandwidth.items():
+            terms = [
+                (numbers[link], self.traffic.weights[child])
+                for child, numbers in self._f.items()
+                if link in numbers
+            ]
+            if terms:
+                self._require(-math.inf, bandwidth, terms)
 
     def _build_capacity(self) -> None:
         movable = [key for key in self._candidates if key not in self.plan.pins]
@@ -174,8 +176,7 @@ class _Model:
 
     def _build_flow(self, child: str, reader: str) -> None:
         balance: dict[str, list[tuple[int, float]]] = {}
-        for (each, (start, end)), number in self._of_edge(child):
-            assert each == child
+        for (start, end), number in self._f[child].items():
             balance.setdefault(start, []).append((number, 1.0))
             balance.setdefault(end, []).append((number, -1.0))
         for key, sign in ((child, -1.0), (reader, 1.0)):
@@ -184,12 +185,21 @@ class _Model:
         for terms in balance.values():
             self._require(0, 0, terms)
 
-    def _of_edge(self, child: str) -> Iterator[tuple[tuple[str, Link], int]]:
-        return ((pair, number) for pair, number in self._f.items() if pair[0] == child)
-
     # -- solving
 
-    def solve(self, first: Placement | None, reason: NoCapacity | None, time_limit_s: float) -> Exact:
+    def overloaded(self, placement: Placement) -> str:
+        """What a placement sends over links that do not carry it; empty if all do."""
+        carried: Counter[Link] = Counter()
+        for child, path in placement.paths.items():
+            carried.update(dict.fromkeys(pairwise(path), self.traffic.weights[child]))
+        return _first(
+            f"{carried[link]:g} bytes/s over {' -> '.join(link)}, whose bandwidth is {bandwidth:g}"
+            for link, bandwidth in self._bandwidth.items()
+            if carried[link] > bandwidth
+        )
+
+    def solve(self, first: Placement | None, reason: str, time_limit_s: float) -> Exact:
+        """The best that is found in time, beginning with ``first``; without it, ``reason`` says why."""
         import highspy
 
         if not all(self._candidates.values()):
@@ -216,18 +226,18 @@ class _Model:
             return Exact(first, self.traffic.cost(first), 0.0, self.traffic.unit)
         placement = self._placement(np.array(solver.getSolution().col_value))
         cost = self.traffic.cost(placement)
-        bound = min(cost, float(info.mip_dual_bound))
+        bound = max(0.0, min(cost, float(info.mip_dual_bound)))  # minus infinity where nothing was proven
         if cost - bound < _TOLERANCE * max(1.0, cost):
             bound = cost
         return Exact(placement, cost, bound, self.traffic.unit)
 
     def _lp(self, highspy: Any) -> Any:
-        columns, rows = len(self._x) + len(self._f), len(self._rows)
+        columns, rows = self._columns, len(self._rows)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = columns, rows
         cost = np.zeros(columns)
-        for (child, _), number in self._f.items():
-            cost[number] = self.traffic.weights[child]
+        for child, numbers in self._f.items():
+            cost[list(numbers.values())] = self.traffic.weights[child]
         lp.col_cost_ = cost
         lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.ones(columns)
         lp.row_lower_ = np.array([lower for lower, _, _ in self._rows], float)
@@ -236,19 +246,18 @@ class _Model:
         lp.a_matrix_.start_ = np.cumsum([0, *(len(terms) for _, _, terms in self._rows)])
         lp.a_matrix_.index_ = np.array([number for _, _, terms in self._rows for number, _ in terms])
         lp.a_matrix_.value_ = np.array([value for _, _, terms in self._rows for _, value in terms], float)
-        whole = bool(self._bandwidth) and self.traffic.unit != "hops"
         kinds = [highspy.HighsVarType.kInteger] * len(self._x)
-        flows = highspy.HighsVarType.kInteger if whole else highspy.HighsVarType.kContinuous
-        lp.integrality_ = kinds + [flows] * len(self._f)
+        flows = highspy.HighsVarType.kInteger if self._bandwidth else highspy.HighsVarType.kContinuous
+        lp.integrality_ = kinds + [flows] * (columns - len(self._x))
         return lp
 
     def _start(self, solver: Any, highspy: Any, first: Placement) -> None:
-        values = np.zeros(len(self._x) + len(self._f))
+        values = np.zeros(self._columns)
         for key, node in first.nodes.items():
             values[self._x[key, node]] = 1
         for child, path in first.paths.items():
             for link in pairwise(path):
-                values[self._f[child, link]] = 1
+                values[self._f[child][link]] = 1
         solution = highspy.HighsSolution()
         solution.col_value = list(values)
         solver.setSolution(solution)
@@ -266,7 +275,7 @@ class _Model:
 
         start, end = nodes[child], nodes[self.plan.readers[child]]
         used: nx.DiGraph[str] = nx.DiGraph(
-            [link for (_, link), number in self._of_edge(child) if values[number] > 0.5]
+            [link for link, number in self._f[child].items() if values[number] > 0.5]
         )
         used.add_node(start)
         graph = used if end in used and nx.has_path(used, start, end) else self._graph
@@ -276,17 +285,15 @@ class _Model:
         reasons: dict[str, str] = {}
         for key, operator in self.plan.operators.items():
             match operator:
-                case BoundSource():
-                    reasons[key] = f"pinned: {place_of(operator.physical)} is attached here"
-                case BoundSink():
-                    reasons[key] = f"pinned: sink {operator.sink} is attached here"
+                case BoundSource() | BoundSink():
+                    reasons[key] = why_pinned(operator)
                 case _:
                     came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
                     reasons[key] = f"least traffic: takes {came}, gives over {_links(paths[key])}"
         return reasons
 
     def _missing(self) -> str:
-        """Which slots there are too few of, and where."""
+        """Which slots there are too few of, and where; and which links carry less than all traffic."""
         movable = [key for key in self._candidates if key not in self.plan.pins]
         nowhere = [key for key in movable if not self._candidates[key]]
         if nowhere:
@@ -296,10 +303,31 @@ class _Model:
             f"{node} ({'any number' if self._capacity[node] is None else self._capacity[node]})"
             for node in counts
         )
-        return (
-            f"no placement has room: {len(movable)} operators need a slot each, on nodes from their sources to the "
-            f"sink; those have {slots}, and links lead one way only: raise a capacity, or add a link"
+        missing = []
+        if movable:
+            missing.append(
+                f"{len(movable)} operators need a slot each, on nodes from their sources to the sink; those have "
+                f"{slots}, and links lead one way only: raise a capacity, or add a link"
+            )
+        (top,) = self.plan.operators[self.plan.sink].children
+        total = self.traffic.weights[top]
+        narrow = _first(
+            f"{' -> '.join(link)} ({bandwidth:g})"
+            for link, bandwidth in self._bandwidth.items()
+            if bandwidth < total
         )
+        if narrow:
+            missing.append(
+                f"all sources together give {total:g} bytes/s, and some links have less bandwidth, "
+                f"{narrow}: raise it, or add a link"
+            )
+        return f"no placement has room: {'; '.join(missing)}"
+
+
+def _first(parts: Iterable[str], most: int = 5) -> str:
+    found = list(parts)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 def _links(path: tuple[str, ...]) -> str:

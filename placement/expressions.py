@@ -16,7 +16,7 @@ from sqlglot import exp
 from placement import typing_rules as rules
 from placement.sql_tree import parsed
 from placement.translation import AGGREGATES, Translator
-from placement.typed_tree import ExpressionError, Node, columns_of
+from placement.typed_tree import ExpressionError, Node
 from topology.schema import DataType
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ class Expression:
     sql: str
     tree: Node
     type: DataType
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The names of the columns that it reads."""
-        return frozenset(columns_of(self.tree))
 
 
 @dataclass(frozen=True, slots=True)

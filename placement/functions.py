@@ -24,6 +24,8 @@ _TEXT_FUNCTIONS: dict[type, tuple[str, T]] = {
     exp.Length: ("length", T.INT64),
     exp.Trim: ("trim", T.STRING),
 }
+_MAX_DIGITS = 308  # of a float64, before its point or behind it
+_MAX_INT64 = (1 << 63) - 1
 _PATTERNS: dict[type, str] = {exp.StartsWith: "starts_with", exp.Contains: "contains"}
 _FIELDS = ("year", "quarter", "month", "day", "hour", "minute", "second", "dow", "doy")
 _TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
@@ -88,6 +90,7 @@ def _round(t: Translator, node: Expr) -> Node:
         raise ExpressionError(f"an integer cannot be rounded to {digits} digits in {sql}")
     if value.type in rules.INTEGERS:
         return value
+    digits = max(-_MAX_DIGITS, min(digits, _MAX_DIGITS))
     return Call("round", (value, Literal(digits, T.INT32)), _type(value), sql)
 
 
@@ -141,6 +144,8 @@ def _substring(t: Translator, node: Expr) -> Node:
     length = _constant(t, node.args.get("length"), (1 << 31) - 1, sql)
     if start < 1 or length < 0:
         raise ExpressionError(f"substring counts from 1 and takes a length of 0 or more: {sql}")
+    start = min(start, _MAX_INT64)
+    length = min(length, _MAX_INT64 - start)
     return Call("substring", (text, Literal(start, T.INT64), Literal(length, T.INT64)), T.STRING, sql)
 
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from topology import Marks, Mistake
-from topology.mistakes import Location, Spot, Spots
+from topology.mistakes import Location, Spot, Spots, spots_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,11 +57,12 @@ def _integer(digits: str) -> int | str:
 
 def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:
     seen: set[Location] = set()
+    at = spots_in(text)
     for path, at_key, offset in _walk(text):
         if not at_key:
             continue
         if path in seen:
-            spot = Spot.at(text, offset)
+            spot = at(offset)
             yield Mistake(f"duplicate key {path[-1]!r}; each may be given once", file, spot.line, spot.column)
         seen.add(path)
 
@@ -69,8 +70,9 @@ def _duplicates(text: str, file: str | None) -> Iterator[Mistake]:
 def _spots(text: str) -> Spots:
     keys: dict[Location, Spot] = {}
     values: dict[Location, Spot] = {}
+    at = spots_in(text)
     for path, at_key, offset in _walk(text):
-        (keys if at_key else values).setdefault(path, Spot.at(text, offset))
+        (keys if at_key else values).setdefault(path, at(offset))
     return keys, values
 
 

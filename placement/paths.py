@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -35,6 +35,7 @@ class Paths:
         self._names = list(graph)
         self._ranks = {node: rank for rank, node in enumerate(self._names)}
         self._rng = rng
+        self._graph = graph
         onward = [[self._ranks[end] for end in self._downstream[node]] for node in self._names]
         back = [[self._ranks[start] for start in graph.predecessors(node)] for node in self._names]
         self._hops_from: Callable[[str], Hops] = cache(lambda node: _hops(onward, self._ranks[node]))
@@ -45,6 +46,13 @@ class Paths:
     def _named(self, node: str) -> dict[str, int]:
         pairs = zip(self._names, self._hops_to(node).tolist(), strict=True)
         return {name: hops for name, hops in pairs if hops != FAR}
+
+    @cached_property
+    def _last_first(self) -> list[str]:
+        """The nodes, each after all that it leads to."""
+        import networkx as nx
+
+        return list(nx.topological_sort(self._graph))[::-1]
 
     def shortest(self, start: str, target: str) -> tuple[str, ...]:
         """One of the shortest paths; ``start`` must reach ``target``."""
@@ -71,6 +79,15 @@ class Paths:
         """The steps that any path to ``target`` takes."""
         hops = self.hops_to(target)
         return lambda node: [end for end in self._downstream[node] if end in hops]
+
+    def most_room(self, target: str, room: Room) -> dict[str, float]:
+        """For each node that reaches ``target``, the most room that the nodes after it have, over all ways there."""
+        steps = self._onward(target)
+        most: dict[str, float] = {}
+        for node in self._last_first:
+            if node in self.hops_to(target):
+                most[node] = max((room(end) + most[end] for end in steps(node)), default=0)
+        return most
 
     def between(self, start: str, target: str) -> list[str]:
         """The nodes on all paths, nearest to ``start`` first."""

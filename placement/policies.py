@@ -9,7 +9,7 @@ from topology import ChannelPolicies
 from topology.policies import first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from placement.plan import Query
     from topology import Topology
@@ -19,27 +19,31 @@ _NONE = ChannelPolicies()
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What the levels say; ``of_operators`` is by the operator whose output a channel carries."""
+    """What the levels say; ``of_operators`` is by the operator whose output a channel carries.
+
+    ``operators`` are all of the query's, by which its own are told from the parts of its sources.
+    """
 
     of_operators: Mapping[str, ChannelPolicies] = field(default_factory=dict)
     of_query: ChannelPolicies = _NONE
     of_nodes: Mapping[str, ChannelPolicies] = field(default_factory=dict)
     of_all: ChannelPolicies = _NONE
+    operators: Collection[str] = ()
 
     @classmethod
     def of(cls, query: Query, topology: Topology) -> Policies:
         """Of a query over a topology. What a query says of a source holds for its parts as well."""
         of_nodes = {node.address: node.channels for node in topology.nodes}
-        return cls(query.channels.of, query.channels, of_nodes, topology.channels)
+        operators = frozenset(operator.id for operator in query.operators)
+        return cls(query.channels.of, query.channels, of_nodes, topology.channels, operators)
 
     def at(self, node: str, operator: str) -> ChannelPolicies:
         """Of the channel with the output of ``operator``, at its end on ``node``."""
         return first_of(self._levels(node, operator))
 
     def _levels(self, node: str, operator: str) -> Iterator[ChannelPolicies]:
-        source, slash, _ = operator.rpartition("/")
-        for name in (operator, source) if slash else (operator,):
-            yield self.of_operators.get(name, _NONE)
+        source = operator if operator in self.operators else operator.rpartition("/")[0]
+        yield self.of_operators.get(source, _NONE)
         yield self.of_query
         yield self.of_nodes.get(node, _NONE)
         yield self.of_all

@@ -189,7 +189,10 @@ def _negate(t: Translator, node: Expr) -> Node:
 def _is(t: Translator, node: Expr) -> Node:
     if not isinstance(node.expression, exp.Null):
         raise ExpressionError(f"IS is supported with NULL only: {sql_of(node)}")
-    return Call("is_null", (t.translate(node.this),), T.BOOL, sql_of(node))
+    value = t.translate(node.this)
+    if value.type is None:
+        return Literal(True, T.BOOL)
+    return Call("is_null", (value,), T.BOOL, sql_of(node))
 
 
 def _in(t: Translator, node: Expr) -> Node:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from placement.errors import QueryError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from topology.schema import DataType
 
 Value = bool | int | float | str | dt.date | dt.datetime | None
@@ -63,13 +61,3 @@ class Call:
 
 
 Node = ColumnRef | Literal | Call
-
-
-def columns_of(node: Node) -> Iterator[str]:
-    """The names of the columns that a tree reads, repeated as often as they occur."""
-    match node:
-        case ColumnRef(name):
-            yield name
-        case Call(_, arguments):
-            for argument in arguments:
-                yield from columns_of(argument)

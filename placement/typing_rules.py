@@ -224,10 +224,10 @@ def _moment(text: str, to: T) -> Literal:
         if to == T.DATE:
             return Literal(dt.date.fromisoformat(text.strip()), to)
         moment = dt.datetime.fromisoformat(text.strip())
-    except ValueError:
+        return Literal(moment.replace(tzinfo=moment.tzinfo or dt.UTC).astimezone(dt.UTC), to)
+    except (ValueError, OverflowError):
         example = "2013-01-31" if to == T.DATE else "2013-01-31 18:30:00"
         raise ExpressionError(f"{text!r} is not a {to}; write it like '{example}'") from None
-    return Literal(moment.replace(tzinfo=moment.tzinfo or dt.UTC).astimezone(dt.UTC), to)
 
 
 def _numeric_operand(node: Node, type_: T, sql: str) -> Node:

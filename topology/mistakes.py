@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +27,17 @@ class Spot:
     def at(cls, text: str, offset: int) -> Spot:
         """The position of the character at ``offset``."""
         return cls(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
+
+def spots_in(text: str) -> Callable[[int], Spot]:
+    """As ``Spot.at``, for many offsets of one text."""
+    lines = [0, *(end.end() for end in re.finditer("\n", text))]
+
+    def at(offset: int) -> Spot:
+        line = bisect_right(lines, offset)
+        return Spot(line, offset - lines[line - 1] + 1)
+
+    return at
 
 
 @dataclass(frozen=True, slots=True)

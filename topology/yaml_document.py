@@ -127,8 +127,8 @@ class _Builder:
         if kind in ("int", "float", "bool", "null"):
             try:
                 return getattr(_CONSTRUCTOR, f"construct_yaml_{kind}")(node)
-            except ValueError:
-                return node.value  # YAML 1.1 takes a text such as 0b_ for a number
+            except (ValueError, KeyError, IndexError):
+                return node.value  # YAML 1.1 takes a text such as 0b_ for a number; a tag says so of any text
         if kind not in ("str", "timestamp", "merge", "value"):
             self._add(node, f"unknown tag {node.tag}; expected a text, a number, true or false")
         return node.value

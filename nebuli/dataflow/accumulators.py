@@ -3,7 +3,7 @@
 Sums do not drift: a sum of integers is kept in 96 bits, so it may pass through values beyond int64 and
 come back; a sum of floats is kept as two doubles (106 bits of mantissa, Dekker 1971), with infinities and
 NaNs counted apart. A row taken back thus leaves nothing behind that shows, unless finite values differ by
-more than 32 orders of magnitude. A finite sum beyond the range of float64 stays infinite.
+more than 32 orders of magnitude. A finite sum that was beyond the range of float64 stays infinite, or NaN.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Accumulator(Protocol):
     types: tuple[pa.DataType, ...]
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
-        """What a batch adds to the state ``old`` of its groups, as a row per group."""
+        """The row of state per group that a batch gives, beside its state ``old``: what it adds, or all that is now.
+
+        ``combine`` knows which of them.
+        """
 
     def empty(self, rows: int) -> list[Any]:
         """The state of groups without rows."""
@@ -159,23 +162,29 @@ class IntegerAverage(IntegerSum):
 
 
 class RealSum(_Numbers):
-    """``sum`` of floats: counts of values, of NaN, of each infinity, and the finite sum as two doubles."""
+    """``sum`` of floats: counts of values, of NaN, of each infinity, and the finite sum as two doubles.
+
+    Float sums depend on the order of their parts. Each row of state therefore is the whole sum, and not a part of
+    it: so the sum that is taken back is the one that was given.
+    """
 
     types = (pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.float64())
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
-        """Counts and sum of a batch."""
+        """Counts and sum, with the batch."""
         weights = change.valid_weights
         values = pc.fill_null(change.values, 0.0).to_numpy().astype(np.float64)
         kinds = (np.isnan(values), values == np.inf, values == -np.inf)
         counts = [change.groups.sum(each) for each in (weights, *(weights * kind for kind in kinds))]
         products = _products(np.where(np.isfinite(values), values, 0.0), weights)
-        return _columns(*counts, *_sum_pairs(*products, change.groups))
+        *before, high, low = (column.to_numpy() for column in old)
+        sums = _add_pairs(high, low, *_sum_pairs(*products, change.groups))
+        return _columns(*(was + more for was, more in zip(before, counts, strict=True)), *sums)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
-        """Add up."""
-        *counts, high, low = (column.to_numpy() for column in columns)
-        return _columns(*(groups.sum(count) for count in counts), *_sum_pairs(high, low, groups))
+        """The newest."""
+        newest = pa.array(groups.lasts)
+        return [column.take(newest) for column in columns]
 
     def result(self, columns: Sequence[Any]) -> Any:
         """The sum as a float64; null without values."""
@@ -207,7 +216,7 @@ def _exact(values: NDArray[Any], weights: Integers, groups: Groups) -> tuple[Int
 
 def _quotient(sums: Reals, count: Integers) -> Any:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return pa.array(sums / count, mask=count == 0)
+        return pa.array(sums / count + 0.0, mask=count == 0)  # no -0.0, which equals 0.0, but is another row
 
 
 def _real_sums(columns: Sequence[Any]) -> tuple[Reals, Integers]:

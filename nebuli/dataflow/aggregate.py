@@ -24,7 +24,7 @@ from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.extremes import Extreme
 from nebuli.dataflow.progress import GREATEST
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import weighted, weights_of
@@ -75,7 +75,7 @@ class Aggregate:
             batch = self._windows.in_time(batch)
             if not batch.num_rows:
                 return
-        columns = [batch.column(name) for name in self._by]
+        columns = [with_one_zero(batch.column(name)) for name in self._by]
         hashes = hashing.hash_rows(columns, batch.num_rows)
         if self._windows is not None:
             hashes = self._windows.hashes(batch, hashes)
@@ -153,19 +153,14 @@ class Aggregate:
         taken = _rows([*keys.rows.columns, *before], np.flatnonzero(was & differs), -1)
         given = _rows([*keys.rows.columns, *after], np.flatnonzero(is_ & differs), 1)
         columns = [pa.concat_arrays(pair) for pair in zip(taken, given, strict=True)]
-        batch = pa.record_batch(columns, schema=self._schema)
-        for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
-            yield batch.slice(start, MAX_BATCH_ROWS)
+        yield from _portions(pa.record_batch(columns, schema=self._schema))
 
     def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
         """The rows of groups that will not change any more."""
         states = self._split(run.rows)
         columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
-        batch = pa.record_batch(
-            _rows(columns, np.flatnonzero(self._there(states, True)), 1), schema=self._schema
-        )
-        for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
-            yield batch.slice(start, MAX_BATCH_ROWS)
+        given = _rows(columns, np.flatnonzero(self._there(states, True)), 1)
+        yield from _portions(pa.record_batch(given, schema=self._schema))
 
     def _there(self, states: States, without_by: bool) -> NDArray[np.bool_]:
         """Which groups have a row in the result."""
@@ -248,3 +243,7 @@ def _accumulator(  # noqa: PLR0911 - one per function
 
 def _rows(columns: Sequence[Any], rows: NDArray[np.int64], weight: int) -> list[Any]:
     return [*(column.take(pa.array(rows)) for column in columns), pa.array(np.full(len(rows), weight))]
+
+
+def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, MAX_BATCH_ROWS) for start in range(0, batch.num_rows, MAX_BATCH_ROWS))

@@ -12,7 +12,7 @@ from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.plan import WindowOperator
+from placement.plan import BoundSource, WindowOperator
 from placement.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ class Circuit:
     compute, ``StateTooLarge`` the one whose state holds more than its own ``max_state_bytes`` or else the
     circuit's; after either the circuit is of no use.
 
+    ``push``, ``advance``, ``idle`` and ``end`` give the changes at the root, possibly none, as they are made, so that
+    all that a join makes of one batch is never in memory at once. They work only as far as they are asked: each is to
+    be exhausted before the circuit is called again.
+
     ``watermarks`` are where event time comes from, beside what sources are told of it by ``advance``; ``closings``
     are the operators that are done with windows as it passes. No clock is read: who holds the circuit says when a
     source is idle.
@@ -102,12 +106,16 @@ class Circuit:
             and each.late is not None
             and isinstance(window := self._nodes[each.id].operator, Window)
         }
+        attached = {each.id for each in operators if isinstance(each, BoundSource)}
         self.idle_after_s: dict[str, float] = {
             source: node.origin.idle_after_s
             for source, node in self._origins.items()
-            if node.origin is not None and node.origin.idle_after_s is not None
+            if node.origin is not None and node.origin.idle_after_s is not None and source in attached
         }
-        """The sources that ``idle`` is to be told of, and after how long without anything from them."""
+        """The sources that ``idle`` is to be told of, and after how long without anything from them.
+
+        None of those beyond a network: what is down may be that.
+        """
         self.progress = BEGINNING
         """How far event time has come at the root."""
         root = self._nodes[operators[-1].id]
@@ -116,52 +124,35 @@ class Circuit:
         self.schema: pa.Schema = _zsets(root.columns)
         """The schema of the Z-sets that come out at the root."""
 
-    def push(self, source: str, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Take a Z-set of ``source``; returns the changes at the root, possibly none."""
+    def push(self, source: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a Z-set of ``source``."""
         node = self._open_source(source)
         expected = self.sources[source]
         if batch.schema.names != expected.names or batch.schema.types != expected.types:
             raise DataflowError(f"a batch has the columns {batch.schema}; expected {expected}", source)
         node.rows_in += batch.num_rows
         self._idle.discard(source)
-        results = self._flow(node, iter((batch,)))
+        yield from self._flow(node, iter((batch,)))
         begins = self._origins.get(source)
         if begins is not None and begins.origin is not None:
-            results += self._reached(begins, begins.origin.progress)
-        return results
+            yield from self._reached(begins, begins.origin.progress)
 
-    def advance(self, source: str, progress: Progress) -> list[pa.RecordBatch]:
-        """Learn how far event time has come in ``source``; returns the changes at the root that this makes."""
-        return self._reached(self._open_source(source), progress)
+    def advance(self, source: str, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Learn how far event time has come in ``source``."""
+        yield from self._reached(self._open_source(source), progress)
 
-    def idle(self, source: str) -> list[pa.RecordBatch]:
+    def idle(self, source: str) -> Iterator[pa.RecordBatch]:
         """Learn that ``source`` has had nothing for its ``idle_after_s``, and is not to be waited for until it has."""
         self._open_source(source)
         self._idle.add(source)
-        begins = self._origins[source]
-        waited_for = (
-            other for other, node in self._origins.items() if node is begins and other in self._open
-        )
-        if begins.origin is None or not self._idle.issuperset(waited_for):
-            return []
-        return self._reached(begins, replace(begins.origin.progress, idle=True))
+        yield from self._reached_if_idle(source)
 
-    def end(self, source: str) -> list[pa.RecordBatch]:
-        """Learn that ``source`` has ended; returns the changes at the root that this makes."""
+    def end(self, source: str) -> Iterator[pa.RecordBatch]:
+        """Learn that ``source`` has ended."""
         node = self._open_source(source)
         del self._open[source]
-        results: list[pa.RecordBatch] = []
-        while True:
-            node.open_inputs -= 1
-            if node.open_inputs > 0:
-                return results
-            results += self._flow(node, node.operator.finish())
-            results += self._reached(node, END)
-            if node.reader is None:
-                return results
-            node.reader.operator.ended(node.port)
-            node = node.reader
-            _measure(node)
+        yield from self._ended(node)
+        yield from self._reached_if_idle(source)
 
     @property
     def watermark(self) -> int | None:
@@ -199,12 +190,25 @@ class Circuit:
         what = "has ended" if source in self.sources else f"is none of the sources {', '.join(self.sources)}"
         raise DataflowError(f"{source} {what}")
 
-    def _flow(self, start: _Node, outputs: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _ended(self, node: _Node) -> Iterator[pa.RecordBatch]:
+        """An input of ``node`` has ended; with the last one it, and so on."""
+        while True:
+            node.open_inputs -= 1
+            if node.open_inputs > 0:
+                return
+            yield from self._flow(node, node.operator.finish())
+            yield from self._reached(node, END)
+            if node.reader is None:
+                return
+            node.reader.operator.ended(node.port)
+            node = node.reader
+            _measure(node)
+
+    def _flow(self, start: _Node, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass on what ``start`` gives, each batch all the way before the next is asked for.
 
         Depth first, so that of what a join makes only one batch at a time is on its way.
         """
-        results: list[pa.RecordBatch] = []
         stack = [(start, outputs)]
         while stack:
             node, outputs = stack[-1]
@@ -216,18 +220,17 @@ class Circuit:
             if not batch.num_rows:
                 continue
             node.rows_out += batch.num_rows
-            if node.origin is not None:
-                node.origin.observe(batch)
             if node.reader is None:
-                results.append(batch)
+                yield batch
             else:
                 node.reader.rows_in += batch.num_rows
                 stack.append((node.reader, node.reader.operator.push(node.port, batch)))
-        return results
 
-    def _reached(self, node: _Node, progress: Progress) -> list[pa.RecordBatch]:
-        """The output of ``node`` has come to ``progress``: tell who reads it, and so on."""
-        results: list[pa.RecordBatch] = []
+    def _reached(self, node: _Node, progress: Progress) -> Iterator[pa.RecordBatch]:
+        """The output of ``node`` has come to ``progress``: tell who reads it, and so on.
+
+        Not past a reader that this ends: before that one's readers may be told, it has to give what it still owes.
+        """
         while node.reader is not None:
             reader = node.reader
             if progress.ended:  # what it had come to still counts beside others that are idle
@@ -235,14 +238,24 @@ class Circuit:
             reader.inputs[node.port] = progress
             progress = combined(reader.progress, reader.inputs)
             if progress == reader.progress:
-                return results
+                return
             moved = progress.watermark > reader.progress.watermark
             reader.progress = progress
             if moved:
-                results += self._flow(reader, reader.operator.advance(progress.watermark))
+                yield from self._flow(reader, reader.operator.advance(progress.watermark))
+            if progress.ended:
+                return
             node = reader
         self.progress = progress
-        return results
+
+    def _reached_if_idle(self, source: str) -> Iterator[pa.RecordBatch]:
+        """If all open sources are idle whose watermark begins where that of ``source`` does, that is idle."""
+        begins = self._origins.get(source)
+        if begins is None or begins.origin is None:
+            return
+        waited_for = {other for other in self._open if self._origins.get(other) is begins}
+        if waited_for and self._idle.issuperset(waited_for):
+            yield from self._reached(begins, replace(begins.origin.progress, idle=True))
 
     def _column_of(self, operator: str, name: str) -> None:
         """Check that there is such a column in an operator's output, whose values are instants."""
@@ -283,9 +296,12 @@ class Circuit:
 
 def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     try:
-        return next(outputs, None)
+        batch = next(outputs, None)
+        if batch is not None and node.origin is not None:
+            node.origin.observe(batch)
     except DataflowError as error:
         raise error.at(node.id) from None
+    return batch
 
 
 def _measure(node: _Node) -> None:

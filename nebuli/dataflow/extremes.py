@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
 from nebuli.dataflow.ordering import order_codes
-from nebuli.dataflow.rows import equal_values, group_rows
+from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of
 
@@ -75,8 +75,7 @@ class Extreme:
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """The newest."""
-        newest = groups.order[np.append(groups.starts[1:], len(groups.order)) - 1]
-        return [columns[0].take(pa.array(newest))]
+        return [columns[0].take(pa.array(groups.lasts))]
 
     def result(self, columns: Sequence[Any]) -> Any:
         """The extreme; null without values."""
@@ -109,7 +108,7 @@ class Extreme:
     def _values_of(self, owners: NDArray[np.int64], values: Any, weights: NDArray[np.int64]) -> _Values:
         """Each value of each owner once, by owner and code; without nulls and without weights of zero."""
         some = np.flatnonzero(weights)
-        owners, values, weights = owners[some], values.take(pa.array(some)), weights[some]
+        owners, values, weights = owners[some], with_one_zero(values.take(pa.array(some))), weights[some]
         codes = order_codes(values) if self._order == "ascending" else ~order_codes(values)
         columns = [pa.array(owners), values]
         grouped = group_rows(

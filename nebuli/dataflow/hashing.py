@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow.buffers import float_bits, text_buffers
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,25 +60,16 @@ def _bits(column: Any) -> NDArray[np.uint64]:
     if pa.types.is_boolean(type_):
         return np.asarray(pc.cast(column, pa.uint8()).fill_null(0).to_numpy(), dtype=np.uint64)
     if pa.types.is_floating(type_):
-        return _float_bits(column)
+        return float_bits(np.asarray(column.fill_null(0).to_numpy(), dtype=np.float64))
     integers = column.view(f"int{type_.bit_width}").fill_null(0)
     return np.asarray(integers.to_numpy(), dtype=np.int64).view(np.uint64)
-
-
-def _float_bits(column: Any) -> NDArray[np.uint64]:
-    values = np.asarray(column.fill_null(0).to_numpy(), dtype=np.float64) + 0.0  # turns -0.0 into 0.0
-    return np.where(np.isnan(values), np.nan, values).view(np.uint64)
 
 
 def _text_bits(column: Any) -> NDArray[np.uint64]:
     """A polynomial over the bytes of each value; the lengths tell apart what only differs in zeros."""
     if not len(column):
         return np.empty(0, dtype=np.uint64)
-    _, offsets_buffer, data_buffer = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[column.offset :][: len(column) + 1].astype(
-        np.int64
-    )
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    offsets, data = text_buffers(column)
     hashes = np.empty(len(column), dtype=np.uint64)
     row = 0
     while row < len(column):

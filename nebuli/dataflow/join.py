@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
-from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
+from placement.schemas import joined_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,10 @@ class Join:
         self._windows = windows
         self._on = tuple(on)
         self._schema = weighted(arrow_schema(output))
-        self._names = _renamed(on, inputs, output)
+        self._names = [
+            [*(names.get(column.name, column.name) for column in schema), WEIGHT]
+            for schema, names in zip(inputs, joined_names(on, inputs, output), strict=True)
+        ]
         self._states = [KeyedState(on, _without_zeros) for _ in inputs]
         self._open = set(range(len(inputs)))
 
@@ -104,20 +108,13 @@ class Join:
         )
 
 
-def _renamed(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[list[str]]:
-    """The output's names of each input's columns; there the keys come first, then input by input."""
-    others = iter([column.name for column in output[len(on) :]])
-    return [
-        [*(column.name if column.name in on else next(others) for column in schema), WEIGHT]
-        for schema in inputs
-    ]
-
-
 def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
-    """The rows that can match: those without a null in their key."""
-    for key in on:
-        if batch.column(key).null_count:
-            batch = batch.filter(pc.is_valid(batch.column(key)))
+    """The rows that can match: those without a null in their key; of zeros there is one."""
+    for index in [batch.schema.get_field_index(key) for key in on]:
+        if batch.column(index).null_count:
+            batch = batch.filter(pc.is_valid(batch.column(index)))
+        if pa.types.is_floating(batch.schema.field(index).type):
+            batch = batch.set_column(index, batch.schema.field(index), with_one_zero(batch.column(index)))
     return batch
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _FLOATS = (T.FLOAT32, T.FLOAT64)
 SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_ZONE = r":\d\d\S*(Z|[+-]\d\d(:?\d\d)?)$"
 _NAIVE = pa.timestamp("us")
 _UTC = arrow_type(T.TIMESTAMP)
 
@@ -145,11 +146,17 @@ def _cast(call: Call) -> Kernel:
         return lambda value: pc.cast(pc.round(value, round_mode="half_to_even"), to)
     if target in _FLOATS and source != T.STRING:
         return partial(_to_real, to=to)
-    if target == T.TIMESTAMP:
-        return lambda value: pc.cast(_trimmed(value), _NAIVE).cast(_UTC)
-    if source == T.TIMESTAMP:
-        return lambda value: value.cast(_NAIVE).cast(to)
+    if T.TIMESTAMP in (source, target):
+        return _to_instant if source == T.STRING else lambda value: value.cast(_NAIVE).cast(to)
     return lambda value: pc.cast(_trimmed(value), to)
+
+
+def _to_instant(text: Any) -> Any:
+    """Texts with a zone or an offset, and others, which are in UTC: Arrow reads a column of one kind only."""
+    text, nothing = _trimmed(text), pa.scalar(None, pa.string())
+    has_zone = pc.match_substring_regex(text, _ZONE)
+    zoned = pc.cast(pc.if_else(has_zone, text, nothing), _UTC)
+    return pc.coalesce(zoned, pc.cast(pc.if_else(has_zone, nothing, text), _NAIVE).cast(_UTC))
 
 
 def _trimmed(value: Any) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow.buffers import float_bits, text_buffers
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -32,7 +34,7 @@ def order_codes(values: Any) -> NDArray[np.uint64]:
 
 def _float_codes(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     """IEEE floats sort as integers once negative ones are complemented."""
-    bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.uint64)
+    bits = float_bits(values)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
@@ -40,11 +42,7 @@ def _text_codes(values: Any) -> NDArray[np.uint64]:
     codes = np.zeros(len(values), dtype=np.uint64)
     if not len(values):
         return codes
-    _, offsets_buffer, data_buffer = values.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: len(values) + 1].astype(
-        np.int64
-    )
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    offsets, data = text_buffers(values)
     for position in range(8):
         codes <<= np.uint64(8)
         at = offsets[:-1] + position

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow.errors import DataflowError
 from placement.durations import microseconds
 
 if TYPE_CHECKING:
@@ -72,9 +73,15 @@ class Origin:
 
 
 def instants(column: Any) -> pa.Int64Array:
-    """The values of a column of timestamps or dates in microseconds since 1970."""
+    """The values of a column of timestamps or dates in microseconds since 1970.
+
+    ``DataflowError`` for a date that is too far away to be told in these.
+    """
     if pa.types.is_date(column.type):
-        column = column.cast(pa.timestamp("us"))
+        try:
+            column = column.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid as error:
+            raise DataflowError(f"a date is beyond the range of microseconds from 1970: {error}") from None
     return column.cast(pa.int64())
 
 

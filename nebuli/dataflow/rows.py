@@ -27,8 +27,13 @@ class Groups:
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """One row of each group."""
+        """The first row of each group."""
         return self.order[self.starts]
+
+    @property
+    def lasts(self) -> NDArray[np.int64]:
+        """The last row of each group."""
+        return np.asarray(self.order[np.append(self.starts, len(self.order))[1:] - 1])
 
     @property
     def ids(self) -> NDArray[np.int64]:
@@ -81,6 +86,11 @@ def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
     return np.asarray(equal.to_numpy(zero_copy_only=False))
 
 
+def with_one_zero(column: Any) -> Any:
+    """The column with 0.0 for -0.0: they are one key, which has to be given and taken back in one spelling."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
+
+
 def _sorted_by(keys: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     """A stable order; with one key it is a merge sort, linear on runs that are sorted already."""
     return np.argsort(keys[0], kind="stable") if len(keys) == 1 else np.lexsort(keys[::-1])
@@ -98,6 +108,6 @@ def _changes(keys: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
 def _codes(column: Any) -> NDArray[np.int64]:
     """A number per value, equal for equal values only; this settles collisions, which hashes cannot."""
     if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), float("nan"), pc.add(column, 0.0)).cast(column.type)
+        column = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), with_one_zero(column))
     codes = column.dictionary_encode().indices
     return np.asarray(codes.fill_null(-1).to_numpy(), dtype=np.int64)

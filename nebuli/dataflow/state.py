@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from nebuli.dataflow import hashing
 from nebuli.dataflow.progress import instants_of
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows, group_rows
-from nebuli.dataflow.zset import WEIGHT, weights_of
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
+from nebuli.dataflow.zset import merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
-_MAX_RUN_BYTES = 1 << 30  # an Arrow string column addresses 2 GiB; runs beyond this are not merged
+_MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +175,8 @@ def ordered(order: str) -> Compact:
 
 
 def _consolidated(run: Run, *order: NDArray[np.uint64]) -> Run:
-    columns = run.rows.columns[:-1]
-    groups = group_rows(columns, *order, hashing.hash_rows(columns, run.rows.num_rows))
-    sums = groups.sum(weights_of(run.rows))
-    present = np.flatnonzero(sums)
-    kept = groups.firsts[present]
-    weights = pa.array(sums[present])
-    rows = run.rows.take(pa.array(kept))
-    return Run(rows.set_column(len(columns), WEIGHT, weights), run.hashes[kept])
+    rows, kept = merged(run.rows, *order)
+    return Run(rows, run.hashes[kept])
 
 
 def _split(run: Run, which: NDArray[np.bool_]) -> tuple[Run, Run]:
@@ -206,7 +200,11 @@ def _part(run: Run, start: int, stop: int) -> Run:
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:
-    return len(older.hashes) <= 2 * len(newer.hashes) and older.nbytes + newer.nbytes <= _MAX_RUN_BYTES
+    return len(older.hashes) <= 2 * len(newer.hashes) and all(
+        a.nbytes + b.nbytes <= _MAX_TEXT_BYTES
+        for a, b in zip(older.rows.columns, newer.rows.columns, strict=True)
+        if pa.types.is_string(a.type) or pa.types.is_binary(a.type)
+    )
 
 
 def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:

@@ -14,13 +14,14 @@ import pyarrow as pa
 from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.rows import group_rows
+from placement.schemas import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-WEIGHT = "_weight"
+WEIGHT = RESERVED
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 
 
@@ -56,23 +57,23 @@ def without_weight(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(batch.schema.names[:-1])
 
 
-def negate(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The change that takes ``batch`` back."""
-    return _reweighted(batch, -weights_of(batch))
-
-
 def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The same Z-set with every distinct row once and no weight zero; at least one batch is needed.
 
     Null equals null, NaN equals NaN, and -0.0 equals 0.0.
     """
-    batch = _one(batches)
+    return merged(_one(batches))[0]
+
+
+def merged(batch: pa.RecordBatch, *order: NDArray[np.uint64]) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """As ``consolidate``, the rows by ``order``, which equal rows have the same of; and which of them were kept."""
     columns = batch.columns[:-1]
-    groups = group_rows(columns, hashing.hash_rows(columns, batch.num_rows))
+    groups = group_rows(columns, *order, hashing.hash_rows(columns, batch.num_rows))
     weights = groups.sum(weights_of(batch))
     present = np.flatnonzero(weights)
-    kept = batch.take(pa.array(groups.firsts[present]))
-    return _reweighted(kept, weights[present])
+    kept = groups.firsts[present]
+    rows = batch.take(pa.array(kept))
+    return rows.set_column(len(columns), _WEIGHT_FIELD, pa.array(weights[present])), kept
 
 
 def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -83,10 +84,6 @@ def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = without_weight(batch).slice(row, 1).to_pylist()[0]
         raise DataflowError(f"the row {values} was taken back {-weights[row]} times more than it was given")
     return without_weight(batch).take(pa.array(np.repeat(np.arange(len(weights)), weights)))
-
-
-def _reweighted(batch: pa.RecordBatch, weights: NDArray[np.int64]) -> pa.RecordBatch:
-    return batch.set_column(batch.num_columns - 1, _WEIGHT_FIELD, pa.array(weights))
 
 
 def _one(batches: Any) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, arrow_schema, zset
+from nebuli.dataflow import arrow_schema, zset
 from placement.plan import (
     AggregateOperator,
     DistinctOperator,
@@ -21,6 +21,7 @@ from placement.plan import (
     ProjectOperator,
     UnionOperator,
 )
+from tests.dataflow.driven import Driven
 from topology import Column, DataType
 
 COLUMNS = (
@@ -77,9 +78,9 @@ class Plan:
     def query(self) -> str:
         return self.queries[self.operators[-1].id]
 
-    def circuit(self) -> Circuit:
+    def circuit(self) -> Driven:
         root = NetworkSink(id="root", input=self.operators[-1].id, channel="out", address="nowhere")
-        return Circuit([*self.operators, root])
+        return Driven([*self.operators, root])
 
 
 @st.composite

@@ -108,6 +108,8 @@ date_trunc('day', t) | date_trunc('minute', t) | date_trunc('second', t) | t + I
 t - INTERVAL '90 minutes'
 d + INTERVAL 1 DAY | d + 1 | 1 + d | d - 1 | d - d | t + INTERVAL 2 WEEKS | d - DATE '2013-01-01' | d + i8
 greatest(i8, i32) | least(i8, i32, 3) | greatest(f, f4) | least(f, f4) | greatest(s, z) | least(d, DATE '2013-01-01')
+NULL IS NULL | NULL IS NOT NULL | (NULL IS NULL) AND b | round(f, 308) | round(f, 309) | round(f, -309) | round(f4, 400)
+substring(s, 2, 4294967295) | substring(s, 4294967295) | round(f, 2147483647) | round(f, -2147483648)
 greatest(b, q) | greatest(f, NULL, 1) | least(f, 'NaN'::DOUBLE) | "w.x" + 1 | TRUE | 1 | 'x' | 1.5e0
 """
 
@@ -136,6 +138,42 @@ def test_agrees_with_duckdb(sql: str) -> None:
         values,
         rows,
     )
+
+
+def test_texts_with_and_without_a_zone_are_instants() -> None:
+    """As DuckDB's TIMESTAMPTZ has them; its TIMESTAMP drops the offset. Constants are read alike."""
+    texts = ["2013-01-31", "2013-01-31 18:30:00", "2013-01-31T18:30:00Z", " 2013-01-31 18:30:00.25+01:00 "]
+    texts += ["2013-01-31 18:30:00-05", "2013-01-31 18:30:00+05:30", "1969-12-31 23:00:00Z", None]
+    batch = pa.record_batch([pa.array(texts)], ["s"])
+    schema = (Column(name="s", type=DataType.STRING),)
+    evaluate = compile_expression(parse("CAST(s AS TIMESTAMP)", schema), batch.schema)
+    ours = evaluate(batch).cast(pa.int64()).to_pylist()
+    with duckdb.connect() as connection:
+        connection.register("input", batch)
+        theirs = connection.execute("SELECT epoch_us(CAST(s AS TIMESTAMPTZ)) FROM input").fetchall()
+    assert [(each,) for each in ours] == theirs
+    constants = [parse(f"CAST('{text}' AS TIMESTAMP)", schema) for text in texts if text]
+    alone = [compile_expression(each, batch.schema)(batch.slice(0, 1)) for each in constants]
+    assert [each.cast(pa.int64())[0].as_py() for each in alone] == ours[:-1]
+    for text in ("2013-01-31 18:30:00 Mars", "18:30:00Z", "2013-01-31Z"):
+        with pytest.raises(DataflowError, match="in the expression"):
+            evaluate(pa.record_batch([pa.array([text])], ["s"]))
+
+
+@pytest.mark.parametrize(
+    ("huge", "large"),
+    [
+        ("round(f, 3000000000)", "round(f, 400)"),
+        ("round(f, -3000000000)", "round(f, -400)"),
+        ("substring(s, 2, 9223372036854775807)", "substring(s, 2, 4294967295)"),
+        ("substring(s, 18446744073709551615)", "substring(s, 4294967295)"),
+    ],
+)
+def test_constants_beyond_what_duckdb_takes_are_as_good_as_the_largest_that_it_takes(
+    huge: str, large: str
+) -> None:
+    _, rows = oracle.query(f"SELECT {large} FROM input", {"input": ROWS})
+    assert all(oracle.close(ours, theirs) for ours, (theirs,) in zip(_ours(huge, ROWS)[1], rows, strict=True))
 
 
 @pytest.mark.parametrize("sql", ["i8 <> 0 AND 10 // i8 > 1", "i8 = 0 OR 10 // i8 > 1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nebuli.dataflow import Circuit, StateTooLarge
+from nebuli.dataflow import StateTooLarge
 from placement.plan import (
     AggregateOperator,
     DistinctOperator,
@@ -13,6 +13,7 @@ from placement.plan import (
     NetworkSink,
     NetworkSource,
 )
+from tests.dataflow.driven import Driven
 from tests.dataflow.plans import COLUMNS, change
 
 BOUND = 100_000
@@ -31,12 +32,12 @@ def source(id_: str) -> NetworkSource:
     return NetworkSource.model_validate(settings)
 
 
-def circuit(operator: FragmentOperator, max_state_bytes: int) -> Circuit:
+def circuit(operator: FragmentOperator, max_state_bytes: int) -> Driven:
     sink = NetworkSink(id="out", input=operator.id, channel="out", address="nowhere")
-    return Circuit([*map(source, operator.children), operator, sink], max_state_bytes=max_state_bytes)
+    return Driven([*map(source, operator.children), operator, sink], max_state_bytes=max_state_bytes)
 
 
-def push(running: Circuit, first: int) -> None:
+def push(running: Driven, first: int) -> None:
     running.push("s", change([((first + index, "a", 0.5, 1), 1) for index in range(100)]))
 
 
@@ -68,7 +69,7 @@ def test_an_operators_own_bound_comes_before_the_circuits(operator: FragmentOper
 
 
 def test_what_only_passes_through_has_no_bound() -> None:
-    running = Circuit(
+    running = Driven(
         [source("s"), NetworkSink(id="out", input="s", channel="out", address="nowhere")], max_state_bytes=1
     )
     push(running, 0)

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, DataflowError, Progress, hashing
+from placement.plan import NetworkSource
 from tests.dataflow import oracle
+from tests.dataflow.driven import Driven
 from tests.dataflow.windowed import (
+    COLUMNS,
     EPOCH,
     ROWS,
     WINDOWS,
@@ -104,11 +107,15 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.data(), WINDOWS, LATENESS, st.sampled_from([hashing.hash_rows, all_alike]))
+@given(
+    st.data(), WINDOWS, LATENESS, st.sampled_from([0, 60]), st.sampled_from([hashing.hash_rows, all_alike])
+)
 def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
-    data: st.DataObject, sizes: tuple[int, int], lateness: int, hash_rows: Any
+    data: st.DataObject, sizes: tuple[int, int], lateness: int, shift: int, hash_rows: Any
 ) -> None:
+    """Also where one input has computed its columns from those of a window, which thus are no window's."""
     size, slide = sizes
+    moved = {name: f"{name} - INTERVAL {shift} SECOND" for name in BY[:2]} if shift else {}
     inputs = {name: data.draw(streams(lateness, weights=False)) for name in "ab"}
     running = circuit(
         fragment(
@@ -116,7 +123,8 @@ def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
             source("b"),
             window("v", "a", size, slide, lateness),
             window("w", "b", size, slide, lateness),
-            op("join", "j", inputs=["v", "w"], on=BY),
+            op("project", "p", input="w", columns={name: name for name in (*BY, "t", "x")} | moved),
+            op("join", "j", inputs=["v", "p"], on=BY),
             mode="append",
         )
     )
@@ -132,7 +140,9 @@ def test_a_join_on_windows_is_duckdbs_and_keeps_nothing_that_is_over(
     tables = {name: table([row for batch in batches for row in batch]) for name, batches in inputs.items()}
     query = (
         f"SELECT window_start, window_end, k, l.t, l.x, r.t, r.x "
-        f"FROM {in_windows(size)} l JOIN {in_windows(size, 'b')} r USING (window_start, window_end, k)"
+        f"FROM {in_windows(size)} l JOIN (SELECT * REPLACE (window_start - INTERVAL {shift} SECOND AS window_start, "
+        f"window_end - INTERVAL {shift} SECOND AS window_end) FROM {in_windows(size, 'b')}) r "
+        "USING (window_start, window_end, k)"
     )
     assert counted(out) == answer(query, {**tables, "starts": starts(slide)})
     statistics = running.statistics()
@@ -209,7 +219,7 @@ def test_a_window_is_over_when_the_watermark_is_at_its_end_and_not_before() -> N
         assert running.statistics()["w"].late_rows == late
 
 
-def united(idle_after: str | None = None, **settings: Any) -> Circuit:
+def united(idle_after: str | None = None, **settings: Any) -> Driven:
     """Two sources into one window, and rows per window."""
     if idle_after is not None:
         settings["idle_after"] = idle_after
@@ -287,7 +297,7 @@ def test_a_circuit_tells_how_far_it_has_come_and_takes_that_from_another() -> No
     behind = fragment(
         *operators, op("aggregate", "g", input="w", by=["window_end"], aggregates={"n": "count(*)"})
     )
-    reader = Circuit(behind.operators, closings=behind.closings)
+    reader = Driven(behind.operators, closings=behind.closings)
     reader.push("a", rows_at(10, 80))
     assert [row[1] for row, _ in rows_of(reader.advance("a", here))] == [1]
 
@@ -347,6 +357,24 @@ def test_rows_of_windows_that_an_operator_is_done_with_are_dropped_and_counted()
     assert late == {"g": 2}
 
 
+def test_a_join_by_a_key_that_one_input_computes_from_its_windows_loses_no_row() -> None:
+    columns = {"window_start": "window_start - INTERVAL 1 HOUR", "k": "k"}
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            window("v", "a", 3600, 3600, 0),
+            window("w", "b", 3600, 3600, 0),
+            op("project", "p", input="w", columns=columns),
+            op("join", "j", inputs=["v", "p"], on=["window_start", "k"]),
+        )
+    )
+    out = running.push("a", rows_at(1800, 4200)) + running.push("b", rows_at(3900))
+    out += running.push("b", rows_at(6000))
+    assert [row[2] for row, _ in rows_of(out)] == [at(1800).replace(tzinfo=dt.UTC)] * 2
+    assert running.statistics()["j"].late_rows == 0
+
+
 def test_a_join_with_something_without_event_time_waits_for_its_end() -> None:
     running = circuit(
         fragment(
@@ -362,6 +390,86 @@ def test_a_join_with_something_without_event_time_waits_for_its_end() -> None:
     assert running.push("b", rows_at(1, 2)) == []
     assert windows_of(running.end("b")) == [(0, 2), (60, 2)]
     assert windows_of(running.end("a")) == [(480, 2)]
+
+
+def test_what_an_aggregate_gives_only_at_its_end_is_not_late() -> None:
+    """The end of its input closes windows above only behind what it then gives."""
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            window("w", "a", 60, 60, 0),
+            op("project", "p", input="w", columns={"window_start": "window_start", "one": "1"}),
+            op("aggregate", "all", input="b", by=[], aggregates={"n": "count(*)"}),
+            op("project", "q", input="all", columns={"one": "1", "n": "n"}),
+            op("join", "j", inputs=["p", "q"], on=["one"]),
+            op("aggregate", "g", input="j", by=["window_start"], aggregates={"most": "max(n)"}),
+        )
+    )
+    out = running.push("a", rows_at(10, 70, 130))
+    out += running.end("b")
+    out += running.end("a")
+    assert windows_of(out) == [(0, 0), (60, 0), (120, 0)]
+    assert running.statistics()["g"].late_rows == 0
+
+
+def test_a_source_that_ends_leaves_idle_ones_behind_it_that_are_not_waited_for() -> None:
+    """Where the watermark begins above both: at a computed time."""
+    columns = {"t": "t + INTERVAL 0 SECONDS", "k": "k", "x": "x"}
+    running = circuit(
+        fragment(
+            source("a"),
+            source("b"),
+            op("union", "ab", inputs=["a", "b"]),
+            op("project", "p", input="ab", columns=columns),
+            op("source", "c", logical="a"),
+            op("union", "u", inputs=["p", "c"]),
+            window("w", "u", 60, 60, 0, idle_after="5 seconds"),
+            op("aggregate", "g", input="w", by=["window_start"], aggregates={"n": "count(*)"}),
+        )
+    )
+    out = running.push("c", rows_at(500)) + running.push("a", rows_at(10)) + running.push("b", rows_at(10))
+    out += running.idle("a")
+    assert out == []
+    assert windows_of(running.end("b")) == [(0, 2)]
+    assert running.push("a", rows_at(490)) == []
+    assert windows_of(running.end("c")) == []
+    assert windows_of(running.end("a")) == [(480, 2)]
+
+
+def test_a_source_beyond_a_network_is_never_called_idle_from_here() -> None:
+    """Also where the watermark begins here, at a computed time: it may be the network that is down."""
+    plan = fragment(
+        source("a"),
+        source("b"),
+        op("union", "u", inputs=["a", "b"]),
+        op("project", "p", input="u", columns={"t": "t + INTERVAL 1 HOUR"}),
+        window("w", "p", 60, 60, 0, idle_after="5 seconds"),
+    )
+    schema = [column.model_dump() for column in COLUMNS]
+    beyond = NetworkSource.model_validate({"id": "b", "channel": "b", "address": "m:1", "schema": schema})
+    operators = [beyond if operator.id == "b" else operator for operator in plan.operators]
+    assert circuit(plan).idle_after_s == {"a": 5.0, "b": 5.0}
+    running = circuit(plan.model_copy(update={"operators": tuple(operators)}))
+    assert running.idle_after_s == {"a": 5.0}
+    running.push("b", rows_at(100))
+    running.idle("a")
+    assert not running.progress.idle
+
+
+@pytest.mark.parametrize("time", ["w", "p"])
+def test_a_date_that_is_too_far_away_is_an_error_of_its_operator(time: str) -> None:
+    """Where the watermark begins, or else where the window is made of it."""
+    columns = {"day": "CAST(t AS DATE) + 200000000", "k": "k"}
+    plan = fragment(
+        source("a"),
+        op("project", "p", input="a", columns=columns),
+        op("window", "w", input="p", time="day", size="2 days"),
+    )
+    watermarks = plan.watermarks if time == "p" else []
+    running = Driven(plan.operators, watermarks=watermarks)
+    with pytest.raises(DataflowError, match=rf"operator {time}: .* beyond .* microseconds"):
+        running.push("a", rows_at(10))
 
 
 def test_times_before_1970_have_windows_too() -> None:

@@ -33,8 +33,8 @@ def test_consolidate_sums_equal_rows_and_drops_zeros() -> None:
 
 
 def test_a_change_and_its_negation_are_nothing() -> None:
-    batch = _batch([(1.0, "a", 3), (NAN, None, -2)])
-    assert zset.consolidate([batch, zset.negate(batch)]).num_rows == 0
+    batch, back = _batch([(1.0, "a", 3), (NAN, None, -2)]), _batch([(1.0, "a", -3), (NAN, None, 2)])
+    assert zset.consolidate([batch, back]).num_rows == 0
 
 
 def test_consolidate_takes_a_table_of_no_rows() -> None:

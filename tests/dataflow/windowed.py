@@ -10,8 +10,9 @@ import pyarrow as pa
 import yaml
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, arrow_schema, zset
+from nebuli.dataflow import arrow_schema, zset
 from placement import Fragment, decompose, place
+from tests.dataflow.driven import Driven
 from tests.support.documents import op, query
 from topology import Column, DataType, parse_topology
 
@@ -50,8 +51,8 @@ def fragment(*operators: dict[str, Any], mode: str = "changes") -> Fragment:
     return only
 
 
-def circuit(fragment: Fragment) -> Circuit:
-    return Circuit(fragment.operators, watermarks=fragment.watermarks, closings=fragment.closings)
+def circuit(fragment: Fragment) -> Driven:
+    return Driven(fragment.operators, watermarks=fragment.watermarks, closings=fragment.closings)
 
 
 def source(name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 
 import networkx as nx
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement import NoCapacity, NoCommonAncestor, NoPath, Query, check, place
+from placement.bottom_up import place_bound
 from tests.support.cases import UNBOUNDED, cases
 from tests.support.documents import CHAIN, JOIN, op, query, topology
 from topology import Topology
@@ -164,6 +166,25 @@ def test_what_cannot_be_placed_names_operator_and_nodes(links, capacity, error, 
     with pytest.raises(error) as caught:
         place(JOIN, nodes)
     assert said in str(caught.value)
+
+
+def test_a_long_way_without_room_is_found_to_be_one_at_once():
+    """Of thousands of nodes where a union could be, none is tried that has no room behind it."""
+    names = [f"n{index}" for index in range(2000)]
+    links = dict(zip(names, [*names[1:], ""], strict=True))
+    sources = {"s#a": names[0], "s#b": names[0]}
+    nodes = topology(links, sources, sink=names[-1], capacity=dict.fromkeys(names, 0))
+    plan, begun = check(CHAIN, nodes), time.process_time()
+    with pytest.raises(
+        NoCapacity, match="union s: no path from n0:1 to n1999:1 has a free slot for each of s, f"
+    ):
+        place_bound(plan, nodes)
+    assert time.process_time() - begun < 5
+    last_has_room = {**dict.fromkeys(names, 0), names[-1]: 2}
+    begun = time.process_time()
+    assert (
+        place(CHAIN, topology(links, sources, sink=names[-1], capacity=last_has_room)).nodes["s"] == "n1999:1"
+    )
 
 
 @given(cases(), st.integers(0, 2**32))

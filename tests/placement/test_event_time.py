@@ -109,6 +109,30 @@ def test_windows_of_one_kind_are_joined_by_their_columns() -> None:
     assert closings(bound) == {"j": ("window_end", 0), "g": ("window_end", 0)}
 
 
+@pytest.mark.parametrize(
+    "computed",
+    [
+        op(
+            "project",
+            "p",
+            input="x",
+            columns={"origin": "origin", "window_end": "window_end - INTERVAL 1 HOUR"},
+        ),
+        op("aggregate", "p", input="x", by=["origin"], aggregates={"window_end": "max(window_end)"}),
+    ],
+)
+def test_a_key_that_one_input_computes_from_its_windows_closes_nothing(computed: dict[str, Any]) -> None:
+    """Its watermark says nothing of such a column: rows may come for it later."""
+    join = op("join", "j", inputs=["v", "p"], on=["origin", "window_end"])
+    by = aggregate("g", "j", "window_end")
+    assert closings(plan(F, W, window("v", "f"), window("x", "w"), computed, join, by)) == {}
+    of_a_table = op("project", "p", input="w", columns={"origin": "origin", "window_end": "hour"})
+    assert closings(plan(F, W, window("v", "f"), of_a_table, join, by)) == {
+        "j": ("window_end", 0),
+        "g": ("window_end", 0),
+    }
+
+
 def test_windows_that_are_no_key_of_a_join_are_closed_behind_it_only_where_they_are_alone() -> None:
     join = op("join", "j", inputs=["v", "a"], on=["origin"])
     assert closings(plan(F, A, window("v", "f"), join, aggregate("g", "j", "window_start"))) == {
@@ -189,6 +213,8 @@ def test_a_window_that_cannot_be_is_refused_with_its_reason(operators: Any, said
             "expected a whole number and a unit (milliseconds, seconds, minutes, hours, days)",
         ),
         ('"size": "0 hours"', "of more than nothing"),
+        ('"size": "200000000 days"', "expected 36500 days at most, got '200000000 days'"),
+        ('"size": "1 hour", "idle_after": "106752 days"', "expected 36500 days at most, got '106752 days'"),
         ('"size": "1 hour", "slide": "2 hours"', "slide 2 hours is longer than size 1 hour"),
         ('"size": "1 day", "slide": "1 second"', "a row would be in 86,400 windows"),
     ],
@@ -215,6 +241,18 @@ def test_durations_are_numbers_of_units() -> None:
     for wrong in ("1", "1.5 hours", "-1 hour", "1 month", "1  hour", "1 hour ", "hour", "1 hours and more"):
         with pytest.raises(ValueError, match="expected a whole number and a unit"):
             microseconds(wrong)
+
+
+def test_plans_of_any_depth_have_event_time() -> None:
+    filters = [
+        op("filter", f"f{index + 1}", input="f" if index == 0 else f"f{index}", predicate="delay > 0")
+        for index in range(3000)
+    ]
+    assert origins(plan(F, *filters, window("v", "f3000"))) == [("f/0", "hour"), ("f/1", "hour")]
+    first = aggregate("f0", "f", "origin")
+    above = [op("filter", f"f{n + 1}", input=f"f{n}", predicate="n > 0") for n in range(3000)]
+    with pytest.raises(RetractingPlan, match="aggregate f0 takes back rows"):
+        plan(F, first, *above, sink="log")
 
 
 def test_a_fragment_has_the_watermarks_and_closings_of_its_own_operators() -> None:

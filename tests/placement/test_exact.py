@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from itertools import pairwise, product
 
 import networkx as nx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from placement import BoundPlan, NoCapacity, check
+from benchmarks.planning import case, query_over
+from placement import BoundPlan, NoCapacity, Query, check
 from placement.bottom_up import Placement, place_bound
-from placement.exact import place_exactly
+from placement.exact import TIME_LIMIT_S, place_exactly
 from placement.traffic import Traffic
 from tests.support.cases import cases
 from topology import CsvSource, LinkLimits, Links, Node, Topology
@@ -57,9 +60,9 @@ def assert_sound(placement: Placement, topology: Topology) -> None:
 
 @SLOW
 @given(cases())
-def test_it_is_optimal_on_small_cases(case):
+def test_it_is_optimal_on_small_cases(small):
     """PL-OPT-1: as good as the best of all placements; never worse than bottom-up, whose gap it tells."""
-    topology, query = case
+    topology, query = small
     plan = check(query, topology)
     movable = [key for key in plan.operators if key not in plan.pins]
     assume(len(topology.nodes) ** len(movable) <= 20_000)
@@ -110,8 +113,6 @@ def diamond(**links: LinkLimits) -> Topology:
 
 
 def plan_over(topology: Topology) -> BoundPlan:
-    from placement import Query
-
     return check(
         Query.model_validate(
             {
@@ -139,6 +140,83 @@ def test_a_link_carries_no_more_than_its_bandwidth():
     exact = place_exactly(plan_over(topology), topology)
     assert exact.placement.paths["m"] == ("a:1", "wide:1", "sink:1")
     assert exact.placement.nodes["u"] == "sink:1"
+
+
+def fits(placement: Placement, topology: Topology) -> bool:
+    """Whether the placement keeps to all bandwidths."""
+    weights = Traffic.of(placement.plan).weights
+    carried = Counter[tuple[str, str]]()
+    for child, path in placement.paths.items():
+        for link in pairwise(path):
+            carried[link] += weights[child]
+    return all(
+        limits.bandwidth is None or carried[node.address, end] <= limits.bandwidth
+        for node in topology.nodes
+        for end, limits in node.links.limits.items()
+    )
+
+
+def loaded(bandwidth: float | None) -> tuple[Topology, BoundPlan]:
+    """A case that is not solved at once: five sources of 100 bytes/s each, over links with this bandwidth."""
+    topology, _ = case(50, 20)
+    nodes = [
+        node.model_copy(
+            update={
+                "links": Links(
+                    downstream=node.links.downstream,
+                    limits={end: LinkLimits(bandwidth=bandwidth) for end in node.links.downstream},
+                ),
+                "physical": tuple(each.model_copy(update={"rate": 100.0}) for each in node.physical),
+            }
+        )
+        for node in topology.nodes
+    ]
+    topology = Topology(logical=topology.logical, nodes=tuple(nodes))
+    return topology, check(query_over(5), topology)
+
+
+def test_what_breaks_a_bandwidth_is_no_answer_when_time_is_up():
+    topology, plan = loaded(250.0)
+    assert not fits(place_bound(plan, topology), topology)
+    with pytest.raises(
+        NoCapacity,
+        match=r"within 0.0 s, and none ruled out; .* bytes/s over .* -> .*, whose bandwidth is 250",
+    ):
+        place_exactly(plan, topology, time_limit_s=0.0)
+    assert fits(place_exactly(plan, topology).placement, topology)
+
+
+def test_what_is_found_when_time_is_up_tells_how_far_it_may_be_from_the_best():
+    topology, plan = loaded(None)
+    first = place_exactly(plan, topology, time_limit_s=0.0)
+    assert first.placement.paths == place_bound(plan, topology).paths
+    assert (first.bound, first.gap) == (0, 1)
+    assert first.cost >= place_exactly(plan, topology).cost > 0
+
+
+def test_a_bandwidth_that_is_too_small_is_named_with_the_traffic():
+    topology = diamond(**{end: LinkLimits(bandwidth=500.0) for end in ("thin:1", "wide:1")})
+    with pytest.raises(NoCapacity) as caught:
+        place_exactly(plan_over(topology), topology)
+    assert "all sources together give 1010 bytes/s" in str(caught.value)
+    assert "a:1 -> thin:1 (500), a:1 -> wide:1 (500)" in str(caught.value)
+    alone = Query.model_validate(
+        {
+            "operators": [
+                {"id": "m", "type": "source", "logical": "many"},
+                {"id": "s", "type": "sink", "input": "m", "sink": "out"},
+            ]
+        }
+    )
+    with pytest.raises(NoCapacity, match=r"^no placement has room: all sources together give 1000 bytes/s"):
+        place_exactly(check(alone, topology), topology)
+
+
+def test_a_large_model_is_built_in_less_time_than_it_is_solved_in():
+    topology, plan = case(1000, 100, capacity=None)
+    begun = time.process_time()
+    place_exactly(plan, topology, time_limit_s=0.0)
+    assert time.process_time() - begun < TIME_LIMIT_S
 
 
 def test_what_is_missing_is_named():

@@ -92,6 +92,30 @@ def test_each_policy_is_taken_as_a_whole_and_from_a_level_of_its_own() -> None:
     assert json.loads(sink.model_dump_json())["fault"] == {"retry": 3}
 
 
+def test_what_a_query_says_of_an_operator_holds_for_no_other_whose_id_begins_alike() -> None:
+    topology = parse_topology(
+        """
+        logical: [{name: l, schema: [{name: n, type: int64}]}]
+        nodes:
+          - {address: "a:1", links: {downstream: ["b:1"]}, physical: [{logical: l, type: CSV, path: l.csv}]}
+          - {address: "b:1", sinks: [{name: out, type: Print}]}
+        """
+    )
+    operators = [
+        {"id": "s", "type": "source", "logical": "l"},
+        {"id": "s/0", "type": "filter", "input": "s", "predicate": "n > 0"},
+        {"id": "out", "type": "sink", "input": "s/0", "sink": "out"},
+    ]
+    text = json.dumps({"channels": {"of": {"s": {"fault": {"retry": 7}}}}, "operators": operators})
+    channels = [
+        operator.fault
+        for fragment in decompose(place(parse_query(text), topology)).fragments
+        for operator in fragment.operators
+        if isinstance(operator, NetworkSink | NetworkSource)
+    ]
+    assert channels == [None, None]
+
+
 def test_what_a_query_says_of_a_source_holds_for_its_parts() -> None:
     topology = parse_topology(
         """

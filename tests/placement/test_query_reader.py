@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,23 @@ def test_the_example_loads_and_is_named_after_its_file(tmp_path: Path):
     )
     assert query == Query(operators=query.operators)
     assert Query.model_validate_json(query.model_dump_json()) == query
+
+
+def test_the_places_in_a_large_file_are_found_in_one_pass():
+    filters = [
+        f'{{"id": "f{n}", "type": "filter",\n "input": "f{n - 1}", "predicate": "a > 0"}}'
+        for n in range(1, 20_000)
+    ]
+    source, sink = (
+        '{"id": "f0", "type": "source", "logical": "l"}',
+        '{"id": "s", "type": "sink", @"inputs": "f19999"}',
+    )
+    text = '{"operators": [' + ",\n".join([source, *filters, sink]) + "]}"
+    column = len(sink.partition("@")[0]) + 1
+    begun = time.process_time()
+    found = mistakes(text.replace("@", ""))
+    assert time.process_time() - begun < 10
+    assert f"q.json:{2 * len(filters) + 2}:{column}: unknown key 'inputs'" in "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,13 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         ),
         ("capacity: 2", "capacity: two", "8:15: expected a whole number as capacity, got 'two'"),
         ("capacity: 2", "capacity: -1", "8:15: expected at least 0 as capacity, got -1"),
+        (
+            "{downstream: [127.0.0.1:9003]}",
+            "{downstream: [127.0.0.1:9003], limits: {127.0.0.1:9003: {bandwith: 5}}}",
+            "9:69: unknown key 'bandwith' (did you mean 'bandwidth'?); expected bandwidth, latency_ms",
+        ),
+        ("capacity: 2", "capacity: !!bool maybe", "8:15: expected a whole number as capacity, got 'maybe'"),
+        ("capacity: 2", 'capacity: !!int ""', "8:15: expected a whole number as capacity, got ''"),
         ("path: flights.csv, ", "", "11:9: missing key 'path'"),
         ("path: flights.csv", r'path: "a\0b"', "11:45: expected a path, got 'a\\x00b', which holds a null"),
         ("path: flights.csv", "path: 7", "11:45: expected a text as path, got 7; put it in quotes"),
