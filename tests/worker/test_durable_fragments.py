@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,31 @@ def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: si
     assert lost.cause == wire.CAUSE_LOST
     assert lost.error == "its worker was started anew, and with the old one went the state of sink out"
     assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
+
+
+@pytest.mark.parametrize("option", ["--grpc", "--metrics"])
+def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
+    worker: Worker, tmp_path: Path, option: str
+) -> None:
+    """DP-7: an address in use is no fragment's end, and nobody's input is taken up meanwhile."""
+    stateless, stateful = worker.register(forwards(worker)), worker.register(worker.waits("numbers"))
+    for id_ in (stateless, stateful):
+        worker.start(id_)
+    wait_for(lambda: worker.status(stateless).pid and worker.status(stateful).pid, "processes")
+    worker.command.process.kill()
+    worker.command.end()
+    (state,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
+    before = {path.name: path.read_text() for path in state.glob("*.json")}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = {"--data": worker.data, "--grpc": worker.grpc, "--state": str(state)}
+        addresses[option] = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = Command(
+            "worker", *(part for pair in addresses.items() for part in pair), directory=tmp_path
+        ).end()
+    assert (ended.exit_code, f"{option} " in ended.error) == (2, True)
+    assert {path.name: path.read_text() for path in state.glob("*.json")} == before
+    worker.begin()
+    assert wait_for(lambda: answered(worker), "the worker answers")[0][0].state == wire.STATE_RUNNING
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 
@@ -179,6 +180,24 @@ def test_a_signal_to_all_its_processes_is_the_workers_to_handle(
     worker.command.process.send_signal(number)
     assert worker.command.process.wait(10) == 0
     wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
+
+
+def test_a_worker_that_ends_answers_nobody(worker: Worker) -> None:
+    """DP-7: who watches would take what it stops for stopped by a user; and what it took now, it would not remember."""
+    stopped, _ = running(worker, worker.waits())
+    running(worker, joins_with_itself(worker, "spins", keeps=False))  # which takes its time of grace
+    worker.command.process.send_signal(signal.SIGTERM)
+
+    def state() -> int | None:
+        try:
+            return worker.status(stopped).state
+        except grpc.RpcError:
+            return None
+
+    assert set(iter(state, None)) <= {wire.STATE_RUNNING}
+    with pytest.raises(grpc.RpcError):
+        worker.register(worker.copies())
+    assert worker.command.process.poll() is None, "it still stops what spins"
 
 
 def test_processes_end_with_their_worker(worker: Worker) -> None:
