@@ -18,6 +18,7 @@ from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputError
 from nebuli.worker.instants import instants
+from netchannel.transports.tcp import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +35,11 @@ _LONGEST_LINE = 1 << 24
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to ``host:port``. Raises OSError."""
+    """A connection to ``host:port``, whose end is noticed also where that host is just gone. Raises OSError."""
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+    connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+    keep_alive(connection)
+    return connection
 
 
 class TcpSource:
