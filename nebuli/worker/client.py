@@ -140,6 +140,9 @@ class WorkerClient:
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise WorkerDenied(f"{error.details()} (at {self._address})") from error
+            if error.code() is grpc.StatusCode.UNKNOWN:  # what nobody had thought of, when it was asked
+                message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
+                raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}"
             ) from error

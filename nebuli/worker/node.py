@@ -60,7 +60,10 @@ class Node:
         self.logs = Logs(self._owner)
 
     def register(self, fragment: Fragment) -> str:
-        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live."""
+        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live.
+
+        Raises OSError if it cannot be recorded; then it was not taken.
+        """
         checked_circuit(fragment, self._host.max_state_bytes)
         status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
@@ -84,15 +87,15 @@ class Node:
         self._fragment(id_).stop(at_once=at_once)
 
     async def unregister(self, id_: str) -> None:
-        """Forget a fragment that does not run."""
+        """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known."""
         hosted = self._fragment(id_)
         if hosted.status.state is FragmentState.RUNNING:
             raise BusyFragment(f"fragment {hosted.fragment.id} is running: stop it first")
         if not await hosted.ended(_LAST_WORDS_S):
             raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
-        self._fragments.pop(id_, None)
         if self._records is not None:
             self._records.forget(id_)
+        self._fragments.pop(id_, None)
 
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""

@@ -14,7 +14,7 @@ import pytest
 from nebuli.worker import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
-from tests.worker.test_service import SCHEMA, Worker
+from tests.worker.test_service import SCHEMA, Worker, refusal
 
 pytestmark = pytest.mark.processes
 
@@ -94,6 +94,24 @@ def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
     assert {path.name: path.read_text() for path in state.glob("*.json")} == before
     worker.begin()
     assert wait_for(lambda: answered(worker), "the worker answers")[0][0].state == wire.STATE_RUNNING
+
+
+def test_what_cannot_be_remembered_is_refused(worker: Worker, tmp_path: Path) -> None:
+    """DP-7: as where the disk is full; nothing of it stays, and what was taken before goes on."""
+    before = worker.register(worker.waits())
+    (state,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
+    state.rename(tmp_path / "elsewhere")
+    for ask in (lambda: worker.register(worker.copies()), lambda: worker.unregister(before)):
+        with pytest.raises(grpc.RpcError) as caught:
+            ask()
+        code, detail = refusal(caught)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail.reason == wire.Refusal.REASON_STATE_UNUSABLE
+        assert detail.message.startswith(f"the worker's state cannot be written: {state}")
+        assert detail.message.endswith(": No such file or directory; make room there, or mend it")
+    assert [each.id for each in worker.statuses()] == [before]
+    (tmp_path / "elsewhere").rename(state)
+    worker.unregister(before)
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:
