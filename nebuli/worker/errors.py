@@ -23,9 +23,12 @@ __all__ = [
     "InputLost",
     "OutputError",
     "UpstreamFailed",
+    "short",
     "unreadable",
     "unwritable",
 ]
+
+_SHOWN_CHARACTERS = 80
 
 
 class FragmentError(Exception):
@@ -54,6 +57,11 @@ class DownstreamLeft(FragmentError):
 
 class FragmentStopped(FragmentError):
     """The fragment was asked to stop."""
+
+
+def short(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """The text, or its beginning: what a source holds is quoted, and may be of any length."""
+    return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
 def unreadable(path: str, error: Exception) -> InputError:

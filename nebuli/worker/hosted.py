@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
+from nebuli.worker.lines import lines
 from nebuli.worker.logs import LogLine
 from nebuli.worker.runner import log_end
 from nebuli.worker.spawning import SpawnFailed
@@ -198,18 +199,15 @@ class HostedFragment:
     async def _follow(self, stderr: int) -> None:
         """What the process writes on its standard error by itself: before a crash, the reason."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=1 << 20)
+        reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
         )
         try:
-            async for data in reader:
-                text = data.decode(errors="replace").rstrip()
+            async for text in lines(reader):
                 self._keep_line(LogLine(time.time_ns() // 1000, "ERROR", self.id, text))
                 self._last_lines.append(text)
                 sys.stderr.write(f"{text}\n")
-        except ValueError:  # a line longer than anybody would read
-            self._last_lines.append(f"(a line of more than {1 << 20} bytes)")
         finally:
             transport.close()
 

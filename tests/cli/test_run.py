@@ -134,6 +134,20 @@ def test_an_operator_that_would_keep_too_much_fails_the_query(case: Case) -> Non
     )
 
 
+def test_a_line_of_any_length_from_a_worker_holds_up_nothing(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is written to its standard error, by libraries too: what comes after it is read."""
+    (case.directory / "sitecustomize.py").write_text(
+        "import sys\nif 'worker' in sys.argv:\n    sys.stderr.write('x' * 100_000 + '\\n')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{case.directory}:{os.environ.get('PYTHONPATH', '')}")
+    case.write_numbers(10)
+    ended = case.run()
+    assert ended.exit_code == 0, ended.stderr[-1000:]
+    assert case.result.read_text().count("\n") == 11
+
+
 def test_a_missing_file_is_named(case: Case) -> None:
     ended = case.run()
     assert ended.exit_code == 2

@@ -115,6 +115,19 @@ def test_a_line_that_is_none_is_named(worker: Worker, peer: Peer) -> None:
     assert status.cause == wire.CAUSE_INPUT
 
 
+def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: Peer) -> None:
+    """It goes over gRPC, through logs and onto terminals."""
+    id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
+    worker.start(id_)
+    connection = peer.accept()
+    connection.sendall(b"x" * 1_000_000 + b",2024-01-01,a\n")
+    connection.close()
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert f"TCP {peer.address}, lines 1 to 1: " in status.error
+    assert "'xxx" in status.error
+    assert len(status.error) < 400
+
+
 def test_a_peer_that_is_not_there_is_named(worker: Worker, peer: Peer) -> None:
     peer.close()
     id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
