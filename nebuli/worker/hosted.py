@@ -16,6 +16,7 @@ from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
 from nebuli.worker.lines import lines
 from nebuli.worker.logs import LogLine
+from nebuli.worker.policies import drop_files
 from nebuli.worker.runner import log_end
 from nebuli.worker.spawning import SpawnFailed
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
@@ -147,6 +148,7 @@ class HostedFragment:
             if self._grace is not None:
                 self._grace.cancel()
         await following
+        drop_files(self.fragment)
         if not self.status.state.is_final:
             self._conclude(ending)
             await self._tell_neighbours()

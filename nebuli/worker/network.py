@@ -43,8 +43,6 @@ HAS_ALL = "it has had all of this input, and has finished"
 too."""
 
 _QUEUED_BATCHES = 4
-_LAST_WORDS_S = 5.0
-"""How long a reader that is away is waited for, to be told why its input ends."""
 _END_S = 5.0
 """How long a producer is waited for, to hear that all it has sent is acknowledged."""
 
@@ -308,7 +306,7 @@ class ChannelSink:
             # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
             stream=self._operator.channel,
             replayable=self._resumed,
-            buffer=sent(self._operator.buffer),
+            buffer=sent(self._operator.buffer, resumed=self._resumed),
             fault=tried(self._operator.fault),
         )
 
@@ -355,8 +353,4 @@ class ChannelSink:
             if self._channel is None:
                 self._register()
             assert self._channel is not None
-            try:
-                async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._channel.abort(reason)
-            except TimeoutError:  # nobody is there to be told
-                await self._channel.detach()
+            await self._channel.abort(reason)

@@ -12,6 +12,7 @@ from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
 from nebuli.worker.network import HAS_ALL
+from nebuli.worker.policies import drop_files
 from nebuli.worker.records import Record
 from nebuli.worker.runner import checked_circuit
 from nebuli.worker.status import FragmentState, FragmentStatus
@@ -102,6 +103,7 @@ class Node:
         for record in records:
             self._numbers = itertools.count(int(record.id) + 1)
             hosted = self._add(record.status, record.fragment)
+            drop_files(record.fragment)
             match record.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):
                     hosted.start(resumed=True)

@@ -71,6 +71,49 @@ def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: si
     assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
 
 
+def buffers(worker: Worker) -> dict[str, Any]:
+    """A fragment that sends a thousand numbers to a channel, from a buffer on disk."""
+    generator = {"logical": "numbers", "type": "Generator", "count": 1000}
+    kept = {"buffer": {"directory": str(worker.directory / "kept")}}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": generator},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data, **kept},
+    ]
+    return {"id": "buffer", "node": worker.data, "operators": operators}
+
+
+def copies_from_a_channel(worker: Worker) -> dict[str, Any]:
+    fragment = worker.copies("copied")
+    fragment["operators"][0] = worker.waits("b")["operators"][0]
+    return fragment
+
+
+def test_a_fragment_with_a_buffer_on_disk_goes_on_exactly(worker: Worker) -> None:
+    """DP-7: it can make again what the buffer has, which is of no use any more."""
+    sender, reader = worker.register(buffers(worker)), worker.register(copies_from_a_channel(worker))
+    worker.start(sender)
+    kept = worker.directory / "kept"
+    wait_for(lambda: kept.exists() and list(kept.iterdir()), "the buffer's folder")
+    restart(worker)
+    worker.start(reader)
+    worker.wait_for_state(reader, wire.STATE_FINISHED)
+    worker.wait_for_state(sender, wire.STATE_FINISHED)
+    assert (worker.directory / "copied.csv").read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
+    assert list(kept.iterdir()) == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_of_a_buffer_on_disk_nothing_is_left_without_its_fragment(worker: Worker, *, at_once: bool) -> None:
+    """Nobody would go on with it: another deployment has other channels."""
+    id_ = worker.register(buffers(worker))
+    worker.start(id_)
+    kept = worker.directory / "kept"
+    wait_for(lambda: kept.exists() and list(kept.iterdir()), "the buffer's folder")
+    worker.stop(id_, at_once=at_once)
+    worker.wait_for_state(id_, wire.STATE_STOPPED)
+    wait_for(lambda: not list(kept.iterdir()), "it is gone")
+
+
 @pytest.mark.parametrize("option", ["--grpc", "--metrics"])
 def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
     worker: Worker, tmp_path: Path, option: str

@@ -12,9 +12,10 @@ import netchannel
 from nebuli.dataflow import zset
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputLost
+from nebuli.worker.last_words import fail_output
 from nebuli.worker.network import ChannelSink, ChannelSource
 from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
-from placement.plan import NetworkSink, NetworkSource
+from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
 from topology import Column
 
@@ -157,6 +158,22 @@ async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_
 
     await until_async(is_acknowledged, "what was passed over is acknowledged")
     await asyncio.to_thread(sink.abort, "the test is over")
+
+
+@pytest.mark.parametrize("itself", [True, False])
+async def test_a_reader_that_is_away_is_not_dialed_for_ever_to_be_told(servers, *, itself: bool) -> None:
+    """Nor by the worker, for a fragment whose process is dead."""
+    _, sender = servers
+    operator = NetworkSink(id="out", input="in", channel="out", address="127.0.0.1:1")
+    if itself:
+        sink = ChannelSink(operator, sender)
+        await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))
+        await asyncio.to_thread(sink.abort, "the test is over")
+    else:
+        source = NetworkSource(id="in", channel="in", address="127.0.0.1:1", schema=COLUMNS)
+        fragment = Fragment(id="f", node="127.0.0.1:1", operators=(source, operator))
+        await fail_output(fragment, sender, "the test is over")
+    assert sender.statistics().channels == {}
 
 
 async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
