@@ -68,6 +68,7 @@ class ChannelSource:
         lineage: Lineage | None = None,
     ) -> None:
         self._id = operator.id
+        self._lossy = operator.lossy
         self._schema = zset.weighted(arrow_schema(operator.columns))
         self._wake = wake
         self._lineage = lineage
@@ -121,7 +122,8 @@ class ChannelSource:
         begin, end = item.span
         lineage = self._lineage
         if lineage is None:
-            self._check(begin, self._read)
+            if not self._lossy:
+                self._check(begin, self._read)
             self._read = end
             return end != END  # then the stream ends, which is all that this reader wants to know
         self._unacknowledged.append((end, item.sequence + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,9 +25,13 @@ COLUMNS = (Column(name="n", type="int64"),)
 
 class Edge:
     def __init__(
-        self, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer, lineage: Lineage | None
+        self,
+        receiver: netchannel.ReceiverServer,
+        sender: netchannel.SenderServer,
+        lineage: Lineage | None,
+        **keys: Any,
     ) -> None:
-        operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS)
+        operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS, **keys)
         self.source = ChannelSource(operator, receiver, lambda: None, lineage)
         self.outbox = sender.register_channel("c", to=receiver.address)
 
@@ -183,6 +188,13 @@ async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
     assert (await edge.poll()).num_rows == 10
     with pytest.raises(InputLost, match="goes on at row 11 of its origin, and 10 are known here"):
         await edge.poll()
+
+
+async def test_what_a_sender_may_give_up_is_not_missed(servers) -> None:
+    edge = Edge(*servers, None, lossy=True)
+    for begin, end in ((5, 10), (11, 12), (12, END)):
+        await edge.send(begin, end)
+    assert [(await edge.poll()).num_rows for _ in range(2)] == [5, 1]
 
 
 async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:
