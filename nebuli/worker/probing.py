@@ -16,6 +16,8 @@ from netchannel.address import parse_address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from nebuli.worker.hosted import Host
+
 __all__ = ["expect", "probe"]
 
 _REACH_S = 3.0
@@ -25,19 +27,22 @@ _SMALL, _LARGE = bytes(64), bytes(256 << 10)
 _BUFFER = netchannel.BufferPolicy(max_bytes=4 << 20)
 
 
-async def expect(receiver: netchannel.ReceiverServer, channel_id: str) -> AsyncGenerator[None, None]:
+async def expect(host: Host, channel_id: str) -> AsyncGenerator[None, None]:
     """Take what comes, and drop it, for as long as this is iterated over; the first turn says that it is ready.
 
-    Raises ChannelInUse.
+    At a port of its own, as the process of a fragment: senders have to reach such ports, too.
     """
-    channel = receiver.register_channel(channel_id, codec="bytes", buffer=_BUFFER)
-    try:
-        yield
-        with suppress(netchannel.EndOfChannel, netchannel.ChannelFailed):
-            while True:
-                await channel.recv_message()
-    finally:
-        await channel.close("the probe is over")
+    async with netchannel.ReceiverServer(
+        host.listen, node=host.node, tls=host.trust.tls, secret=host.trust.secret
+    ) as receiver:
+        channel = receiver.register_channel(channel_id, codec="bytes", buffer=_BUFFER)
+        try:
+            yield
+            with suppress(netchannel.EndOfChannel, netchannel.ChannelFailed):
+                while True:
+                    await channel.recv_message()
+        finally:
+            await channel.close("the probe is over")
 
 
 async def probe(sender: netchannel.SenderServer, request: wire.ProbeRequest) -> wire.ProbeReply:

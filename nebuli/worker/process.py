@@ -117,9 +117,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         )
         node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
-        service = await _grpc_server(
-            Service(node, Observed(node, receiver, sender, trust)), settings, receiver.address
-        )
+        service = await _grpc_server(Service(node, Observed(node, host)), settings, receiver.address)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"

@@ -89,7 +89,7 @@ class Service(WorkerServicer):
 
     async def Expect(self, request: wire.ExpectRequest, context: Context) -> AsyncIterator[wire.ExpectReply]:
         """Take what a probe sends, until the caller has enough."""
-        async with _refusals(context), aclosing(self._observed.expect(request.channel)) as expecting:
+        async with aclosing(self._observed.expect(request.channel)) as expecting:
             async for _ in expecting:
                 yield wire.ExpectReply()
 
