@@ -124,8 +124,8 @@ class Node:
         return self.logs.lines(id_, follow=follow)
 
     def statuses(self) -> list[FragmentStatus]:
-        """All fragments, in the order in which they came."""
-        return [hosted.status for hosted in self._fragments.values()]
+        """All fragments, in the order in which they came. From any thread."""
+        return [hosted.status for hosted in list(self._fragments.values())]
 
     def reports(self) -> dict[str, Report]:
         """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""
