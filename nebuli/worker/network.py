@@ -167,6 +167,8 @@ class ChannelSource:
                 await self._put(_Received(message.batch, *of_note(message.note), message.sequence))
         except netchannel.EndOfChannel:
             await self._put(Signal.END)
+        except netchannel.ChannelFailed as error:
+            await self._put(UpstreamFailed(f"its input {self._id} failed: {error.said}", error.said))
         except netchannel.NetChannelError as error:
             await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
         except FragmentError as error:
@@ -269,7 +271,8 @@ class ChannelSink:
         except CancelledError:
             raise FragmentStopped("stopped") from None
         except netchannel.ChannelClosedByPeer as error:
-            raise DownstreamLeft(f"its reader at {self._operator.address} left: {error}") from error
+            message = f"its reader at {self._operator.address} left: {error.said}"
+            raise DownstreamLeft(message, error.said) from error
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
@@ -293,7 +296,7 @@ class ChannelSink:
         try:
             self._first, note = await self._channel.attached()
         except netchannel.ChannelClosedByPeer as error:
-            if HAS_ALL not in str(error):
+            if HAS_ALL not in error.said:
                 raise
             return END
         except netchannel.ChannelClosed:  # its end was taken
