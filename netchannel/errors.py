@@ -57,20 +57,30 @@ class ChannelInUse(NetChannelError):
     """The channel id is registered already on this server."""
 
 
-class ChannelClosed(NetChannelError):
-    """The channel was closed, detached or left by this side."""
+class _Told(NetChannelError):
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message, said)
+        self.said = said
+        """The reason that a side gave, as it is."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
-class ChannelClosedByPeer(NetChannelError):
-    """The consumer closed the channel; nothing more will be taken."""
+class ChannelClosed(_Told):
+    """The channel was closed, detached or left by this side. ``said`` is the reason, if the consumer gave one."""
+
+
+class ChannelClosedByPeer(_Told):
+    """The consumer closed the channel; nothing more will be taken. ``said`` is its own reason."""
 
 
 class ChannelBroken(NetChannelError):
     """The channel was given up: says who, when, the last sequence number and the cause."""
 
 
-class ChannelFailed(NetChannelError):
-    """The producer aborted the stream, with its message; all data before it was delivered."""
+class ChannelFailed(_Told):
+    """The producer aborted the stream, with its message, which is ``said``; all data before it was delivered."""
 
 
 class EndOfChannel(NetChannelError):

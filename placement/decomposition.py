@@ -138,6 +138,7 @@ class _Cutter:
     def _source_of(self, hop: Channel) -> NetworkSource:
         schema = self._plan.schemas[hop.operator]
         chosen = self._plan.policies.at(hop.end, hop.operator)
+        sent = self._plan.policies.at(hop.start, hop.operator).buffer
         return NetworkSource(
             id=hop.operator,
             channel=hop.id,
@@ -145,6 +146,7 @@ class _Cutter:
             schema=schema,
             buffer=chosen.buffer,
             fault=chosen.fault,
+            lossy=sent is not None and sent.when_full == "drop_oldest",
         )
 
     def _network_sink(self, hop: Channel) -> NetworkSink:

@@ -173,7 +173,7 @@ class BoundSink(SinkOperator):
 
 
 class NetworkSource(_Operator):
-    """Reads a channel at the node whose address is ``address``."""
+    """Reads a channel at the node whose address is ``address``; ``lossy``: its sender may give up batches."""
 
     type: Literal["network_source"] = "network_source"
     channel: str
@@ -181,6 +181,7 @@ class NetworkSource(_Operator):
     columns: Schema = Field(alias="schema")
     buffer: BufferSettings | None = None
     fault: FaultSettings | None = None
+    lossy: bool = False
 
 
 class NetworkSink(_Unary):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
     from placement import Fragment, Query
+    from placement.plan import FragmentOperator
     from topology import Topology
 
 
@@ -71,16 +72,22 @@ def _refuse_endless(fragments: Sequence[Fragment]) -> None:
 
 
 def _without_result(fragment: Fragment) -> Fragment:
-    """The fragment, with a sink that does the same work and drops the rows."""
-    from placement.plan import BoundSink
+    """The fragment, with a sink that does the same work and drops the rows, and no file of late rows."""
+    return fragment.model_copy(update={"operators": tuple(map(_dropping, fragment.operators))})
+
+
+def _dropping(operator: FragmentOperator) -> FragmentOperator:
+    from placement.plan import BoundSink, WindowOperator
     from topology import NullSink
 
-    root = fragment.operators[-1]
-    if not isinstance(root, BoundSink):
-        return fragment
-    target = NullSink(name=root.target.name, type="Null", mode=root.target.mode)
-    operators = (*fragment.operators[:-1], root.model_copy(update={"target": target}))
-    return fragment.model_copy(update={"operators": operators})
+    match operator:
+        case BoundSink(target=target):
+            return operator.model_copy(
+                update={"target": NullSink(name=target.name, type="Null", mode=target.mode)}
+            )
+        case WindowOperator():
+            return operator.model_copy(update={"late": None})
+    return operator
 
 
 async def _bench(

@@ -19,7 +19,7 @@ from nebuli.cli.watch import watching
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
 
-    from nebuli.worker.client import WorkerUnreachable
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
@@ -34,6 +34,8 @@ _on_loss = click.option(
     help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_RENEWED_S = 0.5
+"""How often whoever follows a query looks whether it has begun again."""
 _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
@@ -57,10 +59,14 @@ def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
     return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
 
 
-def _said(errors: Sequence[WorkerUnreachable]) -> int:
+def _said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
+    from nebuli.worker.client import WorkerUnreachable
+
     for text in dict.fromkeys(map(str, errors)):
         click.echo(f"Error: {text}", err=True)
-    return ExitCode.UNREACHABLE if errors else ExitCode.DONE
+    if any(isinstance(error, WorkerUnreachable) for error in errors):
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if errors else ExitCode.DONE
 
 
 def _absolute(path: str) -> str:
@@ -326,30 +332,73 @@ def logs(id_: str, follow: bool, as_json: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
+        if follow:
+            return await _follow(query, as_json=as_json)
         async with _workers(query.fragments) as workers:
-            if follow:
-                return await _follow(query, workers, as_json=as_json)
             found = await asyncio.gather(*(_kept(workers, each) for each in query.fragments))
-        for each, line in sorted((pair for pairs in found for pair in pairs), key=lambda pair: pair[1].time):
+        told = [
+            (each, line) for each, (lines, _) in zip(query.fragments, found, strict=True) for line in lines
+        ]
+        for each, line in sorted(told, key=lambda pair: pair[1].time):
             click.echo(_line(each, line, as_json=as_json))
-        return ExitCode.DONE
+        return _said([error for _, error in found if error is not None])
 
     return _ran(work())
 
 
-async def _kept(workers: Workers, each: DeployedFragment) -> list[tuple[DeployedFragment, LogLine]]:
-    return [(each, line) async for line in workers.logs(each, follow=False)]
+async def _kept(
+    workers: Workers, each: DeployedFragment
+) -> tuple[list[LogLine], WorkerUnreachable | WorkerRefused | None]:
+    """The lines that can be had, and why there are not more: that of one worker keeps no other's from being shown."""
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+
+    lines: list[LogLine] = []
+    try:
+        async for line in workers.logs(each, follow=False):
+            lines.append(line)  # noqa: PERF401 - a comprehension would lose those before an error
+    except (WorkerUnreachable, WorkerRefused) as error:
+        return lines, error
+    return lines, None
 
 
-async def _follow(query: DeployedQuery, workers: Workers, *, as_json: bool) -> int:
-    async def one(each: DeployedFragment) -> None:
+async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
+    """Until none of the workers tells more. When the query begins again, its new fragments are those that are told."""
+    while True:
+        async with _workers(query.fragments) as workers:
+            telling = asyncio.create_task(_tell_all(query, workers, as_json=as_json))
+            renewed = asyncio.create_task(_renewed(query))
+            try:
+                await asyncio.wait([telling, renewed], return_when=asyncio.FIRST_COMPLETED)
+                if not renewed.done():
+                    return telling.result()
+                query = renewed.result()
+            finally:
+                telling.cancel()
+                renewed.cancel()
+                await asyncio.gather(telling, renewed, return_exceptions=True)
+
+
+async def _tell_all(query: DeployedQuery, workers: Workers, *, as_json: bool) -> int:
+    return max(await asyncio.gather(*(_tell(workers, each, as_json=as_json) for each in query.fragments)))
+
+
+async def _tell(workers: Workers, each: DeployedFragment, *, as_json: bool) -> int:
+    """The lines of a fragment as they come; why they end is said at once, while others go on."""
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+
+    try:
         async for line in workers.logs(each, follow=True):
             click.echo(_line(each, line, as_json=as_json))
-
-    async with asyncio.TaskGroup() as group:
-        for each in query.fragments:
-            group.create_task(one(each))
+    except (WorkerUnreachable, WorkerRefused) as error:
+        return _said([error])
     return ExitCode.DONE
+
+
+async def _renewed(query: DeployedQuery) -> DeployedQuery:
+    """The query, once a watcher has deployed it anew."""
+    while (now := saved.again(query)).deployment == query.deployment:  # noqa: ASYNC110 - by another process
+        await asyncio.sleep(_RENEWED_S)
+    return now
 
 
 def _line(each: DeployedFragment, line: LogLine, *, as_json: bool) -> str:

@@ -111,7 +111,12 @@ def channel(subject: str, to: str, reply: wire.ProbeReply) -> Check:
         return Check(subject, "channel", reply.error, remedy, unreachable=True)
     if reply.error:
         remedy = "see both workers' standard error; the port is open, and the two do not agree"
-        if "secret" in reply.error:
+        if "named by" in reply.error:
+            remedy = (
+                "let the first reach all ports of the second that processes are given by chance: each fragment's "
+                "takes its data at one (firewall, routes)"
+            )
+        elif "secret" in reply.error:
             remedy = "give both workers the same secret, and restart the one that has another"
         elif "TLS" in reply.error:
             remedy = (

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["REFUSAL_KEY", "WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
+_LOGS_S = 30.0
+"""For all lines that a worker keeps."""
 _PROBE_S = 15.0
 """A probe ends by itself before that."""
 REFUSAL_KEY = "nebuli-refusal-bin"
@@ -95,8 +97,9 @@ class WorkerClient:
 
     async def logs(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
         """What the worker has logged, of one fragment or of all; with ``follow`` also what it will."""
+        timeout = None if follow else _LOGS_S
         with self._errors():
-            async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow)):
+            async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow), timeout=timeout):
                 yield LogLine(line.time, line.level, line.id, line.text)
 
     async def channels(self, prefix: str = "") -> wire.ChannelsReply:
@@ -140,6 +143,9 @@ class WorkerClient:
                 raise WorkerRefused(wire.Refusal.FromString(detail)) from error
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 raise WorkerDenied(f"{error.details()} (at {self._address})") from error
+            if error.code() is grpc.StatusCode.UNKNOWN:  # what nobody had thought of, when it was asked
+                message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
+                raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
                 f"worker {self._node} does not answer at {self._address}: {error.details()}"
             ) from error

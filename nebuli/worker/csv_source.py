@@ -17,7 +17,7 @@ import pyarrow.csv
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import InputError, unreadable
+from nebuli.worker.errors import InputError, short, unreadable
 from nebuli.worker.instants import ZONE, instants
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ __all__ = ["CsvSource"]
 
 _BLOCK_BYTES = 1 << 20
 _SNIFFED_ROWS = 1000
-_SHOWN_CHARACTERS = 80
 _LONGEST_VALUE = (1 << 31) - 1
 """What a column of texts can hold; Python's own limit is 128 KiB, less than Arrow reads."""
 _BAD_VALUE = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: (.*)", re.DOTALL)
@@ -195,7 +194,7 @@ class CsvSource:
         row = self._rows_given + low + 2  # Arrow counts from 1, and the header
         return InputError(
             f"{self._path}, {self._place(row)}, column {field.name}: "
-            f"{_short(texts[low].as_py())!r} is no {self._types[field.name]}; {_TIMESTAMP_FORMS}"
+            f"{short(texts[low].as_py())!r} is no {self._types[field.name]}; {_TIMESTAMP_FORMS}"
         )
 
     def _is_about_a_timestamp(self, error: pa.ArrowInvalid) -> bool:
@@ -228,7 +227,7 @@ class CsvSource:
                 f"{self._path}, {self._place(row)}, column {name}: {self._complaint(name, why)}"
             )
         if found := _BAD_ROW.match(str(error)):
-            row, expected, got, text = int(found[1]), found[2], found[3], _short(found[4])
+            row, expected, got, text = int(found[1]), found[2], found[3], short(found[4])
             values = "1 value" if got == "1" else f"{got} values"
             return InputError(
                 f"{self._path}, {self._place(row)}: {values} where the header names {expected}: {text}"
@@ -244,7 +243,7 @@ class CsvSource:
         value = _QUOTED.search(why)
         if value is None:
             return f"{why} (the column is {wanted})"
-        return f"{_short(value[1])!r} is no {wanted}"
+        return f"{short(value[1])!r} is no {wanted}"
 
     def _place(self, row: int) -> str:
         """Where Arrow's row begins: it counts neither blank lines nor line breaks inside quotes."""
@@ -281,7 +280,3 @@ def _open_bytes(path: str) -> IO[bytes]:
 
 def _names(names: list[str]) -> str:
     return ", ".join(names)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

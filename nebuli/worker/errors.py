@@ -6,8 +6,9 @@
     ├── InputError       a source is missing, or is not what the topology says of it
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     ├── InputLost        a part of what it reads is gone with the process that had it
-    ├── UpstreamFailed   a fragment that this one reads has failed, with its message
-    ├── DownstreamLeft   the fragment that reads this one takes nothing more
+    ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
+    │   ├── UpstreamFailed   one that this one reads has failed
+    │   └── DownstreamLeft   the one that reads this one takes nothing more
     └── FragmentStopped  somebody asked for it
 """
 
@@ -21,11 +22,15 @@ __all__ = [
     "FragmentStopped",
     "InputError",
     "InputLost",
+    "NeighbourEnded",
     "OutputError",
     "UpstreamFailed",
+    "short",
     "unreadable",
     "unwritable",
 ]
+
+_SHOWN_CHARACTERS = 80
 
 
 class FragmentError(Exception):
@@ -44,16 +49,29 @@ class OutputError(FragmentError):
     """The result cannot be written where and how the topology says."""
 
 
-class UpstreamFailed(FragmentError):
-    """The fragment at the other end of a network source has failed; the message is its own."""
+class NeighbourEnded(FragmentError):
+    """A fragment at the other end of a channel is over. ``origin`` is what it gave as the reason, if it could."""
+
+    def __init__(self, message: str, origin: str = "") -> None:
+        super().__init__(message)
+        self.origin = origin
 
 
-class DownstreamLeft(FragmentError):
+class UpstreamFailed(NeighbourEnded):
+    """The fragment at the other end of a network source has failed."""
+
+
+class DownstreamLeft(NeighbourEnded):
     """The fragment at the other end of the network sink has left."""
 
 
 class FragmentStopped(FragmentError):
     """The fragment was asked to stop."""
+
+
+def short(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """The text, or its beginning: what a source holds is quoted, and may be of any length."""
+    return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
 def unreadable(path: str, error: Exception) -> InputError:

@@ -1,7 +1,8 @@
 """Which fragments go on exactly after a kill, without a disk: those that compute row by row from one input.
 
 What such a fragment sends is a function of its input alone, in its order: whoever makes it again makes the same again.
-Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again.
+Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again, or an
+input whose sender gives up what it has no room for, and so does not keep what is not acknowledged.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def is_exact(fragment: Fragment) -> bool:
     return (
         len(inputs) == 1
         and fragment.engine is None  # another engine remembers nothing of what it had
+        and not list(_lossy(fragment))
         and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
         and all(isinstance(each, _STATELESS) for each in fragment.operators)
         and has_replayable_sources(fragment)
@@ -46,6 +48,10 @@ def unreplayable_sources(fragments: Iterable[Fragment]) -> Iterable[str]:
                 yield f"{each.id} at {fragment.node} (TCP {each.physical.address})"
 
 
+def _lossy(fragment: Fragment) -> Iterable[str]:
+    return (each.id for each in fragment.operators if isinstance(each, NetworkSource) and each.lossy)
+
+
 def state_of(fragment: Fragment) -> str:
     """What of the fragment is lost with its process, in words."""
     unreplayable = list(unreplayable_sources([fragment]))
@@ -55,4 +61,8 @@ def state_of(fragment: Fragment) -> str:
         return "what its engine had computed"
     held = [f"watermark of {each.operator}" for each in fragment.watermarks]
     held += [f"{each.type} {each.id}" for each in fragment.operators if not isinstance(each, _STATELESS)]
-    return f"the state of {', '.join(held)}" if held else "the order of its inputs"
+    if held:
+        return f"the state of {', '.join(held)}"
+    if lossy := list(_lossy(fragment)):
+        return f"what it had received of {', '.join(lossy)}, of which nothing is sent again (drop_oldest)"
+    return "the order of its inputs"

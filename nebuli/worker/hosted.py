@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
+from nebuli.worker.lines import lines
 from nebuli.worker.logs import LogLine
+from nebuli.worker.policies import drop_files
 from nebuli.worker.runner import log_end
 from nebuli.worker.spawning import SpawnFailed
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
@@ -34,8 +36,8 @@ __all__ = ["Host", "HostedFragment"]
 
 _GRACE_S = 3.0
 """How long a fragment that is asked to stop may take; then its process is ended."""
-_TOLD_LINES = 5
-"""Of the end of a process' log, in the error that it leaves."""
+_TOLD_LINES, _TOLD_S = 5, 2.0
+"""Of the end of a process' log, in the error that it leaves: so many lines, none of them older than that then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class HostedFragment:
         self._host = host
         self._keep_line = keep_line
         self._on_change = on_change
-        self._last_lines: deque[str] = deque(maxlen=_TOLD_LINES)
+        self._last_lines: deque[tuple[float, str]] = deque(maxlen=_TOLD_LINES)  # with when they came
+        self._left = 0.0  # when its process said nothing more
         self._process: Spawned | None = None
         self._control: asyncio.StreamWriter | None = None
         self._stopping = False
@@ -147,6 +150,7 @@ class HostedFragment:
             if self._grace is not None:
                 self._grace.cancel()
         await following
+        drop_files(self.fragment)
         if not self.status.state.is_final:
             self._conclude(ending)
             await self._tell_neighbours()
@@ -177,6 +181,7 @@ class HostedFragment:
                         self._move(message.status)
         finally:
             self._control = None
+            self._left = time.monotonic()
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
@@ -193,24 +198,22 @@ class HostedFragment:
     def _logged(self, line: LogLine) -> None:
         self._keep_line(line)
         if line.level not in ("DEBUG", "INFO"):
-            self._last_lines.extend(line.text.splitlines())
+            if line.level != "WARNING":
+                self._last_lines.extend((time.monotonic(), text) for text in line.text.splitlines())
             sys.stderr.write(f"{line.text}\n")
 
     async def _follow(self, stderr: int) -> None:
         """What the process writes on its standard error by itself: before a crash, the reason."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=1 << 20)
+        reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(stderr, "rb", 0)
         )
         try:
-            async for data in reader:
-                text = data.decode(errors="replace").rstrip()
+            async for text in lines(reader):
                 self._keep_line(LogLine(time.time_ns() // 1000, "ERROR", self.id, text))
-                self._last_lines.append(text)
+                self._last_lines.append((time.monotonic(), text))
                 sys.stderr.write(f"{text}\n")
-        except ValueError:  # a line longer than anybody would read
-            self._last_lines.append(f"(a line of more than {1 << 20} bytes)")
         finally:
             transport.close()
 
@@ -218,7 +221,7 @@ class HostedFragment:
         if self._killed:
             self._end(FragmentState.STOPPED, Cause.REQUEST, self._killed)
             return
-        told = " | ".join(line for line in self._last_lines if line)
+        told = " | ".join(text for when, text in self._last_lines if text and when > self._left - _TOLD_S)
         log = f"; the end of its log: {told}" if told else ""
         self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending}{log}")
 

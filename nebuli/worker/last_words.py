@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from placement.plan import Fragment
 
 __all__ = ["close_inputs", "fail_output"]
-
-_LAST_WORDS_S = 5.0
 
 
 async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
@@ -45,8 +42,4 @@ async def fail_output(fragment: Fragment, sender: netchannel.SenderServer, reaso
             stream=operator.channel,
             replayable=True,
         )
-        try:
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await channel.abort(reason)
-        except TimeoutError:
-            await channel.detach()
+        await channel.abort(reason)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.lines import lines
 from nebuli.worker.trust import Trust
 from topology import Access
 
@@ -233,8 +234,7 @@ def _command(node: Node, state: Path, topology: Path | None) -> list[str]:
 async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> str:
     """Wait for the line that says that the worker can be called; the address for it."""
     said = []
-    async for line in stderr:
-        text = line.decode(errors="replace").rstrip()
+    async for text in lines(stderr):
         if text.startswith(READY_PREFIX):
             return text.rpartition("grpc=")[2]
         said.append(text.removeprefix("Error: "))
@@ -243,5 +243,5 @@ async def _ready(node: str, process: Process, stderr: asyncio.StreamReader) -> s
 
 
 async def _relay(node: str, stderr: asyncio.StreamReader) -> None:
-    async for line in stderr:
-        sys.stderr.write(f"{node}: {line.decode(errors='replace')}")
+    async for text in lines(stderr):
+        sys.stderr.write(f"{node}: {text}\n")

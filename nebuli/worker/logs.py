@@ -7,6 +7,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from nebuli.worker.errors import short
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
@@ -17,6 +19,8 @@ PACKAGES = ("nebuli", "netchannel")
 
 KEPT = 10_000
 """Lines that are kept; older ones are on the worker's standard error only."""
+_LONGEST_TEXT = 16 << 10
+"""Characters; gRPC takes no message above 4 MiB."""
 
 
 class LogLine(NamedTuple):
@@ -58,8 +62,8 @@ class Logs(logging.Handler):
             self._loop.call_soon_threadsafe(self.keep, line)
 
     def keep(self, line: LogLine) -> None:
-        """Keep a line; on the loop."""
-        self._lines.append(line)
+        """Keep a line, or its beginning; on the loop."""
+        self._lines.append(line._replace(text=short(line.text, _LONGEST_TEXT)))
         self._count += 1
         self._news.set()
 
@@ -68,11 +72,12 @@ class Logs(logging.Handler):
         seen = self._count - len(self._lines)
         while True:
             self._news.clear()
-            new = min(self._count - seen, len(self._lines))
+            end = self._count
+            new = min(end - seen, len(self._lines))
             for line in list(self._lines)[len(self._lines) - new :]:
                 if id_ in ("", line.id):
                     yield line
-            seen += new
+            seen = end
             if new:
                 continue
             if not follow:

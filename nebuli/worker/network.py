@@ -43,8 +43,6 @@ HAS_ALL = "it has had all of this input, and has finished"
 too."""
 
 _QUEUED_BATCHES = 4
-_LAST_WORDS_S = 5.0
-"""How long a reader that is away is waited for, to be told why its input ends."""
 _END_S = 5.0
 """How long a producer is waited for, to hear that all it has sent is acknowledged."""
 
@@ -70,6 +68,7 @@ class ChannelSource:
         lineage: Lineage | None = None,
     ) -> None:
         self._id = operator.id
+        self._lossy = operator.lossy
         self._schema = zset.weighted(arrow_schema(operator.columns))
         self._wake = wake
         self._lineage = lineage
@@ -123,7 +122,8 @@ class ChannelSource:
         begin, end = item.span
         lineage = self._lineage
         if lineage is None:
-            self._check(begin, self._read)
+            if not self._lossy:
+                self._check(begin, self._read)
             self._read = end
             return end != END  # then the stream ends, which is all that this reader wants to know
         self._unacknowledged.append((end, item.sequence + 1))
@@ -167,6 +167,8 @@ class ChannelSource:
                 await self._put(_Received(message.batch, *of_note(message.note), message.sequence))
         except netchannel.EndOfChannel:
             await self._put(Signal.END)
+        except netchannel.ChannelFailed as error:
+            await self._put(UpstreamFailed(f"its input {self._id} failed: {error.said}", error.said))
         except netchannel.NetChannelError as error:
             await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
         except FragmentError as error:
@@ -269,7 +271,8 @@ class ChannelSink:
         except CancelledError:
             raise FragmentStopped("stopped") from None
         except netchannel.ChannelClosedByPeer as error:
-            raise DownstreamLeft(f"its reader at {self._operator.address} left: {error}") from error
+            message = f"its reader at {self._operator.address} left: {error.said}"
+            raise DownstreamLeft(message, error.said) from error
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
@@ -293,7 +296,7 @@ class ChannelSink:
         try:
             self._first, note = await self._channel.attached()
         except netchannel.ChannelClosedByPeer as error:
-            if HAS_ALL not in str(error):
+            if HAS_ALL not in error.said:
                 raise
             return END
         except netchannel.ChannelClosed:  # its end was taken
@@ -308,7 +311,7 @@ class ChannelSink:
             # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
             stream=self._operator.channel,
             replayable=self._resumed,
-            buffer=sent(self._operator.buffer),
+            buffer=sent(self._operator.buffer, resumed=self._resumed),
             fault=tried(self._operator.fault),
         )
 
@@ -355,8 +358,4 @@ class ChannelSink:
             if self._channel is None:
                 self._register()
             assert self._channel is not None
-            try:
-                async with asyncio.timeout(_LAST_WORDS_S):
-                    await self._channel.abort(reason)
-            except TimeoutError:  # nobody is there to be told
-                await self._channel.detach()
+            await self._channel.abort(reason)

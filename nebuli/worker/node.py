@@ -12,6 +12,7 @@ from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
 from nebuli.worker.network import HAS_ALL
+from nebuli.worker.policies import drop_files
 from nebuli.worker.records import Record
 from nebuli.worker.runner import checked_circuit
 from nebuli.worker.status import FragmentState, FragmentStatus
@@ -60,7 +61,10 @@ class Node:
         self.logs = Logs(self._owner)
 
     def register(self, fragment: Fragment) -> str:
-        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live."""
+        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live.
+
+        Raises OSError if it cannot be recorded; then it was not taken.
+        """
         checked_circuit(fragment, self._host.max_state_bytes)
         status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
@@ -84,21 +88,22 @@ class Node:
         self._fragment(id_).stop(at_once=at_once)
 
     async def unregister(self, id_: str) -> None:
-        """Forget a fragment that does not run."""
+        """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known."""
         hosted = self._fragment(id_)
         if hosted.status.state is FragmentState.RUNNING:
             raise BusyFragment(f"fragment {hosted.fragment.id} is running: stop it first")
         if not await hosted.ended(_LAST_WORDS_S):
             raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
-        self._fragments.pop(id_, None)
         if self._records is not None:
             self._records.forget(id_)
+        self._fragments.pop(id_, None)
 
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
         for record in records:
             self._numbers = itertools.count(int(record.id) + 1)
             hosted = self._add(record.status, record.fragment)
+            drop_files(record.fragment)
             match record.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):
                     hosted.start(resumed=True)
@@ -119,8 +124,8 @@ class Node:
         return self.logs.lines(id_, follow=follow)
 
     def statuses(self) -> list[FragmentStatus]:
-        """All fragments, in the order in which they came."""
-        return [hosted.status for hosted in self._fragments.values()]
+        """All fragments, in the order in which they came. From any thread."""
+        return [hosted.status for hosted in list(self._fragments.values())]
 
     def reports(self) -> dict[str, Report]:
         """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""

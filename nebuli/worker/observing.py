@@ -12,38 +12,35 @@ from nebuli.worker.probing import expect, probe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    import netchannel
     from nebuli.worker import worker_pb2 as wire
+    from nebuli.worker.hosted import Host
     from nebuli.worker.node import Node
-    from nebuli.worker.trust import Trust
 
 __all__ = ["Observed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A worker's fragments and servers, and what it shows to others. To be used on their loop."""
+    """A worker's fragments, and what these have in common. To be used on their loop."""
 
     node: Node
-    receiver: netchannel.ReceiverServer
-    sender: netchannel.SenderServer
-    trust: Trust
+    host: Host
 
     def channels(self, prefix: str) -> wire.ChannelsReply:
         """How its channels are."""
         reports = self.node.running_reports()
-        senders = [self.sender.statistics(), *(each.sender for each in reports)]
-        receivers = [self.receiver.statistics(), *(each.receiver for each in reports)]
+        senders = [self.host.sender.statistics(), *(each.sender for each in reports)]
+        receivers = [self.host.receiver.statistics(), *(each.receiver for each in reports)]
         return channels(senders, receivers, prefix)
 
     def inspect(self) -> wire.InspectReply:
         """What it is and has."""
-        return inspect(self.receiver.address, self.trust)
+        return inspect(self.host.receiver.address, self.host.trust)
 
     def expect(self, channel_id: str) -> AsyncGenerator[None, None]:
-        """Take what a probe sends. Raises ChannelInUse."""
-        return expect(self.receiver, channel_id)
+        """Take what a probe sends."""
+        return expect(self.host, channel_id)
 
     async def probe(self, request: wire.ProbeRequest) -> wire.ProbeReply:
         """Send to another worker, and measure."""
-        return await probe(self.sender, request)
+        return await probe(self.host.sender, request)

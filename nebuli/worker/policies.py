@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import netchannel
+from netchannel.storage.layout import folder_name
+from placement.plan import NetworkSink
 
 if TYPE_CHECKING:
+    from placement.plan import Fragment
     from topology import BufferSettings, FaultSettings
 
-__all__ = ["received", "sent", "tried"]
+__all__ = ["drop_files", "received", "sent", "tried"]
 
 _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
 """What a fragment is ahead of its reader, at most, at either end of a channel; more would only be memory."""
 
 
-def sent(settings: BufferSettings | None) -> netchannel.BufferPolicy:
-    """Of a channel's sender."""
-    return _BUFFER if settings is None else replace(_BUFFER, **settings.model_dump())
+def sent(settings: BufferSettings | None, *, resumed: bool = False) -> netchannel.BufferPolicy:
+    """Of a channel's sender. One that goes on with a predecessor's makes again what is not received: in memory."""
+    policy = _BUFFER if settings is None else replace(_BUFFER, **settings.model_dump())
+    if resumed and policy.directory is not None:
+        return replace(policy, directory=None, max_disk_bytes=None)
+    return policy
+
+
+def drop_files(fragment: Fragment) -> None:
+    """Remove what is left of a durable buffer, with which nobody goes on: its channel is one deployment's own."""
+    for operator in fragment.operators:
+        if isinstance(operator, NetworkSink) and operator.buffer is not None and operator.buffer.directory:
+            folder = Path(operator.buffer.directory) / folder_name(operator.channel)
+            shutil.rmtree(folder, ignore_errors=True)  # most often there is none
 
 
 def received(settings: BufferSettings | None) -> netchannel.BufferPolicy:

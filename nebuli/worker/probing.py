@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import netchannel
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.listening import member
 from netchannel.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from nebuli.worker.hosted import Host
 
 __all__ = ["expect", "probe"]
 
@@ -25,19 +28,20 @@ _SMALL, _LARGE = bytes(64), bytes(256 << 10)
 _BUFFER = netchannel.BufferPolicy(max_bytes=4 << 20)
 
 
-async def expect(receiver: netchannel.ReceiverServer, channel_id: str) -> AsyncGenerator[None, None]:
+async def expect(host: Host, channel_id: str) -> AsyncGenerator[None, None]:
     """Take what comes, and drop it, for as long as this is iterated over; the first turn says that it is ready.
 
-    Raises ChannelInUse.
+    At a port of its own, as the process of a fragment: senders have to reach such ports, too.
     """
-    channel = receiver.register_channel(channel_id, codec="bytes", buffer=_BUFFER)
-    try:
-        yield
-        with suppress(netchannel.EndOfChannel, netchannel.ChannelFailed):
-            while True:
-                await channel.recv_message()
-    finally:
-        await channel.close("the probe is over")
+    async with member(host.ports, host.node, host.trust) as receiver:
+        channel = receiver.register_channel(channel_id, codec="bytes", buffer=_BUFFER)
+        try:
+            yield
+            with suppress(netchannel.EndOfChannel, netchannel.ChannelFailed):
+                while True:
+                    await channel.recv_message()
+        finally:
+            await channel.close("the probe is over")
 
 
 async def probe(sender: netchannel.SenderServer, request: wire.ProbeRequest) -> wire.ProbeReply:

@@ -120,18 +120,18 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         )
         node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
-        node.take_up(known)  # before anybody asks how they are
-        service = await _grpc_server(
-            Service(node, Observed(node, receiver, sender, trust)), settings, receiver.address
-        )
-        stack.push_async_callback(service.server.stop, None)
+        service = await _grpc_server(Service(node, Observed(node, host)), settings, receiver.address)
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
+        node.take_up(known)  # once all is bound that may not be free, and before anybody asks how they are
+        await service.server.start()
         sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()
         await stop.wait()
         asyncio.get_running_loop().call_later(_EXIT_S, os._exit, 1)
+        # First, or who asks would be told of fragments that they were stopped by somebody, and could still give some.
+        await service.server.stop(None)
         return await node.shutdown(_STOP_S)
 
 
@@ -184,6 +184,7 @@ class _GrpcServer:
 
 
 async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
+    """Bound, and not started: who calls waits."""
     address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:
@@ -206,7 +207,6 @@ async def _grpc_server(service: Service, settings: WorkerSettings, name: str) ->
         bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
         raise _unusable("grpc", address, error) from error
-    await server.start()
     return _GrpcServer(server, f"{host}:{bound}")
 
 

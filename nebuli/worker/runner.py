@@ -19,6 +19,7 @@ from nebuli.worker.errors import (
     FragmentStopped,
     InputError,
     InputLost,
+    NeighbourEnded,
     UpstreamFailed,
 )
 from nebuli.worker.exactness import is_exact
@@ -165,11 +166,13 @@ class FragmentRunner:
                 _log.exception("fragment %s failed", self.fragment.id)
             self._end(state, cause, _sentence(error))
             self._late.abort(self._error)
-            sink.abort(f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}")
+            told = self._origin(error)
+            sink.abort(told)
+            self._close(self._sources.values(), told)
         else:
             self._end(FragmentState.FINISHED, Cause.NONE, "")
+            self._close(self._sources.values(), "it has finished")
         finally:
-            self._close(self._sources.values(), self._error)
             self._close(self._ended, "it has ended")
             self._on_end()
 
@@ -227,6 +230,12 @@ class FragmentRunner:
         self._counts.late_rows = sum(each.late_rows for each in statistics)
         self._counts.state_bytes = sum(each.state_bytes for each in statistics)
         self._counts.watermark = self._circuit.watermark
+
+    def _origin(self, error: Exception) -> str:
+        """What neighbours are told: what this fragment was told, or its own reason. So it stays one, over all hops."""
+        if isinstance(error, NeighbourEnded) and error.origin:
+            return error.origin
+        return f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}"
 
     def _close(self, sources: Iterable[Source], reason: str) -> None:
         for source in sources:

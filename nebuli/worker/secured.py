@@ -75,8 +75,8 @@ class _Current:
         context = self._checked.context()
         if context is self._context:
             return None
-        self._context = context
         self.configuration = _configuration(self._tls)
+        self._context = context  # last: what could not be read now is read before the next handshake
         return self.configuration
 
 

@@ -34,6 +34,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     DataflowError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
+    OSError: (grpc.StatusCode.RESOURCE_EXHAUSTED, wire.Refusal.REASON_STATE_UNUSABLE),
 }
 
 
@@ -88,7 +89,7 @@ class Service(WorkerServicer):
 
     async def Expect(self, request: wire.ExpectRequest, context: Context) -> AsyncIterator[wire.ExpectReply]:
         """Take what a probe sends, until the caller has enough."""
-        async with _refusals(context), aclosing(self._observed.expect(request.channel)) as expecting:
+        async with aclosing(self._observed.expect(request.channel)) as expecting:
             async for _ in expecting:
                 yield wire.ExpectReply()
 
@@ -104,8 +105,14 @@ async def _refusals(context: Context, id_: str = "") -> AsyncIterator[None]:
         yield
     except tuple(_REFUSALS) as error:
         code, reason = next(answer for type_, answer in _REFUSALS.items() if isinstance(error, type_))
-        refusal = wire.Refusal(reason=reason, id=id_, message=str(error))
-        await context.abort(code, str(error), ((REFUSAL_KEY, refusal.SerializeToString()),))
+        refusal = wire.Refusal(reason=reason, id=id_, message=_sentence(error))
+        await context.abort(code, refusal.message, ((REFUSAL_KEY, refusal.SerializeToString()),))
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"the worker's state cannot be written: {error.filename}: {error.strerror}; make room there, or mend it"
+    return str(error)
 
 
 def _message(status: FragmentStatus) -> wire.FragmentStatus:

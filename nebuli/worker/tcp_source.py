@@ -16,8 +16,9 @@ import pyarrow.json
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import FragmentError, InputError
+from nebuli.worker.errors import FragmentError, InputError, short
 from nebuli.worker.instants import instants
+from netchannel.transports.tcp import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,15 @@ CONNECT_S = 10.0
 _BLOCK_BYTES = 1 << 18
 _QUEUED_BLOCKS = 8
 _LONGEST_LINE = 1 << 24
+_LONGEST_REASON = 300
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to ``host:port``. Raises OSError."""
+    """A connection to ``host:port``, whose end is noticed also where that host is just gone. Raises OSError."""
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+    connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+    keep_alive(connection)
+    return connection
 
 
 class TcpSource:
@@ -127,7 +131,8 @@ class TcpSource:
         except pa.ArrowException as error:
             count = block.count(b"\n")
             where = f"lines {self._lines + 1} to {self._lines + count}"
-            raise InputError(f"TCP {self._settings.address}, {where}: {error}") from error
+            reason = short(str(error), _LONGEST_REASON)
+            raise InputError(f"TCP {self._settings.address}, {where}: {reason}") from error
         self._lines += block.count(b"\n")
         return rows
 

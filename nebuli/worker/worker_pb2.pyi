@@ -283,12 +283,14 @@ class Refusal(_message.Message):
         REASON_ALREADY_STARTED: _ClassVar[Refusal.Reason]
         REASON_STILL_RUNNING: _ClassVar[Refusal.Reason]
         REASON_CHANNEL_IN_USE: _ClassVar[Refusal.Reason]
+        REASON_STATE_UNUSABLE: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_BAD_FRAGMENT: Refusal.Reason
     REASON_UNKNOWN_ID: Refusal.Reason
     REASON_ALREADY_STARTED: Refusal.Reason
     REASON_STILL_RUNNING: Refusal.Reason
     REASON_CHANNEL_IN_USE: Refusal.Reason
+    REASON_STATE_UNUSABLE: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

@@ -218,11 +218,16 @@ class InboundChannel:
 
     def close(self, reason: str, now: float) -> None:
         """No more, ever: the producer is told."""
-        self._end(
-            ReceiverEvent.CLOSE,
-            ChannelClosed(f"channel {self.id!r} was closed by this side: {encodable(reason)}"),
-            now,
-        )
+        reason = encodable(reason)
+        text = f"channel {self.id!r} was closed by this side: {reason}"
+        self._end(ReceiverEvent.CLOSE, ChannelClosed(text, reason), now)
+
+    @property
+    def last_word(self) -> str:
+        """What the sender is told of its end: the consumer's own reason, where there is one."""
+        if isinstance(self.error, ChannelClosed) and self.error.said:
+            return self.error.said
+        return str(self.error or self.failure or "it ended cleanly")
 
     def detach(self, now: float) -> None:
         """Leave the stream to a successor; what was received can still be read."""
@@ -273,9 +278,9 @@ class InboundChannel:
             case ReceiverState.ENDED | ReceiverState.FAILED:
                 return signal(Kind.FINISHED)
             case ReceiverState.CLOSED:
-                return signal(Kind.CLOSED, payload=str(self.error).encode()[:1000])
+                return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
             case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch):
-                return signal(Kind.REFUSED, payload=str(self.error).encode()[:1000])
+                return signal(Kind.REFUSED, payload=self.last_word.encode()[:1000])
         return None
 
     def _watch(self, now: float) -> None:
@@ -489,9 +494,8 @@ class InboundChannel:
             self.ended, self.failure = count, message
             self.maybe_finish(now)
             return
-        self._end(
-            ReceiverEvent.FAIL, ChannelFailed(f"the producer of channel {self.id!r} failed: {message}"), now
-        )
+        text = f"the producer of channel {self.id!r} failed: {message}"
+        self._end(ReceiverEvent.FAIL, ChannelFailed(text, message), now)
 
     def _check_count(self, count: int) -> None:
         if count != self.expected:

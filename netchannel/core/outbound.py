@@ -621,7 +621,7 @@ class OutboundChannel:
                 f"channel {self.id!r} was closed by its consumer at {self.to}: {message}; {self.acknowledged} of "
                 f"{self.head} messages were acknowledged"
             )
-            self.fail(SenderEvent.PEER_CLOSED, ChannelClosedByPeer(text), now)
+            self.fail(SenderEvent.PEER_CLOSED, ChannelClosedByPeer(text, message), now)
             return
         if self.closing is None or count not in (None, self.closing.count):
             text = (

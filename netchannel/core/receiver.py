@@ -189,7 +189,7 @@ class ReceiverCore(Core):
         }
         reason = reasons.get(channel.state)
         if reason is not None:
-            message = str(channel.error or channel.failure or "it ended cleanly")[:1000]
+            message = channel.last_word[:1000]
             if channel.failure is not None:
                 reason = "failed"
             tombstone = Tombstone(channel.expected or 0, reason, message)

@@ -34,6 +34,23 @@ def test_it_counts_the_rows_of_the_sources_and_writes_no_result(make_fleet: Make
     ]
 
 
+def test_it_touches_no_file_of_late_rows(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    late = tmp_path / "late.csv"
+    late.write_text("as it was")
+    (tmp_path / "numbers.csv").write_text("n,at\n1,2024-01-01 10:00:00\n2,2024-01-01 09:00:00\n")
+    fleet = make_fleet()
+    fleet.data["logical"][0]["schema"].append({"name": "at", "type": "timestamp"})
+    source = {"logical": "numbers", "type": "CSV", "path": str(tmp_path / "numbers.csv")}
+    fleet.data["nodes"][0]["physical"] = [source]
+    window = {"id": "w", "type": "window", "input": "in", "time": "at", "size": "1 minute", "late": str(late)}
+    query = json.loads(fleet.query.read_text())
+    query["operators"] = [query["operators"][0], window, {**query["operators"][1], "input": "w"}]
+    fleet.query.write_text(json.dumps(query))
+    ended = fleet.run("bench", "--runs", "1", fleet.written(), fleet.query)
+    assert ended.exit_code == 0, ended.stderr
+    assert late.read_text() == "as it was"
+
+
 def test_the_text_has_the_median_and_the_fragments(make_fleet: MakeFleet, tmp_path: Path) -> None:
     """Over a fleet with TLS and a secret, too."""
     fleet = make_fleet(tls=tls_keys(Authority(tmp_path).issue("node")), secret=kept_secret(tmp_path))

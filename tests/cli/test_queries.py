@@ -138,6 +138,52 @@ def test_what_workers_log_is_read_in_one_place(site: Site) -> None:
     assert not any(f"{first}/" in line["text"] for line in lines)
 
 
+def until_told(command: Command, text: str) -> str:
+    """Read its lines up to one with this text."""
+    assert command.process.stdout is not None
+    for line in command.process.stdout:
+        if text in line.decode():
+            return line.decode()
+    raise AssertionError(f"{text!r} was not said: {command.end()}")
+
+
+def test_what_one_worker_has_logged_is_shown_though_another_is_gone(site: Site) -> None:
+    """DP-8: the one that is gone is named, and so is one that knows nothing of the query any more."""
+    id_ = site.run("start", site.topology, site.query).stdout.strip()
+    site.wait_for_state(id_, "finished")
+    site.workers[1].process.kill()
+    site.workers[1].process.wait()
+    ended = site.run("logs", id_, "--json")
+    assert (ended.exit_code, site.nodes[1] in ended.error) == (3, True)
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {line["node"] for line in lines} == {site.nodes[0]}
+    assert any(line["text"].endswith("finished") for line in lines)
+    addresses = ("--data", site.nodes[1], "--grpc", site.grpc[1], "--state", "none")
+    site.workers[1].end()
+    site.workers[1] = Command("worker", *addresses, directory=site.directory / "worker1")
+    site.workers[1].wait_until_said("worker ready")
+    ended = site.run("logs", id_, "--json")
+    assert ended.exit_code == 1
+    assert ended.error.startswith("no fragment ")
+    assert len(ended.stdout.splitlines()) == len(lines)
+
+
+def test_what_is_followed_goes_on_without_a_worker_that_is_gone(site: Site) -> None:
+    """DP-8: `nebuli logs --follow ID`."""
+    id_ = site.run("register", site.topology, site.query).stdout.strip()
+    (site.directory / "follow").mkdir()
+    following = Command("logs", id_, "--follow", directory=site.directory / "follow")
+    site.workers[1].process.kill()
+    following.wait_until_said(f"Error: worker {site.nodes[1]} does not answer at {site.grpc[1]}")
+    assert site.run("start", id_).exit_code == 3
+    assert "copy/in" in until_told(following, "stopped")
+    site.workers[0].process.kill()
+    ended = following.end()
+    assert ended.exit_code == 3
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("Error: ") == 2
+
+
 def test_a_worker_that_is_gone_is_named_and_the_others_are_shown(site: Site) -> None:
     """DP-6: the dead worker is named as unreachable, the others stay up."""
     site.hold_the_sink()

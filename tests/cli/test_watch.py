@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_queries import Site
+from tests.cli.test_queries import Site, until_told
 from tests.support.commands import Command
 
 pytestmark = pytest.mark.processes
@@ -62,6 +63,23 @@ def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> Non
     assert "went the state of sink out: the query begins again, as deployment " in ended.stderr
     assert site.out.read_text().count("\n") == 1001
     assert site.status(id_)["state"] == "finished"
+
+
+def test_who_follows_a_query_hears_what_it_does_when_it_begins_again(site: Site) -> None:
+    """DP-8: `nebuli logs --follow ID`; its fragments are others then."""
+    id_ = started(site)
+    (site.directory / "follow").mkdir()
+    following = Command("logs", id_, "--follow", directory=site.directory / "follow")
+    until_told(following, "runs")
+    watching = watcher(site, id_)
+    kill(site, 1)
+    watching.wait_until_said(f"worker {site.nodes[1]} does not answer")
+    site.out.unlink()
+    begin(site, 1)
+    until_told(following, "copy/out at " + site.nodes[1] + " finished")
+    assert watching.end().exit_code == 0
+    following.process.send_signal(signal.SIGINT)
+    assert "Traceback" not in following.end().stderr
 
 
 def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +210,53 @@ def test_a_data_port_that_the_other_worker_cannot_reach(make_fleet: MakeFleet) -
     assert f"let the first reach port {nowhere.rpartition(':')[2]}" in edge["remedy"]
     address = bad[f"worker {nowhere}", "address"]
     assert address["found"] == f"it says that others reach it at {fleet.nodes[1]}"
+    assert code == 3
+
+
+@contextmanager
+def forwarded(to: str) -> Iterator[str]:
+    """An address where connections go on to ``to``, as behind a firewall that lets one port through."""
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            host, _, port = to.rpartition(":")
+            with socket.create_connection((host, int(port))) as other:
+                back = threading.Thread(target=self.copy, args=(other, self.request))
+                back.start()
+                self.copy(self.request, other)
+                back.join()
+
+        def copy(self, start: socket.socket, end: socket.socket) -> None:
+            with suppress(OSError):
+                while data := start.recv(1 << 16):
+                    end.sendall(data)
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forward) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_ports_of_fragments_that_the_other_worker_cannot_reach(make_fleet: MakeFleet) -> None:
+    """Its address is reached; a query would be sent on from there to a port that is not."""
+    fleet = make_fleet()
+    listens = f"127.0.0.5:{fleet.nodes[1].rpartition(':')[2]}"
+    with forwarded(listens) as address:
+        fleet.nodes[1] = fleet.data["nodes"][1]["address"] = address
+        fleet.data["nodes"][0]["links"]["downstream"] = [address]
+        fleet.data["nodes"][1]["listen"] = listens
+        fleet.topology = fleet.written()
+        fleet.start()
+        code, checks = diagnosed(fleet)
+    edge = red(checks)[f"edge {fleet.nodes[0]} -> {address}", "channel"]
+    assert f"named by {address}" in edge["found"]
+    assert "let the first reach all ports of the second that processes are given" in edge["remedy"]
     assert code == 3
 
 

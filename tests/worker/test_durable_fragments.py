@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from nebuli.worker import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
-from tests.worker.test_service import SCHEMA, Worker
+from tests.worker.test_service import SCHEMA, Worker, refusal
 
 pytestmark = pytest.mark.processes
 
@@ -68,6 +69,92 @@ def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: si
     assert lost.cause == wire.CAUSE_LOST
     assert lost.error == "its worker was started anew, and with the old one went the state of sink out"
     assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
+
+
+def buffers(worker: Worker) -> dict[str, Any]:
+    """A fragment that sends a thousand numbers to a channel, from a buffer on disk."""
+    generator = {"logical": "numbers", "type": "Generator", "count": 1000}
+    kept = {"buffer": {"directory": str(worker.directory / "kept")}}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": generator},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data, **kept},
+    ]
+    return {"id": "buffer", "node": worker.data, "operators": operators}
+
+
+def copies_from_a_channel(worker: Worker) -> dict[str, Any]:
+    fragment = worker.copies("copied")
+    fragment["operators"][0] = worker.waits("b")["operators"][0]
+    return fragment
+
+
+def test_a_fragment_with_a_buffer_on_disk_goes_on_exactly(worker: Worker) -> None:
+    """DP-7: it can make again what the buffer has, which is of no use any more."""
+    sender, reader = worker.register(buffers(worker)), worker.register(copies_from_a_channel(worker))
+    worker.start(sender)
+    kept = worker.directory / "kept"
+    wait_for(lambda: kept.exists() and list(kept.iterdir()), "the buffer's folder")
+    restart(worker)
+    worker.start(reader)
+    worker.wait_for_state(reader, wire.STATE_FINISHED)
+    worker.wait_for_state(sender, wire.STATE_FINISHED)
+    assert (worker.directory / "copied.csv").read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))
+    assert list(kept.iterdir()) == []
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_of_a_buffer_on_disk_nothing_is_left_without_its_fragment(worker: Worker, *, at_once: bool) -> None:
+    """Nobody would go on with it: another deployment has other channels."""
+    id_ = worker.register(buffers(worker))
+    worker.start(id_)
+    kept = worker.directory / "kept"
+    wait_for(lambda: kept.exists() and list(kept.iterdir()), "the buffer's folder")
+    worker.stop(id_, at_once=at_once)
+    worker.wait_for_state(id_, wire.STATE_STOPPED)
+    wait_for(lambda: not list(kept.iterdir()), "it is gone")
+
+
+@pytest.mark.parametrize("option", ["--grpc", "--metrics"])
+def test_a_worker_that_cannot_start_leaves_its_fragments_as_they_were(
+    worker: Worker, tmp_path: Path, option: str
+) -> None:
+    """DP-7: an address in use is no fragment's end, and nobody's input is taken up meanwhile."""
+    stateless, stateful = worker.register(forwards(worker)), worker.register(worker.waits("numbers"))
+    for id_ in (stateless, stateful):
+        worker.start(id_)
+    wait_for(lambda: worker.status(stateless).pid and worker.status(stateful).pid, "processes")
+    worker.command.process.kill()
+    worker.command.end()
+    (state,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
+    before = {path.name: path.read_text() for path in state.glob("*.json")}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = {"--data": worker.data, "--grpc": worker.grpc, "--state": str(state)}
+        addresses[option] = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = Command(
+            "worker", *(part for pair in addresses.items() for part in pair), directory=tmp_path
+        ).end()
+    assert (ended.exit_code, f"{option} " in ended.error) == (2, True)
+    assert {path.name: path.read_text() for path in state.glob("*.json")} == before
+    worker.begin()
+    assert wait_for(lambda: answered(worker), "the worker answers")[0][0].state == wire.STATE_RUNNING
+
+
+def test_what_cannot_be_remembered_is_refused(worker: Worker, tmp_path: Path) -> None:
+    """DP-7: as where the disk is full; nothing of it stays, and what was taken before goes on."""
+    before = worker.register(worker.waits())
+    (state,) = (tmp_path / "state" / "nebuli" / "workers").iterdir()
+    state.rename(tmp_path / "elsewhere")
+    for ask in (lambda: worker.register(worker.copies()), lambda: worker.unregister(before)):
+        with pytest.raises(grpc.RpcError) as caught:
+            ask()
+        code, detail = refusal(caught)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert detail.reason == wire.Refusal.REASON_STATE_UNUSABLE
+        assert detail.message.startswith(f"the worker's state cannot be written: {state}")
+        assert detail.message.endswith(": No such file or directory; make room there, or mend it")
+    assert [each.id for each in worker.statuses()] == [before]
+    (tmp_path / "elsewhere").rename(state)
+    worker.unregister(before)
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:

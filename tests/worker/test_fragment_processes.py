@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 
@@ -139,6 +140,81 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     assert "its process was killed by SIGKILL" in status.error
 
 
+def counts(worker: Worker, to: str) -> dict[str, Any]:
+    """A fragment with a state, that sends to a channel."""
+    source = {"logical": "numbers", "type": "Generator"}
+    sink = {"id": "in>", "type": "network_sink", "input": "each", "channel": "between", "address": to}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
+        {"id": "each", "type": "distinct", "input": "in"},
+        sink,
+    ]
+    return {"id": "counts", "node": worker.data, "operators": operators}
+
+
+def logged(worker: Worker, id_: str) -> list[wire.LogLine]:
+    return list(worker.stub.Logs(wire.LogsRequest(id=id_), timeout=10))
+
+
+def test_of_the_log_only_what_may_be_the_reason_is_in_the_error(worker: Worker) -> None:
+    """No warning, and nothing that was said long before."""
+    id_, pid = running(worker, counts(worker, "127.0.0.1:1"))
+    wait_for(
+        lambda: any(line.level == "WARNING" for line in logged(worker, id_)), "it cannot reach its reader"
+    )
+    stderr = Path(f"/proc/{pid}/fd/2")
+    stderr.write_text("an old complaint\n")
+    wait_for(lambda: any("old complaint" in line.text for line in logged(worker, id_)), "it was heard")
+    heard = time.monotonic()
+    wait_for(lambda: time.monotonic() > heard + 2.1, "that is long ago")
+    stderr.write_text("its last words\n")
+    os.kill(pid, signal.SIGKILL)
+    error = worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert error.endswith("; the end of its log: its last words")
+
+
+def chain(worker: Worker, physical: dict[str, Any]) -> list[str]:
+    """Three fragments in a row, started: the last prints."""
+    source = {**worker.copies()["operators"][0], "physical": {"logical": "numbers", **physical}}
+    first, second = (
+        {"type": "network_sink", "input": "in", "channel": f"chain/{n}", "address": worker.data} for n in "ab"
+    )
+    fragments = {
+        "last": worker.waits("chain/b")["operators"],
+        "between": [
+            worker.waits("chain/a")["operators"][0],
+            {"id": "each", "type": "distinct", "input": "in"},
+            {**second, "id": "each>", "input": "each"},
+        ],
+        "first": [source, {**first, "id": "in>"}],
+    }
+    ids = []
+    for id_, operators in fragments.items():
+        ids.append(worker.register({"id": id_, "node": worker.data, "operators": operators}))
+        worker.start(ids[-1])
+    return ids[::-1]
+
+
+def test_over_any_number_of_hops_the_first_cause_is_told_once(worker: Worker) -> None:
+    (worker.directory / "numbers.csv").write_text("n\nmany\n")
+    first, between, last = chain(worker, {"type": "CSV", "path": str(worker.directory / "numbers.csv")})
+    reason = worker.wait_for_state(first, wire.STATE_FAILED).error
+    for id_ in (between, last):
+        status = worker.wait_for_state(id_, wire.STATE_FAILED)
+        assert status.error == f"its input in failed: fragment first at {worker.data}: {reason}"
+        assert status.cause == wire.CAUSE_UPSTREAM
+
+
+def test_against_the_stream_too(worker: Worker) -> None:
+    first, between, last = chain(worker, {"type": "Generator"})
+    wait_for(lambda: worker.status(last).rows_in, "rows")
+    worker.stop(last)
+    for id_ in (between, first):
+        status = worker.wait_for_state(id_, wire.STATE_STOPPED)
+        assert status.error == f"its reader at {worker.data} left: fragment last at {worker.data}: stopped"
+        assert status.cause == wire.CAUSE_DOWNSTREAM
+
+
 def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
     """A fork copies one thread of all, and the locks that the others hold."""
     _, pid = running(worker, worker.waits())
@@ -247,6 +323,24 @@ def test_a_range_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
     )
     assert ended.exit_code == 2
     assert f"the lower one first, as in 9100-9199; got '{text}'" in ended.stderr
+
+
+def test_a_worker_that_ends_answers_nobody(worker: Worker) -> None:
+    """DP-7: who watches would take what it stops for stopped by a user; and what it took now, it would not remember."""
+    stopped, _ = running(worker, worker.waits())
+    running(worker, joins_with_itself(worker, "spins", keeps=False))  # which takes its time of grace
+    worker.command.process.send_signal(signal.SIGTERM)
+
+    def state() -> int | None:
+        try:
+            return worker.status(stopped).state
+        except grpc.RpcError:
+            return None
+
+    assert set(iter(state, None)) <= {wire.STATE_RUNNING}
+    with pytest.raises(grpc.RpcError):
+        worker.register(worker.copies())
+    assert worker.command.process.poll() is None, "it still stops what spins"
 
 
 def test_processes_end_with_their_worker(worker: Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,9 +13,10 @@ import netchannel
 from nebuli.dataflow import zset
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputLost
+from nebuli.worker.last_words import fail_output
 from nebuli.worker.network import ChannelSink, ChannelSource
 from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
-from placement.plan import NetworkSink, NetworkSource
+from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
 from topology import Column
 
@@ -23,9 +25,13 @@ COLUMNS = (Column(name="n", type="int64"),)
 
 class Edge:
     def __init__(
-        self, receiver: netchannel.ReceiverServer, sender: netchannel.SenderServer, lineage: Lineage | None
+        self,
+        receiver: netchannel.ReceiverServer,
+        sender: netchannel.SenderServer,
+        lineage: Lineage | None,
+        **keys: Any,
     ) -> None:
-        operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS)
+        operator = NetworkSource(id="in", channel="c", address=receiver.address, schema=COLUMNS, **keys)
         self.source = ChannelSource(operator, receiver, lambda: None, lineage)
         self.outbox = sender.register_channel("c", to=receiver.address)
 
@@ -159,6 +165,22 @@ async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_
     await asyncio.to_thread(sink.abort, "the test is over")
 
 
+@pytest.mark.parametrize("itself", [True, False])
+async def test_a_reader_that_is_away_is_not_dialed_for_ever_to_be_told(servers, *, itself: bool) -> None:
+    """Nor by the worker, for a fragment whose process is dead."""
+    _, sender = servers
+    operator = NetworkSink(id="out", input="in", channel="out", address="127.0.0.1:1")
+    if itself:
+        sink = ChannelSink(operator, sender)
+        await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))
+        await asyncio.to_thread(sink.abort, "the test is over")
+    else:
+        source = NetworkSource(id="in", channel="in", address="127.0.0.1:1", schema=COLUMNS)
+        fragment = Fragment(id="f", node="127.0.0.1:1", operators=(source, operator))
+        await fail_output(fragment, sender, "the test is over")
+    assert sender.statistics().channels == {}
+
+
 async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
     edge = Edge(*servers, None)
     await edge.send(0, 10)
@@ -166,6 +188,13 @@ async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
     assert (await edge.poll()).num_rows == 10
     with pytest.raises(InputLost, match="goes on at row 11 of its origin, and 10 are known here"):
         await edge.poll()
+
+
+async def test_what_a_sender_may_give_up_is_not_missed(servers) -> None:
+    edge = Edge(*servers, None, lossy=True)
+    for begin, end in ((5, 10), (11, 12), (12, END)):
+        await edge.send(begin, end)
+    assert [(await edge.poll()).num_rows for _ in range(2)] == [5, 1]
 
 
 async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:

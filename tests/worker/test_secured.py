@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from nebuli.worker import secured
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.trust import Trust
 from nebuli.worker.worker_pb2_grpc import WorkerStub
+from netchannel import Tls
 from tests.support.authority import HOUR, Authority
 from tests.support.fleet import Fleet, MakeFleet, kept_secret, tls_keys
 from tests.support.waiting import wait_for
@@ -113,6 +119,46 @@ def test_without_the_secret_only_health_is_told(make_fleet: MakeFleet, tmp_path:
             with pytest.raises(grpc.RpcError) as caught:
                 call()
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_renewed_certificate_that_could_not_be_read_at_first_is_read_later(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the process has no descriptor left for a moment: the next handshake tries again."""
+    tls = authority.issue("node")
+    server = grpc.aio.server()
+    port = secured.bind(server, "127.0.0.1:0", Trust(tls))
+    await server.start()
+    try:
+        before = await asyncio.to_thread(shown, port, tls)
+        authority.issue("node")
+        files = secured._files
+        failures = iter([OSError("no descriptor left")])
+
+        def fails_once(tls: Tls) -> tuple[bytes, bytes, bytes]:
+            for error in failures:
+                raise error
+            return files(tls)
+
+        monkeypatch.setattr(secured, "_files", fails_once)
+        assert await asyncio.to_thread(shown, port, tls) == before
+        assert await asyncio.to_thread(shown, port, tls) != before
+    finally:
+        await server.stop(None)
+
+
+def shown(port: int, tls: Tls) -> bytes:
+    """The certificate that a server shows."""
+    context = ssl.create_default_context(cafile=str(tls.authority))
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as connection,
+        context.wrap_socket(connection) as secured_connection,
+    ):
+        certificate = secured_connection.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
 
 
 def test_channels_between_workers_ask_for_the_secret(make_fleet: MakeFleet, tmp_path: Path) -> None:

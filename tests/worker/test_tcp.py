@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.tcp_source import connect
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker
 
@@ -112,6 +115,19 @@ def test_a_line_that_is_none_is_named(worker: Worker, peer: Peer) -> None:
     assert status.cause == wire.CAUSE_INPUT
 
 
+def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: Peer) -> None:
+    """It goes over gRPC, through logs and onto terminals."""
+    id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
+    worker.start(id_)
+    connection = peer.accept()
+    connection.sendall(b"x" * 1_000_000 + b",2024-01-01,a\n")
+    connection.close()
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert f"TCP {peer.address}, lines 1 to 1: " in status.error
+    assert "'xxx" in status.error
+    assert len(status.error) < 400
+
+
 def test_a_peer_that_is_not_there_is_named(worker: Worker, peer: Peer) -> None:
     peer.close()
     id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
@@ -137,6 +153,78 @@ def test_rows_become_lines(worker: Worker, peer: Peer, form: str) -> None:
     else:
         assert got[1].startswith("2,")
         assert '"b,c"' in got[1]
+
+
+def counts(worker: Worker, peer: Peer, count: int | None = None) -> str:
+    """Start a fragment that sends numbers to the peer; its id."""
+    source = {"type": "Generator"} | ({} if count is None else {"count": count})
+    schema = [{"name": "n", "type": "int64"}]
+    id_ = worker.register(
+        fragment(worker, source, {"type": "TCP", "address": peer.address, "mode": "append"}, schema)
+    )
+    worker.start(id_)
+    return id_
+
+
+def read(connection: socket.socket) -> bytes:
+    with connection.makefile("rb") as lines:
+        return lines.read()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("how", ["stopped", "stopped at once", "killed", "with its worker"])
+def test_rows_that_are_not_all_do_not_end_cleanly(
+    worker: Worker, peer: Peer, how: str, *, reads: bool
+) -> None:
+    """Whoever reads them would take them for the result."""
+    id_ = counts(worker, peer)
+    with peer.accept() as connection:
+        pid = wait_for(lambda: worker.status(id_).pid, "a process")
+        if reads:
+            connection.recv(100)
+        else:
+            wait_for(lambda: worker.status(id_).rows_out, "rows")
+        match how:
+            case "stopped" | "stopped at once":
+                worker.stop(id_, at_once=how == "stopped at once")
+            case "killed":
+                os.kill(pid, signal.SIGKILL)
+            case _:
+                worker.command.process.kill()
+        with pytest.raises(ConnectionResetError):
+            read(connection)
+    if how == "stopped":
+        assert worker.wait_for_state(id_, wire.STATE_STOPPED).error == "stopped"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_peer_that_has_sent_something_gets_all_rows_too(worker: Worker, peer: Peer, *, ends: bool) -> None:
+    """What is closed with something unread would be reset, and take rows along that were not read yet."""
+    id_ = counts(worker, peer, 1000)
+    with peer.accept() as connection:
+        connection.sendall(b"welcome\n")
+        if not ends:
+            worker.wait_for_state(id_, wire.STATE_FINISHED)
+        assert read(connection) == b"".join(b"%d\n" % n for n in range(1000))
+    worker.wait_for_state(id_, wire.STATE_FINISHED)
+
+
+def test_a_peer_that_leaves_before_the_last_row_is_named(worker: Worker, peer: Peer) -> None:
+    id_ = counts(worker, peer, 1000)
+    connection = peer.accept()
+    assert connection.recv(1)
+    connection.close()  # the rest is unread
+    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    assert f"TCP {peer.address}: the connection failed" in status.error
+
+
+def test_the_kernel_asks_an_idle_peer_whether_it_is_there(peer: Peer) -> None:
+    """A host that is just gone says nothing: without that, a fragment would wait for it for ever."""
+    with connect(peer.address) as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle, interval, count = (connection.getsockopt(socket.IPPROTO_TCP, each) for each in options)
+        assert idle + interval * count < 5 * 60
 
 
 def test_backpressure_is_per_query(worker: Worker, peer: Peer) -> None:
