@@ -193,7 +193,7 @@ class HostedFragment:
         self._keep_line(line)
         if line.level not in ("DEBUG", "INFO"):
             self._last_lines.extend(line.text.splitlines())
-            sys.stderr.write(f"{line.text}\n")
+            _say(line.text)
 
     async def _follow(self, stderr: int) -> None:
         """What the process writes on its standard error by itself: before a crash, the reason."""
@@ -207,7 +207,7 @@ class HostedFragment:
                 text = data.decode(errors="replace").rstrip()
                 self._keep_line(LogLine(time.time_ns() // 1000, "ERROR", self.id, text))
                 self._last_lines.append(text)
-                sys.stderr.write(f"{text}\n")
+                _say(text)
         except ValueError:  # a line longer than anybody would read
             self._last_lines.append(f"(a line of more than {1 << 20} bytes)")
         finally:
@@ -236,9 +236,17 @@ class HostedFragment:
             self._on_change(self)
 
 
+def _say(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more, or the disk is full: the line is kept as all are
+        sys.stderr.write(f"{text}\n")
+
+
 def _how(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code} before the fragment did"
-    name = signal.Signals(-code).name
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal, most of which have no name
+        name = f"signal {-code}"
     out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
     return f"was killed by {name}{out_of_memory}"

@@ -136,6 +136,27 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     assert "its process was killed by SIGKILL" in status.error
 
 
+def test_a_worker_that_cannot_write_its_log_goes_on(tmp_path: Path) -> None:
+    """As with a full disk, or a standard error that nobody reads any more: fragments end, and can be asked for."""
+    worker = Worker(tmp_path, "--state", "none")
+    try:
+        its_own(worker, []).rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+        (tmp_path / "numbers.csv").write_text("n\nmany\n")
+        id_ = worker.register(worker.copies())
+        worker.start(id_)
+        assert "'many' is no int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
+        worker.unregister(id_)
+    finally:
+        worker.end()
+
+
+def test_a_signal_without_a_name_ends_a_fragment_as_any_other(worker: Worker) -> None:
+    id_, pid = running(worker, worker.waits())
+    os.kill(pid, signal.SIGRTMIN + 3)
+    error = worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert error.startswith(f"its process was killed by signal {signal.SIGRTMIN + 3}"), error
+
+
 def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
     """A fork copies one thread of all, and the locks that the others hold."""
     _, pid = running(worker, worker.waits())
