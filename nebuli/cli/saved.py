@@ -25,15 +25,18 @@ def directory() -> Path:
 
 
 def save(query: DeployedQuery) -> None:
-    """Keep a query, whole or not at all."""
+    """Keep a query, whole or not at all. Raises ClickException if there is no place for it."""
+    from nebuli.worker.durable_files import write_durably
+
     folder = directory()
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{query.id}.new"
-    with aside.open("w") as file:
-        file.write(query.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(folder / f"{query.id}.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2))
+    except OSError as error:
+        raise click.ClickException(
+            f"query {query.id} cannot be kept in {folder}: {error.strerror or error}; make room, or set XDG_STATE_HOME "
+            f"to a directory that can be written"
+        ) from error
 
 
 def load(id_: str) -> DeployedQuery:

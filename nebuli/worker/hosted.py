@@ -82,7 +82,7 @@ class HostedFragment:
 
     @property
     def id(self) -> str:
-        """The id that the worker gave it."""
+        """The id that it has at its worker."""
         return self.status.id
 
     def start(self, *, resumed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The fragments of one worker, by the ids that it gave them."""
+"""The fragments of one worker, by the ids that they have there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nebuli.worker.records import Records
     from placement.plan import Fragment
 
-__all__ = ["BusyFragment", "FragmentStarted", "Node", "UnknownFragment"]
+__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "Node", "UnknownFragment"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,10 @@ class UnknownFragment(Exception):
 
 class FragmentStarted(Exception):
     """The fragment was started before, or has ended."""
+
+
+class IdInUse(Exception):
+    """Another fragment has the id that was wished for."""
 
 
 class BusyFragment(Exception):
@@ -59,10 +63,19 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self.logs = Logs(self._owner)
 
-    def register(self, fragment: Fragment) -> str:
-        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live."""
+    def register(self, fragment: Fragment, wished: str = "") -> str:
+        """Take a fragment; its id. What was taken under the same id before, is taken already.
+
+        Without a wish the id is a number that no other fragment here has.
+        """
+        known = self._fragments.get(wished)
+        if known is not None:
+            if known.fragment != fragment:
+                raise IdInUse(f"fragment {known.fragment.id} is here as {wished} already, and is another one")
+            return wished
         checked_circuit(fragment, self._host.max_state_bytes)
-        status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
+        id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
+        status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id
@@ -97,7 +110,6 @@ class Node:
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
         for record in records:
-            self._numbers = itertools.count(int(record.id) + 1)
             hosted = self._add(record.status, record.fragment)
             match record.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):

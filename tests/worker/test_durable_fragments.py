@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,15 @@ def test_each_fragment_is_as_it_was_or_says_what_is_lost(worker: Worker, how: si
     assert lost.cause == wire.CAUSE_LOST
     assert lost.error == "its worker was started anew, and with the old one went the state of sink out"
     assert worker.register(worker.copies("next")) == str(int(stateful) + 1)
+
+
+def test_any_id_is_remembered_and_the_order_too(worker: Worker) -> None:
+    ids = [f"{'9' * 12}/b", f"../{'long' * 100}", "3", "a"]
+    for id_ in ids:
+        request = wire.RegisterRequest(fragment=json.dumps(worker.waits()), id=id_)
+        worker.stub.Register(request, timeout=10)
+    restart(worker)
+    assert [status.id for status in worker.statuses()] == ids
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:
