@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import netchannel
@@ -81,7 +82,10 @@ class Node:
         return status.id
 
     def start(self, id_: str) -> None:
-        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels."""
+        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels.
+
+        OSError if it cannot be recorded; then it is not started.
+        """
         hosted = self._fragment(id_)
         if hosted.status.state is not FragmentState.REGISTERED:
             raise FragmentStarted(f"fragment {hosted.fragment.id} is {hosted.status.state} already")
@@ -90,6 +94,8 @@ class Node:
                 raise netchannel.ChannelInUse(
                     f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
                 )
+        # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
+        self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
         hosted.start()
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
@@ -173,6 +179,8 @@ class Node:
         return hosted
 
     def _changed(self, hosted: HostedFragment) -> None:
+        if hosted.status.state is FragmentState.RUNNING:
+            return  # which was recorded before
         try:
             self._save(hosted.status, hosted.fragment)
         except OSError as error:

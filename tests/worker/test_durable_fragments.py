@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from nebuli.worker import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
+from tests.worker.test_fragment_processes import its_own
 from tests.worker.test_service import SCHEMA, Worker
 
 pytestmark = pytest.mark.processes
@@ -78,6 +80,20 @@ def test_any_id_is_remembered_and_the_order_too(worker: Worker) -> None:
         worker.stub.Register(request, timeout=10)
     restart(worker)
     assert [status.id for status in worker.statuses()] == ids
+
+
+def test_what_cannot_be_recorded_as_running_is_not_started(worker: Worker) -> None:
+    """Else a successor would take it up as if it had never begun."""
+    id_ = worker.register(forwards(worker))
+    own = its_own(worker, [])
+    own.rlimit(psutil.RLIMIT_FSIZE, (0, psutil.RLIM_INFINITY))
+    with pytest.raises(grpc.RpcError, match="File too large"):
+        worker.start(id_)
+    assert worker.status(id_).state == wire.STATE_REGISTERED
+    own.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    worker.start(id_)
+    restart(worker)
+    assert worker.status(id_).state == wire.STATE_RUNNING
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:
