@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,8 @@ import click
 from pydantic import ValidationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nebuli.worker.deployed import DeployedQuery
 
 
@@ -63,9 +67,23 @@ def load_all() -> list[DeployedQuery]:
     return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)
 
 
+@contextmanager
+def watched(query: DeployedQuery) -> Iterator[None]:
+    """Be the only one that watches the query, on this account. Raises ClickException if another one does."""
+    with (directory() / f".{query.id}.watch").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.ClickException(
+                f"query {query.id} is watched already: one watcher is enough"
+            ) from None
+        yield
+
+
 def forget(query: DeployedQuery) -> None:
     """Keep it no more."""
-    (directory() / f"{query.id}.json").unlink(missing_ok=True)
+    for name in (f"{query.id}.json", f".{query.id}.watch"):
+        (directory() / name).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> DeployedQuery:

@@ -50,7 +50,12 @@ def watch(id_: str, on_loss: str | None, patience: float) -> int:
 
 
 async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
-    """Watch a query; the exit code. What is done is said on standard error."""
+    """Watch a query; the exit code. What is done is said on standard error. ClickException if another one does."""
+    with saved.watched(query):
+        return await _watching(query, patience_s)
+
+
+async def _watching(query: DeployedQuery, patience_s: float) -> int:
     from nebuli.cli.files import load
     from nebuli.worker.client import WorkerRefused
     from nebuli.worker.deployed import Workers
