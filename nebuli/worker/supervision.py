@@ -30,6 +30,9 @@ _STOP_S = 10.0
 _LEFT_S = 5.0
 """How often it is tried to take away what is left of earlier deployments."""
 
+_OWN_ENDS = (Cause.REQUEST, Cause.INPUT, Cause.ITSELF)
+"""They are no consequence of another fragment's, nor of a node's that is lost."""
+
 
 class Policy(StrEnum):
     """What a query does when a node is lost.
@@ -82,6 +85,7 @@ class Supervisor:
         self._first = first or active.deployment
         self._left = active.left
         self._left_asked_at = 0.0
+        self._finished: dict[str, FragmentStatus] = {}  # which they are for good, also where a node is silent
         self._silent_since: dict[str, float] = {}
         self._settling_since: float | None = None
 
@@ -105,12 +109,16 @@ class Supervisor:
         if self._left and asyncio.get_running_loop().time() - self._left_asked_at >= _LEFT_S:
             await self._take_away_left()
         found = await statuses_of(self._active.places, self._fleet)
-        known = {each.fragment: each for each in found if isinstance(each, FragmentStatus)}
+        known = {each.fragment: each for each in found if isinstance(each, FragmentStatus)} | self._finished
+        self._finished = {id_: each for id_, each in known.items() if _is_finished(each)}
         for fragment in self._active.fragments:
             if fragment.id in known:
                 self._report(fragment, known[fragment.id])
         if _is_finished(known.get(self._active.root.id)):
             return await self._are_all_done(known.values())
+        if any(each.cause in _OWN_ENDS for each in known.values()):  # whoever is lost besides, it is over
+            await self._judge(list(known.values()))
+            return False
         silent = {each.node for each in self._active.fragments if each.id not in known}
         await self._answer_silence(silent)
         if not silent:
@@ -131,7 +139,11 @@ class Supervisor:
 
     async def _judge(self, statuses: list[FragmentStatus]) -> None:
         """Raise QueryFailed if a fragment has failed, once it is known which was the first."""
-        ended_badly = [each for each in statuses if each.state.is_final and not _is_finished(each)]
+        ended_badly = [
+            each
+            for each in statuses
+            if each.state.is_final and not _is_finished(each) and each.cause is not Cause.LOST
+        ]
         if not ended_badly:
             self._settling_since = None
             return
@@ -194,6 +206,7 @@ class Supervisor:
         await self._fleet.prepare({fragment.node for fragment in fragments})
         self._active = Active(deployment, without, fragments, self._left)
         self._settling_since = None
+        self._finished = {}
         self._moved(
             self._active
         )  # first: whatever ends this process, what workers have been given has a name
