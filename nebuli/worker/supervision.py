@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -27,6 +28,9 @@ __all__ = ["Policy", "Supervisor"]
 _POLL_S = 0.1
 _SETTLE_S = 2.0
 _STOP_S = 10.0
+_LOSSES = 3
+_LOSSES_S = 60.0
+"""A fragment that is lost so often in that time, takes its process along: to begin again is of no use."""
 _LEFT_S = 5.0
 """How often it is tried to take away what is left of earlier deployments."""
 
@@ -85,6 +89,7 @@ class Supervisor:
         self._first = first or active.deployment
         self._left = active.left
         self._left_asked_at = 0.0
+        self._lost_at: dict[str, deque[float]] = {}
         self._finished: dict[str, FragmentStatus] = {}  # which they are for good, also where a node is silent
         self._silent_since: dict[str, float] = {}
         self._settling_since: float | None = None
@@ -165,6 +170,12 @@ class Supervisor:
         )
         if self._policy is Policy.FAIL:
             raise QueryLost(f"{what} (the policy is to fail)")
+        now = asyncio.get_running_loop().time()
+        for each in lost:
+            times = self._lost_at.setdefault(each.fragment, deque(maxlen=_LOSSES))
+            times.append(now)
+            if len(times) == _LOSSES and now - times[0] <= _LOSSES_S:
+                raise QueryLost(f"{what}; it was lost {_LOSSES} times within {_LOSSES_S:.0f} s")
         await self._begin_again(self._active.without, what)
 
     async def _answer_silence(self, silent: Collection[str]) -> None:

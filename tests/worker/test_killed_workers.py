@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,29 @@ async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, n
         assert len(query.deployments) == 1
         assert "went the state of sink out: the query begins again" in query.said[-1]
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_a_fragment_that_is_lost_again_and_again_ends_the_query(tmp_path: Path) -> None:
+    """Its process is killed, as by a system that is out of memory: the query begins again twice, and no more."""
+    topology, nodes = chain({"type": "Generator"}, mode="final")
+    async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
+
+        async def kill_each() -> None:
+            killed: set[int] = set()
+            while len(killed) < 3:
+
+                async def has_begun() -> int:
+                    status = query.seen.get(nodes["sink"])
+                    return status.pid if status and status.rows_in and status.pid not in killed else 0
+
+                pid = await until_async(has_begun, "a process of the sink has rows")
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+
+        with pytest.raises(QueryLost) as caught:
+            await query.finish(kill_each())
+    assert len(query.deployments) == 2
+    assert "and with it went the state of sink out; it was lost 3 times within 60 s" in str(caught.value)
 
 
 async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) -> None:
