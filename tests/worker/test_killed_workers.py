@@ -90,6 +90,7 @@ async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, n
         await query.finish(query.kill_at("sink", 100_000))
         assert len(query.deployments) == 1
         assert "went the state of sink out: the query begins again" in query.said[-1]
+    assert not list(tmp_path.glob(".*")), "what the killed sink wrote aside"
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
 
 
