@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completion.queries)
 @click.option(
     "--on-loss",
     type=click.Choice(["wait", "fail", "replace"]),
