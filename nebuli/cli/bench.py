@@ -117,7 +117,7 @@ async def _measured(
     workers: LocalWorkers, topology: Topology, plan: Query, fragments: Sequence[Fragment]
 ) -> _Run:
     import placement
-    from nebuli.worker.deployment import Active, ask_each, deploy
+    from nebuli.worker.deployment import Active, deploy, forget
     from nebuli.worker.supervision import Policy, Supervisor
     from placement.plan import BoundSource
 
@@ -135,7 +135,8 @@ async def _measured(
     deployment = uuid4().hex[:12]
     deployed = tuple(placement.with_deployment(fragments, deployment))
     began = time.monotonic()
-    active = await deploy(Active(deployment, (), deployed), workers)
+    active = Active(deployment, (), deployed)
+    await deploy(active, workers)
     supervisor = Supervisor(
         active,
         plan,
@@ -150,7 +151,7 @@ async def _measured(
     )
     await supervisor.watch()
     seconds = time.monotonic() - began
-    await ask_each(active, workers, lambda client, id_: client.unregister(id_))
+    await forget(active.places, workers)
     numbers = {
         id_: {
             "node": nodes[id_],

@@ -17,7 +17,7 @@ from nebuli.cli.exits import ExitCode
 from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
@@ -53,10 +53,10 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
         return ExitCode.FAILED
 
 
-def _workers(fragments: Iterable[DeployedFragment]) -> Workers:
+def _workers(query: DeployedQuery) -> Workers:
     from nebuli.worker.deployed import Endpoint, Workers
 
-    return Workers(Endpoint(each.node, each.grpc, each.access) for each in fragments)
+    return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.left, *query.fragments))
 
 
 def _said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
@@ -83,29 +83,35 @@ class _Settings(NamedTuple):
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, load
+    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedQuery, Workers
-    from nebuli.worker.deployment import fragments_of
+    from nebuli.worker.deployment import Active, forget, fragments_of, register
     from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query, settings.engine)
     id_ = uuid4().hex[:12]
-    fragments = fragments_of(plan, model, settings.seed, id_)
-    used = dict.fromkeys(fragment.node for fragment in fragments)
+    active = Active(id_, (), fragments_of(plan, model, settings.seed, id_))
+    used = dict.fromkeys(fragment.node for fragment in active.fragments)
     async with Workers(endpoints(topology, model, used)) as workers:
-        deployed = await workers.register(fragments)
-    found = DeployedQuery(
-        id=id_,
-        name=plan.name,
-        topology=_absolute(topology),
-        query=_absolute(query),
-        registered=datetime.now(UTC).isoformat(timespec="seconds"),
-        deployment=id_,
-        seed=settings.seed,
-        policy=Policy(settings.on_loss),
-        engine=settings.engine,
-        fragments=tuple(deployed),
-    )
-    saved.save(found)
+        found = DeployedQuery(
+            id=id_,
+            name=plan.name,
+            topology=_absolute(topology),
+            query=_absolute(query),
+            registered=datetime.now(UTC).isoformat(timespec="seconds"),
+            deployment=id_,
+            seed=settings.seed,
+            policy=Policy(settings.on_loss),
+            engine=settings.engine,
+            fragments=tuple(map(workers.located, active.places)),
+        )
+        saved.save(found)  # first: whatever ends this in the middle, what workers have been given has a name
+        try:
+            await register(active, workers)
+        except (WorkerRefused, WorkerUnreachable):
+            await forget(active.places, workers)
+            saved.forget(found)
+            raise
     return found
 
 
@@ -150,9 +156,11 @@ def start(
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
+        from nebuli.worker.deployment import start as start_fragments
+
         query = await _query(files)
-        async with _workers(query.fragments) as workers:
-            await workers.start(query.fragments)
+        async with _workers(query) as workers:
+            await start_fragments(query.fragments, workers)
         click.echo(query.id)
         return await watching(query) if watched else ExitCode.DONE
 
@@ -174,8 +182,10 @@ def stop(id_: str, *, now: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        async with _workers(query.fragments) as workers:
-            return _said(await workers.stop(query.fragments, at_once=now))
+        from nebuli.worker.deployment import stop as stop_fragments
+
+        async with _workers(query) as workers:
+            return _said(await stop_fragments((*query.fragments, *query.left), workers, at_once=now))
 
     return _ran(work())
 
@@ -188,10 +198,13 @@ def unregister(id_: str, force: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
+        from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+        from nebuli.worker.deployment import forget, statuses_of
         from nebuli.worker.status import FragmentState, FragmentStatus
 
-        async with _workers(query.fragments) as workers:
-            statuses = await workers.statuses(query.fragments)
+        all_of_it = (*query.fragments, *query.left)
+        async with _workers(query) as workers:
+            statuses = await statuses_of(all_of_it, workers)
             running = [
                 each.fragment
                 for each in statuses
@@ -202,7 +215,11 @@ def unregister(id_: str, force: bool) -> int:
                     f"Error: {', '.join(running)}: running: stop it first (nebuli stop {query.id})", err=True
                 )
                 return ExitCode.FAILED
-            code = _said(await workers.unregister(query.fragments))
+            errors = await forget(all_of_it, workers)
+        for error in errors:
+            if isinstance(error, WorkerRefused):
+                raise error
+        code = _said([error for error in errors if isinstance(error, WorkerUnreachable)])
         if code == ExitCode.DONE or force:
             saved.forget(query)
             return ExitCode.DONE
@@ -223,10 +240,11 @@ def status(id_: str, as_json: bool) -> int:
 
     async def work() -> int:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.deployment import statuses_of
         from nebuli.worker.global_state import GlobalState
 
-        async with _workers(query.fragments) as workers:
-            statuses = await workers.statuses(query.fragments)
+        async with _workers(query) as workers:
+            statuses = await statuses_of(query.fragments, workers)
         state = global_state(statuses)
         pairs = list(zip(query.fragments, statuses, strict=True))
         click.echo(
@@ -292,13 +310,14 @@ def list_(as_json: bool) -> int:
 
     async def state_of(query: DeployedQuery) -> str:
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.deployment import statuses_of
         from nebuli.worker.global_state import GlobalState
         from nebuli.worker.trust import TrustUnusable
         from netchannel import CertificateError
 
         try:
-            async with _workers(query.fragments) as workers:
-                return str(global_state(await workers.statuses(query.fragments)))
+            async with _workers(query) as workers:
+                return str(global_state(await statuses_of(query.fragments, workers)))
         except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
             click.echo(f"query {query.id}: {error}", err=True)
             return str(GlobalState.UNREACHABLE)
@@ -334,7 +353,7 @@ def logs(id_: str, follow: bool, as_json: bool) -> int:
     async def work() -> int:
         if follow:
             return await _follow(query, as_json=as_json)
-        async with _workers(query.fragments) as workers:
+        async with _workers(query) as workers:
             found = await asyncio.gather(*(_kept(workers, each) for each in query.fragments))
         told = [
             (each, line) for each, (lines, _) in zip(query.fragments, found, strict=True) for line in lines
@@ -364,7 +383,7 @@ async def _kept(
 async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
     """Until none of the workers tells more. When the query begins again, its new fragments are those that are told."""
     while True:
-        async with _workers(query.fragments) as workers:
+        async with _workers(query) as workers:
             telling = asyncio.create_task(_tell_all(query, workers, as_json=as_json))
             renewed = asyncio.create_task(_renewed(query))
             try:

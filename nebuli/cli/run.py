@@ -123,8 +123,9 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
     from nebuli.worker.deployment import deploy
     from nebuli.worker.supervision import Supervisor
 
+    await deploy(settings.active, workers)
     supervisor = Supervisor(
-        await deploy(settings.active, workers),
+        settings.active,
         settings.query,
         settings.topology,
         workers,

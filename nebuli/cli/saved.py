@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,8 @@ import click
 from pydantic import ValidationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nebuli.worker.deployed import DeployedQuery
 
 
@@ -25,15 +29,18 @@ def directory() -> Path:
 
 
 def save(query: DeployedQuery) -> None:
-    """Keep a query, whole or not at all."""
+    """Keep a query, whole or not at all. Raises ClickException if there is no place for it."""
+    from nebuli.worker.durable_files import write_durably
+
     folder = directory()
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{query.id}.new"
-    with aside.open("w") as file:
-        file.write(query.model_dump_json(indent=2))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(folder / f"{query.id}.json")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2))
+    except OSError as error:
+        raise click.ClickException(
+            f"query {query.id} cannot be kept in {folder}: {error.strerror or error}; make room, or set XDG_STATE_HOME "
+            f"to a directory that can be written"
+        ) from error
 
 
 def load(id_: str) -> DeployedQuery:
@@ -60,9 +67,23 @@ def load_all() -> list[DeployedQuery]:
     return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)
 
 
+@contextmanager
+def watched(query: DeployedQuery) -> Iterator[None]:
+    """Be the only one that watches the query, on this account. Raises ClickException if another one does."""
+    with (directory() / f".{query.id}.watch").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.ClickException(
+                f"query {query.id} is watched already: one watcher is enough"
+            ) from None
+        yield
+
+
 def forget(query: DeployedQuery) -> None:
     """Keep it no more."""
-    (directory() / f"{query.id}.json").unlink(missing_ok=True)
+    for name in (f"{query.id}.json", f".{query.id}.watch"):
+        (directory() / name).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> DeployedQuery:

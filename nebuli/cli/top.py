@@ -39,10 +39,11 @@ class _Watched:
         from nebuli.cli.rates import rows
         from nebuli.worker.client import WorkerUnreachable
         from nebuli.worker.deployed import global_state
+        from nebuli.worker.deployment import statuses_of
 
         workers = await self._workers()
         answers, statuses = await asyncio.gather(
-            workers.channels(_prefix(self.query)), workers.statuses(self.query.fragments)
+            workers.channels(_prefix(self.query)), statuses_of(self.query.fragments, workers)
         )
         now = {node: each for node, each in answers.items() if not isinstance(each, WorkerUnreachable)}
         found = rows(now, self.before)

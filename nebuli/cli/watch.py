@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli import saved
+from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
-    from nebuli.worker.deployed import DeployedQuery, Endpoint
+    from nebuli.worker.deployed import DeployedQuery, Endpoint, Workers
     from nebuli.worker.deployment import Active
     from placement import Query
     from topology import Topology
 
 
 @click.command()
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=completion.queries)
 @click.option(
     "--on-loss",
     type=click.Choice(["wait", "fail", "replace"]),
@@ -50,7 +50,12 @@ def watch(id_: str, on_loss: str | None, patience: float) -> int:
 
 
 async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
-    """Watch a query; the exit code. What is done is said on standard error."""
+    """Watch a query; the exit code. What is done is said on standard error. ClickException if another one does."""
+    with saved.watched(query):
+        return await _watching(query, patience_s)
+
+
+async def _watching(query: DeployedQuery, patience_s: float) -> int:
     from nebuli.cli.files import load
     from nebuli.worker.client import WorkerRefused
     from nebuli.worker.deployed import Workers
@@ -60,10 +65,11 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
     model, plan = load(query.topology, query.query, query.engine)
     active = _active(query, plan, model)
 
-    def moved(active: Active) -> None:
-        saved.save(_moved(query, active, model))
-
     async with Workers(_endpoints(query, model).values()) as workers:
+
+        def moved(active: Active) -> None:
+            saved.save(_moved(query, active, workers))
+
         supervisor = Supervisor(
             active,
             plan,
@@ -75,6 +81,7 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
             say=lambda text: click.echo(text, err=True),
             report=lambda fragment, status: None,
             moved=moved,
+            first=query.id,
         )
         try:
             await supervisor.watch()
@@ -87,18 +94,19 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
 
 def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
     """The query as it is deployed; ClickException if the files say something else by now."""
-    from nebuli.worker.deployment import Active, fragments_of
+    from nebuli.worker.deployment import Active, Place, fragments_of
 
     deployment = query.deployment or query.id
     fragments = fragments_of(plan, model, query.seed, deployment, query.without)
-    places = {each.fragment: each for each in query.fragments}
-    if [(each.id, each.node) for each in fragments] != [(id_, each.node) for id_, each in places.items()]:
+    if [(each.id, each.node) for each in fragments] != [
+        (each.fragment, each.node) for each in query.fragments
+    ]:
         raise click.ClickException(
             f"{query.topology} and {query.query} do not say any more what was registered as query {query.id}: they "
             f"were changed; stop it, and start it anew"
         )
-    local_ids = {id_: each.id for id_, each in places.items()}
-    return Active(deployment, query.without, fragments, local_ids)
+    left = tuple(Place(each.fragment, each.node, each.id) for each in query.left)
+    return Active(deployment, query.without, fragments, left)
 
 
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
@@ -108,23 +116,16 @@ def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
 
     reachable = [node.address for node in model.nodes if node.grpc is not None]
     known = {each.node: each for each in endpoints(query.topology, model, reachable)}
-    return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in query.fragments}}
+    registered = (*query.left, *query.fragments)
+    return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in registered}}
 
 
-def _moved(query: DeployedQuery, active: Active, model: Topology) -> DeployedQuery:
+def _moved(query: DeployedQuery, active: Active, workers: Workers) -> DeployedQuery:
     """The query, deployed anew."""
-    from nebuli.worker.deployed import DeployedFragment
-
-    known = _endpoints(query, model)
-    fragments = tuple(
-        DeployedFragment(
-            fragment=each.id,
-            node=each.node,
-            grpc=known[each.node].grpc,
-            id=active.local_ids[each.id],
-            access=known[each.node].access,
-        )
-        for each in active.fragments
-    )
-    update = {"deployment": active.deployment, "without": active.without, "fragments": fragments}
+    update = {
+        "deployment": active.deployment,
+        "without": active.without,
+        "fragments": tuple(map(workers.located, active.places)),
+        "left": tuple(map(workers.located, active.left)),
+    }
     return query.model_copy(update=update)

@@ -67,9 +67,9 @@ class WorkerClient:
     ) -> None:
         await self._channel.close()
 
-    async def register(self, fragment: Fragment) -> str:
-        """Hand over a fragment; the id that the worker gives it."""
-        request = wire.RegisterRequest(fragment=fragment.model_dump_json(by_alias=True))
+    async def register(self, fragment: Fragment, id_: str = "") -> str:
+        """Hand over a fragment, to have that id; else the worker gives it one. Which it has; the same if done again."""
+        request = wire.RegisterRequest(fragment=fragment.model_dump_json(by_alias=True), id=id_)
         with self._errors():
             reply = await self._stub.Register(request, timeout=_DEADLINE_S)
         return str(reply.id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import placement
 from nebuli.worker.client import WorkerRefused, WorkerUnreachable
@@ -12,14 +12,29 @@ from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from nebuli.worker.worker_pb2 import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from nebuli.worker.client import WorkerClient
     from placement import Fragment, Query
     from topology import Topology
 
-__all__ = ["Active", "Fleet", "ask_each", "deploy", "fragments_of", "status_in"]
+__all__ = [
+    "Active",
+    "Fleet",
+    "Located",
+    "Place",
+    "deploy",
+    "end",
+    "forget",
+    "fragments_of",
+    "local_id",
+    "register",
+    "start",
+    "statuses_of",
+    "stop",
+]
 
+_POLL_S = 0.1
 _FORGOTTEN = (
     "its worker knows nothing of it: it was started anew without its state, or somebody has unregistered it"
 )
@@ -35,19 +50,56 @@ class Fleet(Protocol):
         """Have workers at these nodes, as far as that is in one's hands."""
 
 
+class Located(Protocol):
+    """A fragment of a plan, and where it is asked for: at a node, by the id that it has there."""
+
+    @property
+    def fragment(self) -> str:
+        """The id that the plan gives it."""
+
+    @property
+    def node(self) -> str:
+        """Its node's address."""
+
+    @property
+    def id(self) -> str:
+        """The id that it has at its worker."""
+
+
+class Place(NamedTuple):
+    """A `Located`."""
+
+    fragment: str
+    node: str
+    id: str
+
+
+def local_id(deployment: str, fragment: str) -> str:
+    """The id that a fragment has at its worker: no other deployment's, and known before the worker has heard of it."""
+    return f"{deployment}/{fragment}"
+
+
 @dataclass(frozen=True, slots=True)
 class Active:
-    """A query as it is deployed now: under which id, without which nodes, and how workers call its fragments."""
+    """A query as it is deployed now: under which id, and without which nodes.
+
+    ``left`` is what could not be taken away yet of earlier deployments.
+    """
 
     deployment: str
     without: tuple[str, ...]
     fragments: tuple[Fragment, ...]
-    local_ids: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[Place, ...] = ()
 
     @property
     def root(self) -> Fragment:
         """The fragment with the query's sink."""
         return self.fragments[-1]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where its fragments are, in their order."""
+        return tuple(Place(each.id, each.node, local_id(self.deployment, each.id)) for each in self.fragments)
 
 
 def fragments_of(
@@ -58,48 +110,100 @@ def fragments_of(
     return placement.with_deployment(placement.decompose(placed).fragments, deployment)
 
 
-async def deploy(active: Active, fleet: Fleet) -> Active:
-    """Give the fragments to workers, and start them; none stays behind if one is refused. Raises as `WorkerClient`."""
-    local_ids: dict[str, str] = {}
+async def deploy(active: Active, fleet: Fleet) -> None:
+    """Give the fragments to workers, and start them. Raises as `WorkerClient`; `end` takes away what is there then."""
+    await register(active, fleet)
+    for place in active.places:
+        await fleet.client(place.node).start(place.id)
+
+
+async def register(active: Active, fleet: Fleet) -> None:
+    """Give the fragments to workers. Raises as `WorkerClient`; `forget` takes away what is there then."""
+    for fragment, place in zip(active.fragments, active.places, strict=True):
+        await fleet.client(fragment.node).register(fragment, place.id)
+
+
+async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
+    """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then."""
+    started: list[Located] = []
     try:
-        for fragment in active.fragments:
-            local_ids[fragment.id] = await fleet.client(fragment.node).register(fragment)
-        for fragment in active.fragments:
-            await fleet.client(fragment.node).start(local_ids[fragment.id])
+        for each in fragments:
+            await fleet.client(each.node).start(each.id)
+            started.append(each)
     except (WorkerRefused, WorkerUnreachable):
-        known = [fragment for fragment in active.fragments if fragment.id in local_ids]
-        await _clear(Active(active.deployment, active.without, tuple(known), local_ids), fleet)
+        await stop(started, fleet)
         raise
-    return Active(active.deployment, active.without, active.fragments, local_ids)
 
 
-def status_in(
-    answer: list[FragmentStatus] | WorkerUnreachable, local_id: str, fragment: str
+async def stop(
+    fragments: Iterable[Located], fleet: Fleet, *, at_once: bool = False
+) -> list[WorkerUnreachable]:
+    """Ask all to end, or end their processes at once; harmless where they have. Who could not be asked."""
+    errors = await _ask_all(fragments, fleet, lambda client, id_: client.stop(id_, at_once=at_once))
+    return [error for error in errors if isinstance(error, WorkerUnreachable)]
+
+
+async def forget(
+    fragments: Iterable[Located], fleet: Fleet
+) -> list[WorkerUnreachable | WorkerRefused | None]:
+    """Have all forgotten that do not run. For each, in their order, why that could not be; None if it was."""
+    return await _ask_all(fragments, fleet, lambda client, id_: client.unregister(id_))
+
+
+async def end(
+    places: Sequence[Place], fleet: Fleet, timeout_s: float
+) -> dict[Place, FragmentStatus | WorkerUnreachable]:
+    """Stop all, and wait for those whose workers answer, but not longer than that; how each is then."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        await stop(places, fleet)
+        found = dict(zip(places, await statuses_of(places, fleet), strict=True))
+        ending = [
+            each for each in found.values() if isinstance(each, FragmentStatus) and not each.state.is_final
+        ]
+        if not ending or loop.time() >= deadline:
+            return found
+        await asyncio.sleep(_POLL_S)
+
+
+async def statuses_of(fragments: Iterable[Located], fleet: Fleet) -> list[FragmentStatus | WorkerUnreachable]:
+    """How each is, in their order; what its worker does not know, is lost."""
+    fragments = list(fragments)
+    nodes = list({each.node for each in fragments})
+    answers = await asyncio.gather(*(_statuses(fleet.client(node)) for node in nodes))
+    by_node = dict(zip(nodes, answers, strict=True))
+    return [_status_in(by_node[each.node], each) for each in fragments]
+
+
+async def _statuses(client: WorkerClient) -> dict[str, FragmentStatus] | WorkerUnreachable:
+    try:
+        return {status.id: status for status in await client.statuses()}
+    except WorkerUnreachable as error:
+        return error
+
+
+def _status_in(
+    answer: dict[str, FragmentStatus] | WorkerUnreachable, each: Located
 ) -> FragmentStatus | WorkerUnreachable:
-    """How a fragment is, by the answer of its worker; lost, if that does not know it."""
     if isinstance(answer, WorkerUnreachable):
         return answer
-    for status in answer:
-        if (status.id, status.fragment) == (local_id, fragment):
-            return status
-    return FragmentStatus(local_id, fragment, FragmentState.FAILED, Cause.LOST, _FORGOTTEN)
+    lost = FragmentStatus(each.id, each.fragment, FragmentState.FAILED, Cause.LOST, _FORGOTTEN)
+    return answer.get(each.id, lost)
 
 
-async def _clear(active: Active, fleet: Fleet) -> None:
-    await ask_each(active, fleet, lambda client, id_: client.stop(id_))
-    await ask_each(active, fleet, lambda client, id_: client.unregister(id_))
+async def _ask_all(
+    fragments: Iterable[Located], fleet: Fleet, ask: Callable[[WorkerClient, str], Awaitable[None]]
+) -> list[WorkerUnreachable | WorkerRefused | None]:
+    """What kept each from it; who does not know it any more, has done it."""
 
-
-async def ask_each(active: Active, fleet: Fleet, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
-    """Ask for each fragment; a worker that is not there, or knows it no more, does not keep the others."""
-
-    async def one(fragment: Fragment) -> None:
+    async def one(each: Located) -> WorkerUnreachable | WorkerRefused | None:
         try:
-            await ask(fleet.client(fragment.node), active.local_ids.get(fragment.id, ""))
-        except WorkerUnreachable:
-            pass
+            await ask(fleet.client(each.node), each.id)
+        except WorkerUnreachable as error:
+            return error
         except WorkerRefused as error:
-            if error.refusal.reason not in (Refusal.REASON_UNKNOWN_ID, Refusal.REASON_STILL_RUNNING):
-                raise
+            return None if error.refusal.reason == Refusal.REASON_UNKNOWN_ID else error
+        return None
 
-    await asyncio.gather(*map(one, active.fragments))
+    return await asyncio.gather(*map(one, fragments))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from placement.plan import Fragment
 
-__all__ = ["has_replayable_sources", "is_exact", "state_of", "unreplayable_sources"]
+__all__ = ["is_exact", "state_of", "unreplayable_sources"]
 
 _STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, NetworkSink)
 
@@ -31,13 +31,8 @@ def is_exact(fragment: Fragment) -> bool:
         and not list(_lossy(fragment))
         and not fragment.watermarks  # one that follows from the rows is not known again from where they go on
         and all(isinstance(each, _STATELESS) for each in fragment.operators)
-        and has_replayable_sources(fragment)
+        and not list(unreplayable_sources([fragment]))  # channels are others' to judge
     )
-
-
-def has_replayable_sources(fragment: Fragment) -> bool:
-    """Whether all rows that it reads itself can be read again; channels are others' to judge."""
-    return not list(unreplayable_sources([fragment]))
 
 
 def unreplayable_sources(fragments: Iterable[Fragment]) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
 from nebuli.worker.lines import lines
@@ -34,8 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Host", "HostedFragment"]
 
+_log = logging.getLogger(__name__)
+
 _GRACE_S = 3.0
 """How long a fragment that is asked to stop may take; then its process is ended."""
+_LIVES = 3
+_LIVES_S = 60.0
+"""An exact fragment goes on in a new process, but a process that dies so often in that time is its own fault."""
 _TOLD_LINES, _TOLD_S = 5, 2.0
 """Of the end of a process' log, in the error that it leaves: so many lines, none of them older than that then."""
 
@@ -52,6 +59,14 @@ class Host:
     trust: Trust
     max_state_bytes: int
     memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a process has ended; ``killed``: by a signal, which is nothing that the fragment has computed."""
+
+    text: str
+    killed: bool = False
 
 
 class HostedFragment:
@@ -86,7 +101,7 @@ class HostedFragment:
 
     @property
     def id(self) -> str:
-        """The id that the worker gave it."""
+        """The id that it has at its worker."""
         return self.status.id
 
     def start(self, *, resumed: bool = False) -> None:
@@ -133,27 +148,40 @@ class HostedFragment:
         await close_inputs(self.fragment, self._host.receiver, reason)
 
     async def _live(self, *, resumed: bool) -> None:
-        try:
-            self._process, control, stderr = self._host.spawner.spawn()
-        except OSError as error:
-            self._end(FragmentState.FAILED, Cause.ITSELF, f"no process could be started: {error}")
-            await self._tell_neighbours()
-            return
-        following = asyncio.create_task(self._follow(stderr))
-        try:
-            await self._command(control, resumed=resumed)
-            code = await self._process.ended
-            ending = _how(code)
-        except SpawnFailed as error:
-            ending = f"is gone: {error}"
-        finally:
-            if self._grace is not None:
-                self._grace.cancel()
-        await following
+        deaths: deque[float] = deque(maxlen=_LIVES)
+        ending = await self._one_life(resumed=resumed)
+        while self._goes_on(ending, deaths):
+            self._warn(f"its process {ending.text}; it goes on in another one")
+            self._last_lines.clear()
+            ending = await self._one_life(resumed=True)
+        if self._grace is not None:
+            self._grace.cancel()
         drop_files(self.fragment)
         if not self.status.state.is_final:
             self._conclude(ending)
             await self._tell_neighbours()
+
+    def _goes_on(self, ending: _Ending, deaths: deque[float]) -> bool:
+        """Whether another process takes up what this one has left, as after the death of the whole worker."""
+        if self.status.state.is_final or self._stopping or not (ending.killed and is_exact(self.fragment)):
+            return False
+        deaths.append(time.monotonic())
+        return len(deaths) < _LIVES or deaths[-1] - deaths[0] > _LIVES_S
+
+    async def _one_life(self, *, resumed: bool) -> _Ending:
+        """Run it in a process, to the end of that."""
+        try:
+            self._process, control, stderr = self._host.spawner.spawn()
+        except OSError as error:
+            return _Ending(f"could not be started: {error}")
+        following = asyncio.create_task(self._follow(stderr))
+        try:
+            await self._command(control, resumed=resumed)
+            ending = _how(await self._process.ended)
+        except SpawnFailed as error:
+            ending = _Ending(f"is gone: {error}")
+        await following
+        return ending
 
     async def _command(self, control: socket.socket, *, resumed: bool) -> None:
         reader, writer = await asyncio.open_connection(sock=control)
@@ -200,7 +228,7 @@ class HostedFragment:
         if line.level not in ("DEBUG", "INFO"):
             if line.level != "WARNING":
                 self._last_lines.extend((time.monotonic(), text) for text in line.text.splitlines())
-            sys.stderr.write(f"{line.text}\n")
+            _write(line.text)
 
     async def _follow(self, stderr: int) -> None:
         """What the process writes on its standard error by itself: before a crash, the reason."""
@@ -213,17 +241,35 @@ class HostedFragment:
             async for text in lines(reader):
                 self._keep_line(LogLine(time.time_ns() // 1000, "ERROR", self.id, text))
                 self._last_lines.append((time.monotonic(), text))
-                sys.stderr.write(f"{text}\n")
+                _write(text)
         finally:
             transport.close()
 
-    def _conclude(self, ending: str) -> None:
-        if self._killed:
-            self._end(FragmentState.STOPPED, Cause.REQUEST, self._killed)
+    def _conclude(self, ending: _Ending) -> None:
+        if self._stopping:
+            self._end(
+                FragmentState.STOPPED, Cause.REQUEST, self._killed or f"stopped; its process {ending.text}"
+            )
             return
         told = " | ".join(text for when, text in self._last_lines if text and when > self._left - _TOLD_S)
         log = f"; the end of its log: {told}" if told else ""
-        self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending}{log}")
+        if not ending.killed:
+            self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending.text}{log}")
+        elif is_exact(self.fragment):
+            often = f" ({_LIVES} times within {_LIVES_S:.0f} s)"
+            self._end(FragmentState.FAILED, Cause.ITSELF, f"its process {ending.text}{often}{log}")
+        else:
+            lost = f", and with it went {state_of(self.fragment)}"
+            self._end(FragmentState.FAILED, Cause.LOST, f"its process {ending.text}{lost}{log}")
+
+    def _warn(self, text: str) -> None:
+        _log.warning(
+            "fragment %s at %s: %s",
+            self.fragment.id,
+            self.fragment.node,
+            text,
+            extra={"fragment_id": self.id},
+        )
 
     async def _tell_neighbours(self) -> None:
         reason = f"fragment {self.fragment.id} at {self.fragment.node}: {self.status.error}"
@@ -240,9 +286,17 @@ class HostedFragment:
             self._on_change(self)
 
 
-def _how(code: int) -> str:
+def _write(text: str) -> None:
+    with suppress(OSError):  # nobody reads it any more, or the disk is full: the line is kept as all are
+        sys.stderr.write(f"{text}\n")
+
+
+def _how(code: int) -> _Ending:
     if code >= 0:
-        return f"ended with exit code {code} before the fragment did"
-    name = signal.Signals(-code).name
+        return _Ending(f"ended with exit code {code} before the fragment did")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal, most of which have no name
+        name = f"signal {-code}"
     out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
-    return f"was killed by {name}{out_of_memory}"
+    return _Ending(f"was killed by {name}{out_of_memory}", killed=True)

@@ -28,7 +28,7 @@ def inspect(address: str, trust: Trust) -> wire.InspectReply:
         address=address,
         version=version("netchannel"),
         python=platform.python_version(),
-        files=len(os.listdir("/proc/self/fd")) - 1,  # noqa: PTH208 - the listing's own is one of them
+        files=len(os.listdir("/dev/fd")) - 1,  # noqa: PTH208 - the listing's own is one of them
         files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         congestion_control=_said("tcp_congestion_control"),
         congestion_controls=_said("tcp_available_congestion_control").split(),

@@ -1,10 +1,11 @@
-"""The fragments of one worker, by the ids that it gave them."""
+"""The fragments of one worker, by the ids that they have there."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import netchannel
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from nebuli.worker.records import Records
     from placement.plan import Fragment
 
-__all__ = ["BusyFragment", "FragmentStarted", "Node", "UnknownFragment"]
+__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "Node", "UnknownFragment"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,10 @@ class UnknownFragment(Exception):
 
 class FragmentStarted(Exception):
     """The fragment was started before, or has ended."""
+
+
+class IdInUse(Exception):
+    """Another fragment has the id that was wished for."""
 
 
 class BusyFragment(Exception):
@@ -60,19 +65,29 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self.logs = Logs(self._owner)
 
-    def register(self, fragment: Fragment) -> str:
-        """Take a fragment, and give it an id that is its own as long as this worker, or its records, live.
+    def register(self, fragment: Fragment, wished: str = "") -> str:
+        """Take a fragment; its id. What was taken under the same id before, is taken already.
 
-        Raises OSError if it cannot be recorded; then it was not taken.
+        Without a wish the id is a number that no other fragment here has. Raises OSError if it cannot be recorded;
+        then it was not taken.
         """
+        known = self._fragments.get(wished)
+        if known is not None:
+            if known.fragment != fragment:
+                raise IdInUse(f"fragment {known.fragment.id} is here as {wished} already, and is another one")
+            return wished
         checked_circuit(fragment, self._host.max_state_bytes)
-        status = FragmentStatus(str(next(self._numbers)), fragment.id, FragmentState.REGISTERED)
+        id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
+        status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id
 
     def start(self, id_: str) -> None:
-        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels."""
+        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels.
+
+        OSError if it cannot be recorded; then it is not started.
+        """
         hosted = self._fragment(id_)
         if hosted.status.state is not FragmentState.REGISTERED:
             raise FragmentStarted(f"fragment {hosted.fragment.id} is {hosted.status.state} already")
@@ -81,6 +96,8 @@ class Node:
                 raise netchannel.ChannelInUse(
                     f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
                 )
+        # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
+        self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
         hosted.start()
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
@@ -101,7 +118,6 @@ class Node:
     def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
         for record in records:
-            self._numbers = itertools.count(int(record.id) + 1)
             hosted = self._add(record.status, record.fragment)
             drop_files(record.fragment)
             match record.state:
@@ -166,6 +182,8 @@ class Node:
         return hosted
 
     def _changed(self, hosted: HostedFragment) -> None:
+        if hosted.status.state is FragmentState.RUNNING:
+            return  # which was recorded before
         try:
             self._save(hosted.status, hosted.fragment)
         except OSError as error:

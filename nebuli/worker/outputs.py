@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import sys
 from contextlib import suppress
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from nebuli.worker.durable_files import sync_directory
 from nebuli.worker.errors import OutputError, unwritable
 from nebuli.worker.text_table import TextTable
 
@@ -86,7 +89,7 @@ class _File:
             if self._path.is_dir():
                 raise OutputError(f"{self._path} cannot be written: it is a directory")
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._place.open("wb")
+            self._file = self._opened()
         except (FileExistsError, NotADirectoryError) as error:
             raise OutputError(
                 f"{self._path} cannot be written: {self._path.parent} is no directory"
@@ -94,6 +97,9 @@ class _File:
         except OSError as error:
             raise unwritable(str(self._path), error) from error
         self._rows = self._rows_of(self._file, schema)
+
+    def _opened(self) -> IO[bytes]:
+        return self._place.open("wb")
 
     def write(self, batch: pa.RecordBatch) -> None:
         assert self._rows is not None
@@ -154,16 +160,25 @@ class WholeFile(_File):
         target = Path(path)
         super().__init__(path, target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial"), rows_of)
 
+    def _opened(self) -> IO[bytes]:
+        """Locked as long as its writer lives, so that the next one knows what a killed one has left."""
+        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.????????.partial"):
+            _remove_if_left(left)
+        while True:
+            file = super()._opened()
+            with suppress(OSError):  # a file system without locks, where nobody removes what another has left
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self._place.stat(), os.fstat(file.fileno())):
+                    return file
+            file.close()  # somebody took it for left between the two
+
     def publish(self) -> None:
         """Rename, durably: first the bytes, then the name."""
         try:
             self._complete()
             self._place.replace(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(self._path.parent)
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
@@ -172,6 +187,12 @@ class WholeFile(_File):
         super().discard()
         with suppress(OSError):  # where it could not be made, it need not be removed
             self._place.unlink()
+
+
+def _remove_if_left(aside: Path) -> None:
+    with suppress(OSError), aside.open("rb") as file:  # another one's, who lives, or may not be touched by us
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        aside.unlink()
 
 
 class Terminal:

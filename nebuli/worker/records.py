@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from nebuli.worker.durable_files import sync_directory, write_durably
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import Fragment
 
@@ -72,11 +74,16 @@ class Record(BaseModel):
 
 
 class Records:
-    """The files below ``directory``, which is locked as long as this is entered. Each is there whole or not at all."""
+    """The files below ``directory``, which is locked as long as this is entered. Each is there whole or not at all.
+
+    They have numbers for names, in the order in which the fragments came: ids are others' to choose.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock: int | None = None
+        self._paths: dict[str, Path] = {}
+        self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
         """Raises StateUnusable if another worker has the directory, or it cannot be written."""
@@ -99,36 +106,27 @@ class Records:
             os.close(self._lock)
 
     def load(self) -> list[Record]:
-        """All, in the order of their ids. Raises StateUnusable for a file that is none of them."""
+        """All, in the order in which they came. Raises StateUnusable for a file that is none of them."""
         found = []
         for path in self._directory.glob("*.json"):
             try:
-                found.append(Record.model_validate_json(path.read_text()))
-            except (ValidationError, OSError) as error:
+                found.append((int(path.stem), Record.model_validate_json(path.read_text())))
+            except (ValueError, OSError) as error:
                 raise StateUnusable(f"{path} is no fragment's record: {error}; remove it") from error
-        return sorted(found, key=lambda record: int(record.id))
+            self._paths[found[-1][1].id] = path
+        found.sort(key=lambda each: each[0])
+        self._numbers = itertools.count(found[-1][0] + 1 if found else 1)
+        return [record for _, record in found]
 
     def save(self, record: Record) -> None:
         """Durably, when this returns. Raises OSError."""
-        aside = self._directory / f".{record.id}.new"
-        with aside.open("w") as file:
-            file.write(record.model_dump_json(by_alias=True))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(self._path(record.id))
-        self._sync()
+        if record.id not in self._paths:
+            self._paths[record.id] = self._directory / f"{next(self._numbers)}.json"
+        write_durably(self._paths[record.id], record.model_dump_json(by_alias=True))
 
     def forget(self, id_: str) -> None:
         """The fragment was unregistered."""
-        self._path(id_).unlink(missing_ok=True)
-        self._sync()
-
-    def _path(self, id_: str) -> Path:
-        return self._directory / f"{id_}.json"
-
-    def _sync(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        path = self._paths.pop(id_, None)
+        if path is not None:
+            path.unlink(missing_ok=True)
+            sync_directory(self._directory)

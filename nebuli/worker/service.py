@@ -12,7 +12,7 @@ import netchannel
 from nebuli.dataflow.errors import DataflowError
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.client import REFUSAL_KEY
-from nebuli.worker.node import BusyFragment, FragmentStarted, UnknownFragment
+from nebuli.worker.node import BusyFragment, FragmentStarted, IdInUse, UnknownFragment
 from nebuli.worker.worker_pb2_grpc import WorkerServicer
 from placement.plan import Fragment
 
@@ -31,6 +31,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     UnknownFragment: (grpc.StatusCode.NOT_FOUND, wire.Refusal.REASON_UNKNOWN_ID),
     FragmentStarted: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_ALREADY_STARTED),
     BusyFragment: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STILL_RUNNING),
+    IdInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE),
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     DataflowError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
@@ -47,9 +48,9 @@ class Service(WorkerServicer):
 
     async def Register(self, request: wire.RegisterRequest, context: Context) -> wire.RegisterReply:
         """Take a fragment."""
-        async with _refusals(context):
+        async with _refusals(context, request.id):
             fragment = Fragment.model_validate_json(request.fragment)
-            return wire.RegisterReply(id=self._node.register(fragment))
+            return wire.RegisterReply(id=self._node.register(fragment, request.id))
 
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Start a fragment."""

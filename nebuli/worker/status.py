@@ -45,7 +45,7 @@ class FragmentStatus:
     """
 
     id: str
-    """The id that the worker gave it."""
+    """The id that it has at its worker."""
     fragment: str
     state: FragmentState
     cause: Cause = Cause.NONE

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import placement
 import topology
-from nebuli.worker.client import WorkerUnreachable
-from nebuli.worker.deployment import Active, ask_each, deploy, fragments_of, status_in
+from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+from nebuli.worker.deployment import Active, deploy, end, forget, fragments_of, statuses_of, stop
 from nebuli.worker.exactness import unreplayable_sources
 from nebuli.worker.query_errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from nebuli.worker.client import WorkerClient
-    from nebuli.worker.deployment import Fleet
+    from nebuli.worker.deployment import Fleet, Place
     from placement import Fragment, Query
 
 __all__ = ["Policy", "Supervisor"]
@@ -28,6 +28,14 @@ __all__ = ["Policy", "Supervisor"]
 _POLL_S = 0.1
 _SETTLE_S = 2.0
 _STOP_S = 10.0
+_LOSSES = 3
+_LOSSES_S = 60.0
+"""A fragment that is lost so often in that time, takes its process along: to begin again is of no use."""
+_LEFT_S = 5.0
+"""How often it is tried to take away what is left of earlier deployments."""
+
+_OWN_ENDS = (Cause.REQUEST, Cause.INPUT, Cause.ITSELF)
+"""They are no consequence of another fragment's, nor of a node's that is lost."""
 
 
 class Policy(StrEnum):
@@ -47,9 +55,10 @@ class Supervisor:
     """Watches a query, and acts by its policy.
 
     ``report`` is called with every status that is seen, ``say`` with what is done, and ``moved`` with each new
-    deployment.
+    deployment, before workers hear of it.
 
-    ``patience_s``: for how long a node may be silent before it is replaced.
+    ``patience_s``: for how long a node may be silent before it is replaced. ``first`` is the query's first deployment,
+    if it is not ``active``: whoever gave workers another one has started it too, or was ended in the middle.
     """
 
     def __init__(
@@ -65,6 +74,7 @@ class Supervisor:
         say: Callable[[str], None],
         report: Callable[[Fragment, FragmentStatus], None],
         moved: Callable[[Active], None],
+        first: str = "",
     ) -> None:
         self._active = active
         self._query = query
@@ -76,6 +86,11 @@ class Supervisor:
         self._say = say
         self._report = report
         self._moved = moved
+        self._first = first or active.deployment
+        self._left = active.left
+        self._left_asked_at = 0.0
+        self._lost_at: dict[str, deque[float]] = {}
+        self._finished: dict[str, FragmentStatus] = {}  # which they are for good, also where a node is silent
         self._silent_since: dict[str, float] = {}
         self._settling_since: float | None = None
 
@@ -89,23 +104,30 @@ class Supervisor:
         try:
             while not await self._turn():  # noqa: ASYNC110 - what is waited for is at other machines
                 await asyncio.sleep(_POLL_S)
-        except (QueryFailed, QueryLost, NodeUnreachable):
-            await self._each(self._active, lambda client, id_: client.stop(id_))
+        except (QueryFailed, QueryLost, NodeUnreachable, WorkerRefused):
+            await stop((*self._active.places, *self._left), self._fleet)
             raise
+        await self._take_away_left()
 
     async def _turn(self) -> bool:
         """Look once, and act; whether the query has finished."""
-        found = await self._statuses()
-        known = {id_: each for id_, each in found.items() if isinstance(each, FragmentStatus)}
+        if self._left and asyncio.get_running_loop().time() - self._left_asked_at >= _LEFT_S:
+            await self._take_away_left()
+        found = await statuses_of(self._active.places, self._fleet)
+        known = {each.fragment: each for each in found if isinstance(each, FragmentStatus)} | self._finished
+        self._finished = {id_: each for id_, each in known.items() if _is_finished(each)}
         for fragment in self._active.fragments:
             if fragment.id in known:
                 self._report(fragment, known[fragment.id])
         if _is_finished(known.get(self._active.root.id)):
             return await self._are_all_done(known.values())
+        if any(each.cause in _OWN_ENDS for each in known.values()):  # whoever is lost besides, it is over
+            await self._judge(list(known.values()))
+            return False
         silent = {each.node for each in self._active.fragments if each.id not in known}
         await self._answer_silence(silent)
         if not silent:
-            lost = [each for each in known.values() if each.cause is Cause.LOST]
+            lost = [each for each in known.values() if self._is_lost(each)]
             await (self._lost(lost) if lost else self._judge(list(known.values())))
         return False
 
@@ -117,12 +139,16 @@ class Supervisor:
         over = len(statuses) == len(self._active.fragments) and all(each.state.is_final for each in statuses)
         if not over and now - self._settling_since < _SETTLE_S:
             return False
-        await self._each(self._active, lambda client, id_: client.stop(id_))
+        await stop(self._active.places, self._fleet)
         return True
 
     async def _judge(self, statuses: list[FragmentStatus]) -> None:
         """Raise QueryFailed if a fragment has failed, once it is known which was the first."""
-        ended_badly = [each for each in statuses if each.state.is_final and not _is_finished(each)]
+        ended_badly = [
+            each
+            for each in statuses
+            if each.state.is_final and not _is_finished(each) and each.cause is not Cause.LOST
+        ]
         if not ended_badly:
             self._settling_since = None
             return
@@ -132,10 +158,24 @@ class Supervisor:
             first = min(ended_badly, key=lambda status: SUSPECTS.index(status.cause))
             raise QueryFailed(first, self._node_of(first))
 
+    def _is_lost(self, status: FragmentStatus) -> bool:
+        """Also what was not started when all that had begun again was."""
+        never = status.state is FragmentState.REGISTERED and self._active.deployment != self._first
+        return never or status.cause is Cause.LOST
+
     async def _lost(self, lost: list[FragmentStatus]) -> None:
-        what = "; ".join(f"fragment {each.fragment} at {self._node_of(each)}: {each.error}" for each in lost)
+        what = "; ".join(
+            f"fragment {each.fragment} at {self._node_of(each)}: {each.error or 'it was not started'}"
+            for each in lost
+        )
         if self._policy is Policy.FAIL:
             raise QueryLost(f"{what} (the policy is to fail)")
+        now = asyncio.get_running_loop().time()
+        for each in lost:
+            times = self._lost_at.setdefault(each.fragment, deque(maxlen=_LOSSES))
+            times.append(now)
+            if len(times) == _LOSSES and now - times[0] <= _LOSSES_S:
+                raise QueryLost(f"{what}; it was lost {_LOSSES} times within {_LOSSES_S:.0f} s")
         await self._begin_again(self._active.without, what)
 
     async def _answer_silence(self, silent: Collection[str]) -> None:
@@ -171,19 +211,21 @@ class Supervisor:
             fragments = fragments_of(self._query, self._model, self._seed, deployment, without)
         except placement.PlacementError as error:
             raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error
-        self._say(f"{why}: the query begins again, as deployment {deployment}")
-        await self._end_of_old()
-        nodes = {fragment.node for fragment in fragments}
-        await self._fleet.prepare(nodes)
-        self._active = Active(deployment, without, fragments)
-        self._settling_since = None
-        try:
-            self._active = await deploy(self._active, self._fleet)
-        except WorkerUnreachable as error:
-            # Another one has gone meanwhile: the next turn finds who is silent, and that the fragments are nowhere.
-            self._say(f"{error}; trying again")
+        if not await self._end_of_old():
             return
-        self._moved(self._active)
+        self._say(f"{why}: the query begins again, as deployment {deployment}")
+        await self._fleet.prepare({fragment.node for fragment in fragments})
+        self._active = Active(deployment, without, fragments, self._left)
+        self._settling_since = None
+        self._finished = {}
+        self._moved(
+            self._active
+        )  # first: whatever ends this process, what workers have been given has a name
+        try:
+            await deploy(self._active, self._fleet)
+        except WorkerUnreachable as error:
+            # Another one has gone meanwhile: the next turn finds who is silent, and what is nowhere or was not started.
+            self._say(f"{error}; trying again")
 
     def _check_repeatable(self, why: str) -> None:
         if unreplayable := list(unreplayable_sources(self._active.fragments)):
@@ -208,40 +250,34 @@ class Supervisor:
                         f"{why}; the query cannot be placed without it: {what} {operator.id} is there only"
                     )
 
-    async def _end_of_old(self) -> None:
-        """Stop what is left of the deployment. Its sink must be over before another one writes to the same place."""
-        old = self._active
-        deadline = asyncio.get_running_loop().time() + _STOP_S
-        while True:
-            await self._each(old, lambda client, id_: client.stop(id_))
-            status = (await self._statuses())[old.root.id]
-            if isinstance(status, FragmentStatus) and status.state.is_final:
-                break
-            if asyncio.get_running_loop().time() > deadline:
-                raise QueryLost(
-                    f"the query cannot begin again: its sink {old.root.id} at {old.root.node} cannot be stopped within "
-                    f"{_STOP_S:.0f} s, and both would write to the same place"
-                )
-            await asyncio.sleep(_POLL_S)
-        await self._each(old, lambda client, id_: client.unregister(id_))
+    async def _end_of_old(self) -> bool:
+        """End what is left of the deployment, before another one writes to the same places.
 
-    async def _statuses(self) -> dict[str, FragmentStatus | WorkerUnreachable]:
-        active = self._active
-        nodes = list({fragment.node for fragment in active.fragments})
-        answers = dict(zip(nodes, await asyncio.gather(*map(self._of, nodes)), strict=True))
-        return {
-            fragment.id: status_in(answers[fragment.node], active.local_ids.get(fragment.id, ""), fragment.id)
-            for fragment in active.fragments
-        }
+        False if it is not over as it was thought to be: its sink has all, or does not answer.
+        """
+        places = self._active.places
+        found = await end(places, self._fleet, _STOP_S)
+        root = found[places[-1]]
+        if isinstance(root, WorkerUnreachable) or _is_finished(root):
+            return False
+        if running := [place for place, each in found.items() if _is_running(each)]:
+            names = ", ".join(f"{each.fragment} at {each.node}" for each in running)
+            raise QueryLost(
+                f"the query cannot begin again: {names} cannot be stopped within {_STOP_S:.0f} s, and two would write "
+                f"to the same place"
+            )
+        self._left = (*self._left, *await self._not_forgotten(places))
+        return True
 
-    async def _of(self, node: str) -> list[FragmentStatus] | WorkerUnreachable:
-        try:
-            return await self._fleet.client(node).statuses()
-        except WorkerUnreachable as error:
-            return error
+    async def _take_away_left(self) -> None:
+        """What could not be of earlier deployments: their nodes may be back."""
+        await stop(self._left, self._fleet)
+        self._left = tuple(await self._not_forgotten(self._left))
+        self._left_asked_at = asyncio.get_running_loop().time()
 
-    async def _each(self, active: Active, ask: Callable[[WorkerClient, str], Awaitable[None]]) -> None:
-        await ask_each(active, self._fleet, ask)
+    async def _not_forgotten(self, places: Sequence[Place]) -> list[Place]:
+        errors = await forget(places, self._fleet)
+        return [place for place, error in zip(places, errors, strict=True) if error is not None]
 
     def _node_of(self, status: FragmentStatus) -> str:
         return next(fragment.node for fragment in self._active.fragments if fragment.id == status.fragment)
@@ -249,3 +285,7 @@ class Supervisor:
 
 def _is_finished(status: FragmentStatus | None) -> bool:
     return status is not None and status.state is FragmentState.FINISHED
+
+
+def _is_running(status: FragmentStatus | WorkerUnreachable) -> bool:
+    return isinstance(status, FragmentStatus) and not status.state.is_final

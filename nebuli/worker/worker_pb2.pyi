@@ -40,10 +40,12 @@ CAUSE_REQUEST: Cause
 CAUSE_LOST: Cause
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("fragment",)
+    __slots__ = ("fragment", "id")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     fragment: str
-    def __init__(self, fragment: _Optional[str] = ...) -> None: ...
+    id: str
+    def __init__(self, fragment: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
     __slots__ = ("id",)
@@ -284,6 +286,7 @@ class Refusal(_message.Message):
         REASON_STILL_RUNNING: _ClassVar[Refusal.Reason]
         REASON_CHANNEL_IN_USE: _ClassVar[Refusal.Reason]
         REASON_STATE_UNUSABLE: _ClassVar[Refusal.Reason]
+        REASON_ID_IN_USE: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_BAD_FRAGMENT: Refusal.Reason
     REASON_UNKNOWN_ID: Refusal.Reason
@@ -291,6 +294,7 @@ class Refusal(_message.Message):
     REASON_STILL_RUNNING: Refusal.Reason
     REASON_CHANNEL_IN_USE: Refusal.Reason
     REASON_STATE_UNUSABLE: Refusal.Reason
+    REASON_ID_IN_USE: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

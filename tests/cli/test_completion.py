@@ -74,7 +74,7 @@ def test_ids_of_registered_queries_are_completed(
     fleet.start()
     id_ = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
     environment["XDG_STATE_HOME"] = os.environ["XDG_STATE_HOME"]
-    for command in ("status", "stop", "start", "logs", "top", "unregister"):
+    for command in ("status", "stop", "start", "logs", "top", "unregister", "watch"):
         assert completed(environment, tmp_path, "nebuli", command, id_[:3]) == [id_]
     assert completed(environment, tmp_path, "nebuli", "start", "topology") == []  # the shell's own: files
     broken = Path(os.environ["XDG_STATE_HOME"]) / "nebuli" / "queries" / "broken.json"

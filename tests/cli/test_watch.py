@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
+from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.worker_pb2_grpc import WorkerStub
 from tests.cli.test_queries import Site, until_told
 from tests.support.commands import Command
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -94,6 +99,78 @@ def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site
     ended = watcher(site, id_).end()
     assert ended.exit_code == 0, ended.stderr
     assert site.out.read_text().count("\n") == 1001
+
+
+def fragments_at(site: Site, number: int) -> list[str]:
+    with grpc.insecure_channel(site.grpc[number]) as channel:
+        statuses = WorkerStub(channel).Status(wire.StatusRequest(), timeout=10)
+    return [each.id for each in statuses.fragments]
+
+
+def test_a_query_that_cannot_be_kept_does_not_begin_again_before_it_can(site: Site) -> None:
+    """What workers are given is written down first: else nobody could stop it, and another would begin beside it."""
+    id_ = started(site)
+    kill(site, 1)
+    begin(site, 1)
+    site.wait_for_state(id_, "failed")
+    in_the_way = site.directory / "state" / "nebuli" / "queries" / f".{id_}.new"
+    in_the_way.mkdir()
+    ended = site.run("watch", id_)
+    assert ended.exit_code == 2
+    assert ended.error.startswith(f"query {id_} cannot be kept in {in_the_way.parent}: Is a directory")
+    assert fragments_at(site, 0) == fragments_at(site, 1) == []
+    in_the_way.rmdir()
+    site.out.unlink()
+    assert site.run("watch", id_).exit_code == 0
+    assert site.out.read_text().count("\n") == 1001
+
+
+def test_a_deployment_that_was_ended_in_the_middle_is_done_again(site: Site) -> None:
+    """A watcher was killed after workers had been given a new one, and before it was started."""
+    queries = site.directory / "state" / "nebuli" / "queries"
+    first = site.run("register", site.topology, site.query).stdout.strip()
+    query = json.loads((queries / f"{first}.json").read_text())
+    query["id"] = "b" * 12  # so that this deployment is not its first
+    (queries / f"{query['id']}.json").write_text(json.dumps(query))
+    ended = site.run("watch", query["id"])
+    assert ended.exit_code == 0, ended.stderr
+    assert "it was not started" in ended.stderr
+    assert site.out.read_text().count("\n") == 1001
+    assert not any(id_.startswith(f"{first}/") for number in (0, 1) for id_ in fragments_at(site, number))
+
+
+def test_what_somebody_has_stopped_stays_stopped(site: Site) -> None:
+    """Though another worker was away then, and what it had is lost."""
+    (site.directory / "numbers.csv").write_text("n\n" + "1\n" * 3_000_000)  # more than a held sink takes
+    id_ = started(site)
+    kill(site, 1)
+    assert site.run("stop", id_).exit_code == 3
+    wait_for(lambda: site.status(id_)["fragments"][0]["state"] == "stopped", f"stopped: {site.status(id_)}")
+    before = fragments_at(site, 0)
+    for _ in range(2):
+        ended = site.run("watch", id_)
+        assert ended.exit_code == 1
+        assert ended.error == f"fragment copy/in at {site.nodes[0]} stopped: stopped"
+        if site.workers[1].process.poll() is not None:
+            begin(site, 1)
+            site.wait_for_state(id_, "failed")
+    assert fragments_at(site, 0) == before
+
+
+def test_a_query_has_one_watcher(site: Site) -> None:
+    """Two would make two deployments, of which each writes the result."""
+    id_ = started(site)
+    watching = watcher(site, id_)
+    kill(site, 1)
+    watching.wait_until_said("does not answer")
+    ended = site.run("watch", id_)
+    assert ended.exit_code == 2
+    assert ended.error == f"query {id_} is watched already: one watcher is enough"
+    watching.process.kill()
+    watching.end()
+    begin(site, 1)
+    site.out.unlink()
+    assert site.run("watch", id_).exit_code == 0
 
 
 def test_with_the_policy_to_fail_the_query_ends(site: Site) -> None:

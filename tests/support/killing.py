@@ -74,8 +74,9 @@ async def watched(
         def report(fragment: Fragment, status: FragmentStatus) -> None:
             found.seen[fragment.node] = status
 
+        await deploy(active, workers)
         supervisor = Supervisor(
-            await deploy(active, workers),
+            active,
             plan,
             model,
             workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from nebuli.worker import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
+from tests.worker.test_fragment_processes import its_own
 from tests.worker.test_service import SCHEMA, Worker, refusal
 
 pytestmark = pytest.mark.processes
@@ -155,6 +158,29 @@ def test_what_cannot_be_remembered_is_refused(worker: Worker, tmp_path: Path) ->
     assert [each.id for each in worker.statuses()] == [before]
     (tmp_path / "elsewhere").rename(state)
     worker.unregister(before)
+
+
+def test_any_id_is_remembered_and_the_order_too(worker: Worker) -> None:
+    ids = [f"{'9' * 12}/b", f"../{'long' * 100}", "3", "a"]
+    for id_ in ids:
+        request = wire.RegisterRequest(fragment=json.dumps(worker.waits()), id=id_)
+        worker.stub.Register(request, timeout=10)
+    restart(worker)
+    assert [status.id for status in worker.statuses()] == ids
+
+
+def test_what_cannot_be_recorded_as_running_is_not_started(worker: Worker) -> None:
+    """Else a successor would take it up as if it had never begun."""
+    id_ = worker.register(forwards(worker))
+    own = its_own(worker, [])
+    own.rlimit(psutil.RLIMIT_FSIZE, (0, psutil.RLIM_INFINITY))
+    with pytest.raises(grpc.RpcError, match="File too large"):
+        worker.start(id_)
+    assert worker.status(id_).state == wire.STATE_REGISTERED
+    own.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    worker.start(id_)
+    restart(worker)
+    assert worker.status(id_).state == wire.STATE_RUNNING
 
 
 def test_what_was_unregistered_does_not_come_back(worker: Worker) -> None:

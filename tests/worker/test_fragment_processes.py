@@ -102,19 +102,51 @@ def test_a_fragment_that_takes_too_much_memory_fails_alone(worker: Worker) -> No
     assert_another_query_ends_properly(worker)
 
 
-def test_a_crash_is_the_fragments_failure_and_its_neighbours_hear_of_it(worker: Worker) -> None:
+def goes_on_after(worker: Worker, id_: str, number: signal.Signals) -> None:
+    """Kill its process, and wait for another."""
+    pid = wait_for(lambda: worker.status(id_).pid, "a process")
+    os.kill(pid, number)
+    wait_for(lambda: worker.status(id_).pid not in (0, pid), f"another process: {worker.status(id_)}")
+
+
+def test_an_exact_fragment_goes_on_in_a_new_process(worker: Worker) -> None:
+    """DP-7, where the process alone is killed: each row comes, and once."""
+    rows = 3_000_000  # more than a reader that stands still takes
+    (worker.directory / "numbers.csv").write_text("n\n" + "\n".join(map(str, range(rows))))
+    out = worker.directory / "out.csv"
+    reads = worker.waits("between")
+    reads["operators"][-1]["target"] = {"type": "CSV", "name": "out", "path": str(out)}
+    reader, reader_pid = running(worker, reads)
+    operators = [
+        worker.copies()["operators"][0],
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "between", "address": worker.data},
+    ]
+    writer, _ = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
+    wait_for(lambda: worker.status(reader).rows_in, "rows")
+    os.kill(reader_pid, signal.SIGSTOP)
+    goes_on_after(worker, writer, signal.SIGSEGV)
+    goes_on_after(worker, writer, signal.SIGKILL)
+    os.kill(reader_pid, signal.SIGCONT)
+    worker.wait_for_state(reader, wire.STATE_FINISHED)
+    worker.wait_for_state(writer, wire.STATE_FINISHED)
+    assert sorted(map(int, out.read_text().split()[1:])) == list(range(rows))
+
+
+def test_what_crashes_again_and_again_has_failed_and_its_neighbours_hear_of_it(worker: Worker) -> None:
     reader, reader_pid = running(worker, worker.waits("between"))
     source = {"logical": "numbers", "type": "Generator"}
     operators = [
         {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
         {"id": "in>", "type": "network_sink", "input": "in", "channel": "between", "address": worker.data},
     ]
-    writer, pid = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
+    writer, _ = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
     wait_for(lambda: worker.status(reader).rows_in, "rows")
-    os.kill(pid, signal.SIGSEGV)
+    for _ in range(2):
+        goes_on_after(worker, writer, signal.SIGSEGV)
+    os.kill(worker.status(writer).pid, signal.SIGSEGV)
     status = worker.wait_for_state(writer, wire.STATE_FAILED)
     assert (status.cause, status.pid) == (wire.CAUSE_ITSELF, 0)
-    assert status.error.startswith("its process was killed by SIGSEGV")
+    assert status.error.startswith("its process was killed by SIGSEGV (3 times within 60 s)")
     told = worker.wait_for_state(reader, wire.STATE_FAILED)
     assert told.cause == wire.CAUSE_UPSTREAM
     assert f"fragment writes at {worker.data}: its process was killed by SIGSEGV" in told.error
@@ -134,7 +166,12 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     writer, _ = running(worker, {"id": "writes", "node": worker.data, "operators": operators})
     wait_for(lambda: worker.status(reader).rows_in, "rows")
     os.kill(reader_pid, signal.SIGKILL)
-    assert "as by a system that is out of memory" in worker.wait_for_state(reader, wire.STATE_FAILED).error
+    lost = worker.wait_for_state(reader, wire.STATE_FAILED)
+    assert lost.cause == wire.CAUSE_LOST
+    assert lost.error == (
+        "its process was killed by SIGKILL, as by a system that is out of memory, "
+        "and with it went the state of sink out"
+    )
     status = worker.wait_for_state(writer, wire.STATE_STOPPED)
     assert status.cause == wire.CAUSE_DOWNSTREAM
     assert "its process was killed by SIGKILL" in status.error
@@ -213,6 +250,27 @@ def test_against_the_stream_too(worker: Worker) -> None:
         status = worker.wait_for_state(id_, wire.STATE_STOPPED)
         assert status.error == f"its reader at {worker.data} left: fragment last at {worker.data}: stopped"
         assert status.cause == wire.CAUSE_DOWNSTREAM
+
+
+def test_a_worker_that_cannot_write_its_log_goes_on(tmp_path: Path) -> None:
+    """As with a full disk, or a standard error that nobody reads any more: fragments end, and can be asked for."""
+    worker = Worker(tmp_path, "--state", "none")
+    try:
+        its_own(worker, []).rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+        (tmp_path / "numbers.csv").write_text("n\nmany\n")
+        id_ = worker.register(worker.copies())
+        worker.start(id_)
+        assert "'many' is no int64" in worker.wait_for_state(id_, wire.STATE_FAILED).error
+        worker.unregister(id_)
+    finally:
+        worker.end()
+
+
+def test_a_signal_without_a_name_ends_a_fragment_as_any_other(worker: Worker) -> None:
+    id_, pid = running(worker, worker.waits())
+    os.kill(pid, signal.SIGRTMIN + 3)
+    error = worker.wait_for_state(id_, wire.STATE_FAILED).error
+    assert error.startswith(f"its process was killed by signal {signal.SIGRTMIN + 3}"), error
 
 
 def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from nebuli.worker.client import WorkerUnreachable
 from nebuli.worker.query_errors import NodeUnreachable, QueryLost
 from nebuli.worker.status import FragmentState
 from nebuli.worker.supervision import Policy
 from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses
+from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.processes
 
@@ -86,7 +90,31 @@ async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, n
         await query.finish(query.kill_at("sink", 100_000))
         assert len(query.deployments) == 1
         assert "went the state of sink out: the query begins again" in query.said[-1]
+    assert not list(tmp_path.glob(".*")), "what the killed sink wrote aside"
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_a_fragment_that_is_lost_again_and_again_ends_the_query(tmp_path: Path) -> None:
+    """Its process is killed, as by a system that is out of memory: the query begins again twice, and no more."""
+    topology, nodes = chain({"type": "Generator"}, mode="final")
+    async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
+
+        async def kill_each() -> None:
+            killed: set[int] = set()
+            while len(killed) < 3:
+
+                async def has_begun() -> int:
+                    status = query.seen.get(nodes["sink"])
+                    return status.pid if status and status.rows_in and status.pid not in killed else 0
+
+                pid = await until_async(has_begun, "a process of the sink has rows")
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+
+        with pytest.raises(QueryLost) as caught:
+            await query.finish(kill_each())
+    assert len(query.deployments) == 2
+    assert "and with it went the state of sink out; it was lost 3 times within 60 s" in str(caught.value)
 
 
 async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) -> None:
@@ -108,6 +136,46 @@ async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) 
         }
         assert not any("is back" in text for text in query.said)
     assert_is_duckdbs(tmp_path / "out.parquet", numbers)
+
+
+async def test_what_a_replaced_node_still_has_is_taken_away_when_it_is_back(tmp_path: Path) -> None:
+    """As at the nodes that were not lost: of the old deployment nothing stays registered."""
+    out = tmp_path / "out.csv"
+    os.mkfifo(out)  # nothing is written before somebody reads it
+    topology, nodes = chain({"type": "Generator", "count": 1000}, type="CSV", path=str(out), mode="changes")
+    spare, grpc = free_addresses(10)[8:]
+    topology["nodes"].insert(
+        2, {"address": spare, "grpc": grpc, "capacity": 1, "links": {"downstream": [nodes["sink"]]}}
+    )
+    topology["nodes"][0]["links"]["downstream"].append(spare)
+    async with watched(tmp_path, topology, QUERY, Policy.REPLACE, nodes) as query:
+        nodes["spare"] = spare
+        victim = next(name for name in ("spare", "filter") if nodes[name] in query.supervisor.nodes)
+
+        async def bring_back() -> None:
+            await query.kill_at(victim, 1)
+
+            async def are_elsewhere() -> bool:
+                return nodes[victim] not in query.supervisor.nodes
+
+            await until_async(are_elsewhere, "the query has begun again")
+            await query.workers.prepare([nodes[victim]])
+
+            async def is_clean() -> bool:
+                try:
+                    return not await query.workers.client(nodes[victim]).statuses()
+                except WorkerUnreachable:  # as it was last found
+                    return False
+
+            await until_async(is_clean, "the node that is back has no fragment")
+            (deployment,) = query.deployments
+            for address in nodes.values():
+                for status in await query.workers.client(address).statuses():
+                    assert status.id.startswith(f"{deployment}/")
+            raise InterruptedError  # nobody ever reads the result
+
+        with pytest.raises(InterruptedError):
+            await query.finish(bring_back())
 
 
 async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: Path, numbers: Path) -> None:

@@ -128,6 +128,27 @@ def test_each_fragment_has_a_local_id_of_its_own(worker: Worker) -> None:
     assert [status.id for status in worker.statuses()] == [first, third]
 
 
+def test_a_fragment_has_the_id_that_was_wished_for(worker: Worker) -> None:
+    """The same one again is no other: whoever did not hear the answer asks once more."""
+    fragment = worker.copies()
+    for _ in range(2):
+        request = wire.RegisterRequest(fragment=json.dumps(fragment), id="query/17/../copy")
+        assert worker.stub.Register(request, timeout=10).id == "query/17/../copy"
+    assert [status.id for status in worker.statuses()] == ["query/17/../copy"]
+    request = wire.RegisterRequest(fragment=json.dumps(worker.waits()), id="query/17/../copy")
+    with pytest.raises(grpc.RpcError) as caught:
+        worker.stub.Register(request, timeout=10)
+    code, detail = refusal(caught)
+    assert (code, detail.reason) == (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE)
+    assert detail.message == "fragment copy is here as query/17/../copy already, and is another one"
+
+
+def test_a_number_that_was_wished_for_is_not_given_to_another(worker: Worker) -> None:
+    request = wire.RegisterRequest(fragment=json.dumps(worker.copies()), id="1")
+    assert worker.stub.Register(request, timeout=10).id == "1"
+    assert worker.register(worker.copies()) == "2"
+
+
 def test_a_running_fragment_is_stopped_once_or_twice(worker: Worker) -> None:
     """DP-1: stop, and what cannot be done to a fragment that runs."""
     id_ = worker.register(worker.waits())

@@ -1,0 +1,31 @@
+"""Files that are there whole or not at all, whatever ends in the middle."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["sync_directory", "write_durably"]
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Have the file contain the text, or what it did, also after a loss of power. Raises OSError."""
+    aside = path.with_name(f".{path.stem}.new")
+    with aside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Have its entries be there after a loss of power. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
