@@ -184,6 +184,11 @@ class ChannelReader:
         heads = self._heads
         return None if heads is None or not heads.stream else heads
 
+    @property
+    def error(self) -> NetChannelError | None:
+        """What ended this reader, as all calls say from then on: another one may be made. None while it goes on."""
+        return self._error
+
     async def heads(self, beyond: int | None = None) -> Heads:
         """How far the stream goes: the newest that is known here, as it is pushed.
 
