@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .admission import Limits
     from .offsets import Entry
-    from .options import ReadOptions, Source
+    from .options import Connection, ReadOptions, Source
 
 HANDOVER_S = 16.0
 """How long a name that somebody else holds is waited for at most: 5 s until a lost connection is noticed, 10 s of its
@@ -87,16 +87,11 @@ class Channels:
     def heads(self) -> dict[str, Heads]:
         """The heads of all channels, waited for. Raises SparkBridgeError for one that does not come in time."""
         deadline = time.monotonic() + self._options.connection.timeout_s
-        for key, each in self._all().items():
+        for source in self._options.connection.sources:
             try:
-                each.reader.heads(timeout=max(0.0, deadline - time.monotonic()))
+                self._all()[source.key].reader.heads(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError as error:
-                (source,) = [source for source in self._options.connection.sources if source.key == key]
-                raise SparkBridgeError(
-                    f"nothing was heard of channel {source.channel!r} at {source.endpoint} for "
-                    f"{self._options.connection.timeout_s} s: is a server there that keeps the channel, and has a "
-                    f"stream begun? The option connectTimeout says how long that is waited for"
-                ) from error
+                raise unheard(self._options.connection, source) from error
         return self.latest()
 
     def locate(self, key: str, first: Position, limits: Limits) -> Located:
@@ -171,6 +166,15 @@ class Channels:
         for each in self._watched.values():
             each.reader.close()
         self._watched.clear()
+
+
+def unheard(connection: Connection, source: Source) -> SparkBridgeError:
+    """What is raised where a channel has no stream in time."""
+    return SparkBridgeError(
+        f"nothing was heard of channel {source.channel!r} at {source.endpoint} for {connection.timeout_s} s: is a "
+        f"server there that keeps the channel, and has a stream begun? The option connectTimeout says how long that "
+        f"is waited for"
+    )
 
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
