@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from netchannel import ChannelBroken, ChannelInUse, ConsumerFenced, NetChannelError, Position
+from netchannel import ChannelBroken, ChannelInUse, ConsumerFenced, NetChannelError, Position, StreamReplaced
 
 from .clients import make_reader
 from .errors import SparkBridgeError
@@ -156,10 +156,23 @@ class Channels:
             if known.oldest <= entry.sequence <= known.head:
                 self.hold(key, entry.holder)
                 try:
-                    here.reader.ack(self._options.consumer, position)
-                except ConsumerFenced as error:
-                    raise _in_use(key, self._options.consumer, str(error)) from error
+                    self._acknowledge(key, here.reader, position, entry.holder)
+                except StreamReplaced:
+                    continue  # the heads were old: what has become of the stream is said by the next ones
             here.acknowledged = position
+
+    def _acknowledge(
+        self, key: str, reader: BlockingChannelReader, position: Position, holder: str
+    ) -> None:
+        consumer = self._options.consumer
+        try:
+            reader.ack(consumer, position)
+        except ConsumerFenced:
+            try:
+                reader.hold(consumer, holder=holder)  # the server has forgotten it, or somebody else has it
+            except ChannelInUse as error:
+                raise _in_use(key, consumer, str(error)) from error
+            reader.ack(consumer, position)
 
     def close(self) -> None:
         """Give the connections up."""

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel import HandshakeError, ReceiverServer, RetainPolicy, SchemaMismatch, SenderServer
+from netchannel import ChannelReader, HandshakeError, ReceiverServer, RetainPolicy, SchemaMismatch, SenderServer
+from spark_bridge import SparkBridgeError
 from spark_bridge.offsets import Entry
 from spark_bridge.options import read_options
 from spark_bridge.watching import Channels
@@ -109,6 +110,44 @@ async def test_a_query_may_begin_before_its_producer_by_more_than_its_timeout(tm
             await outbox.send(BATCH)
             await until_head(channels, 1, "me")
             await acknowledged(channels, outbox.stream, 1)
+
+
+async def test_a_name_that_the_server_has_forgotten_is_taken_again_for_the_same_query():
+    """SP-RD-4: as a server does that keeps in memory, when it is restarted."""
+    async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many([BATCH, BATCH])
+        await until_head(channels, 2)
+        await acknowledged(channels, outbox.stream, 1)
+        async with ChannelReader(sender.address, "rows") as other:
+            await other.forget("spark")
+            await acknowledged(channels, outbox.stream, 2)
+            await asyncio.wait_for(outbox.flush(), 10)
+
+
+async def test_a_name_that_another_query_has_taken_is_said_so():
+    async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many([BATCH, BATCH])
+        await until_head(channels, 2)
+        await acknowledged(channels, outbox.stream, 1)
+        async with ChannelReader(sender.address, "rows") as other:
+            await other.forget("spark")
+            await other.hold("spark", holder="another")
+            with pytest.raises(SparkBridgeError, match="another query reads channel 'rows' as consumer 'spark'"):
+                await acknowledged(channels, outbox.stream, 2)
+
+
+async def test_a_stream_that_is_replaced_while_it_is_acknowledged_is_left_to_the_next_look():
+    async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send(BATCH)
+        await until_head(channels, 1)
+        before = {"rows": channels.latest()["rows"]._replace(stream="before")}
+        entries = {"rows": Entry("before", 1, first=0, holder="me")}
+        await asyncio.to_thread(channels.acknowledge, entries, before)
+        await acknowledged(channels, outbox.stream, 1)
+        await asyncio.wait_for(outbox.flush(), 10)
 
 
 async def test_what_no_time_will_change_is_raised():
