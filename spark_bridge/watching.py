@@ -161,9 +161,7 @@ class Channels:
                     continue  # the heads were old: what has become of the stream is said by the next ones
             here.acknowledged = position
 
-    def _acknowledge(
-        self, key: str, reader: BlockingChannelReader, position: Position, holder: str
-    ) -> None:
+    def _acknowledge(self, key: str, reader: BlockingChannelReader, position: Position, holder: str) -> None:
         consumer = self._options.consumer
         try:
             reader.ack(consumer, position)

@@ -205,12 +205,10 @@ class StagedChannel(Service):
         return self._opened(key, request, now) if against is None else against
 
     def _against(self, key: AttemptKey, request: Message) -> Refusal | None:
-        last = self.store.state.epochs.get(key.application, -1)
+        if (regressed := self.regressed(key.application, key.epoch)) is not None:
+            return regressed
         if self._ended:
             return Refusal("ended", f"the stream of channel {self.channel.id!r} has ended")
-        if key.epoch <= last:
-            text = f"epoch {key.epoch} of application {key.application!r} is over: epoch {last} is committed"
-            return Refusal("regressed", text)
         if request["oldest"]:
             text = f"{request['oldest']} messages of the attempt were taken by a receiver that has been restarted"
             return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
@@ -218,6 +216,14 @@ class StagedChannel(Service):
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
             return Refusal("limit", text)
         return None
+
+    def regressed(self, application: str, epoch: int) -> Refusal | None:
+        """What stands against an attempt whose epoch is committed, or below one that is; also when all is over."""
+        last = self.store.state.epochs.get(application, -1)
+        if epoch > last:
+            return None
+        text = f"epoch {epoch} of application {application!r} is over: epoch {last} is committed"
+        return Refusal("regressed", text)
 
     def _opened(self, key: AttemptKey, request: Message, now: float) -> InboundChannel:
         decoder = AttemptDecoder(self._make_decoder())

@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel import ChannelReader, HandshakeError, ReceiverServer, RetainPolicy, SchemaMismatch, SenderServer
+from netchannel import (
+    ChannelReader,
+    HandshakeError,
+    ReceiverServer,
+    RetainPolicy,
+    SchemaMismatch,
+    SenderServer,
+)
 from spark_bridge import SparkBridgeError
 from spark_bridge.offsets import Entry
 from spark_bridge.options import read_options
@@ -134,7 +141,9 @@ async def test_a_name_that_another_query_has_taken_is_said_so():
         async with ChannelReader(sender.address, "rows") as other:
             await other.forget("spark")
             await other.hold("spark", holder="another")
-            with pytest.raises(SparkBridgeError, match="another query reads channel 'rows' as consumer 'spark'"):
+            with pytest.raises(
+                SparkBridgeError, match="another query reads channel 'rows' as consumer 'spark'"
+            ):
                 await acknowledged(channels, outbox.stream, 2)
 
 

@@ -1,0 +1,57 @@
+"""What the driver publishes of what tasks have sealed, with real servers and without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from netchannel import EpochRegressed, ReceiverServer, StagingPolicy
+from spark_bridge.options import WriteOptions, write_options
+from spark_bridge.publishing import publish
+from spark_bridge.writing import Attempts, Rows, Work
+
+SCHEMA = pa.schema({"id": pa.int64()})
+
+
+def options(receiver: ReceiverServer, channels: str = "out", **given: Any) -> WriteOptions:
+    here = {"endpoint": receiver.address, "channels": channels, "connectTimeout": "5"}
+    return write_options(here | given, "batch write")
+
+
+def written(options: WriteOptions, work: Work, ids: list[int]) -> Attempts:
+    """What a task returns that has written its only partition to the first channel."""
+    attempt = Rows(options, SCHEMA).attempt(0, work, 0)
+    key = options.connection.sources[0].key
+    try:
+        attempt.send(pa.RecordBatch.from_pydict({"id": ids}, schema=SCHEMA))
+        return Attempts(((key, attempt.seal()),))
+    except EpochRegressed:
+        return Attempts(over=frozenset([key]))
+
+
+async def save(options: WriteOptions, work: Work, ids: list[int]) -> None:
+    made = await asyncio.to_thread(written, options, work, ids)
+    await asyncio.to_thread(publish, options, work, [made], None)
+
+
+def staged(receiver: ReceiverServer, directory: Path, channel: str = "out"):
+    return receiver.register_channel(channel, staging=StagingPolicy(directory))
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["before it is read", "after it was read to its end"])
+async def test_a_versioned_write_that_has_ended_the_stream_does_nothing_when_it_is_done_again(tmp_path, read):
+    """SP-WR-5: as after a driver that died behind its commit."""
+    work = Work("app", 3)
+    async with ReceiverServer() as receiver:
+        inbox = staged(receiver, tmp_path)
+        once = options(receiver, txnAppId="app", txnVersion="3")
+        await save(once, work, [1, 2])
+        if read:
+            assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
+        await asyncio.wait_for(save(once, work, [1, 2]), 20)
+        if not read:
+            assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
