@@ -64,6 +64,11 @@ class GroupClientFace:
         self._thread = thread
         self._client = client
 
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `GroupClient.error`."""
+        return self._client.error
+
 
 class ReceiverChannelFace:
     """A `ReceiverChannel` that lives on ``thread``."""
