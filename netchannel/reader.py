@@ -180,9 +180,9 @@ class ChannelReader:
 
     @property
     def latest(self) -> Heads | None:
-        """The heads that were pushed last; None before the first."""
+        """The heads that were pushed last; None before the first. ``stream`` is empty where there will be none."""
         heads = self._heads
-        return None if heads is None or not heads.stream else heads
+        return heads if heads is not None and (heads.stream or heads.ended) else None
 
     @property
     def error(self) -> NetChannelError | None:

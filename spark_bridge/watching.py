@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from netchannel import ChannelBroken, ChannelInUse, ConsumerFenced, NetChannelError, Position, StreamReplaced
 
 from .clients import make_reader
-from .errors import SparkBridgeError
+from .errors import DataLost, SparkBridgeError
 from .task import log
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Channels:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._watched: dict[str, _Watched] = {}
-        self._silent: set[str] = set()  # channels of which it was said that nothing is heard
+        self._silent: set[str] = set()  # channels of which it was said that there is nothing
 
     def _all(self) -> dict[str, _Watched]:
         if not self._watched:
@@ -60,14 +60,14 @@ class Channels:
         """The newest heads that have been pushed here; costs nothing. Channels without a stream are left out.
 
         So is one whose server is away for longer than the timeout: it is waited for. Raises what no time will change,
-        such as another secret.
+        such as another secret, and DataLost for a channel that has failed before it had a stream.
         """
         found = {}
         for source in self._options.connection.sources:
             here = self._all()[source.key]
             if here.reader.error is not None:
                 self._begin_anew(source, here.reader)
-            elif (heads := here.reader.latest) is not None:
+            elif (heads := here.reader.latest) is not None and self._has_stream(source.key, heads):
                 self._silent.discard(source.key)
                 found[source.key] = heads
         return found
@@ -83,6 +83,20 @@ class Channels:
             log.warning("%s: %s; it is waited for", source.key, error)
         reader.close()
         self._watched[source.key] = self._watch(source)
+
+    def _has_stream(self, key: str, heads: Heads) -> bool:
+        if heads.stream:
+            return True
+        error = DataLost(
+            f"channel {key!r} has failed before anything was kept: {heads.failure}. Register it again at its server; "
+            f"to read without it, start the query with failOnDataLoss=false"
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        if key not in self._silent:
+            self._silent.add(key)
+            log.warning("%s", error)
+        return False
 
     def heads(self) -> dict[str, Heads]:
         """The heads of all channels, waited for. Raises SparkBridgeError for one that does not come in time."""

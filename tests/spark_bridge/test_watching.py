@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("pyspark")
 
 from netchannel import (
     ChannelReader,
@@ -18,7 +21,8 @@ from netchannel import (
     SchemaMismatch,
     SenderServer,
 )
-from spark_bridge import SparkBridgeError
+from spark_bridge import DataLost, SparkBridgeError
+from spark_bridge.batch_reader import BatchReader
 from spark_bridge.offsets import Entry
 from spark_bridge.options import read_options
 from spark_bridge.watching import Channels
@@ -157,6 +161,30 @@ async def test_a_stream_that_is_replaced_while_it_is_acknowledged_is_left_to_the
         await asyncio.to_thread(channels.acknowledge, entries, before)
         await acknowledged(channels, outbox.stream, 1)
         await asyncio.wait_for(outbox.flush(), 10)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_channel_that_failed_before_it_had_a_stream_is_data_lost(tmp_path, fail, caplog):
+    """For a batch and for a stream: its disk is broken."""
+    kept = tmp_path / "kept"
+    async with ReceiverServer() as receiver, SenderServer() as sender:
+        receiver.register_channel("rows", retain=RetainPolicy(directory=kept))
+        await asyncio.to_thread(shutil.rmtree, kept, ignore_errors=True)
+        kept.write_text("in the way")
+        sender.register_channel("rows", receiver.address)
+        options = {"endpoint": receiver.address, "channels": "rows", "failOnDataLoss": fail}
+        batch = BatchReader(read_options(options, "batch read"), BATCH.schema)
+        async with watched(receiver.address, failOnDataLoss=fail) as channels:
+            if fail == "true":
+                with pytest.raises(DataLost, match="channel 'rows' has failed before anything was kept: "):
+                    await asyncio.to_thread(batch.partitions)
+                with pytest.raises(DataLost, match="channel 'rows' has failed before anything was kept: "):
+                    await until_head(channels, 1)
+            else:
+                assert await asyncio.to_thread(batch.partitions) == []
+                await asyncio.to_thread(channels.heads)
+                assert [channels.latest() for _ in range(3)] == [{}] * 3
+                assert caplog.text.count("has failed before anything was kept") == 2
 
 
 async def test_what_no_time_will_change_is_raised():
