@@ -9,9 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructType
+
 from netchannel import EpochRegressed, ReceiverServer, StagingPolicy
 from spark_bridge.options import WriteOptions, write_options
 from spark_bridge.publishing import publish
+from spark_bridge.schemas import Normaliser, arrow_schema
 from spark_bridge.writing import Attempts, Rows, Work
 
 SCHEMA = pa.schema({"id": pa.int64()})
@@ -55,3 +60,34 @@ async def test_a_versioned_write_that_has_ended_the_stream_does_nothing_when_it_
         await asyncio.wait_for(save(once, work, [1, 2]), 20)
         if not read:
             assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
+
+
+async def test_nested_nulls_that_one_plan_forbids_and_another_allows_go_into_one_stream(tmp_path):
+    """SP-WR-1: what Spark derives about nulls is not part of the channel's schema, however deep."""
+
+    def nested(nulls: bool) -> StructType:
+        pair = StructType([StructField("a", LongType(), nulls)])
+        kinds = {
+            "l": ArrayType(pair, nulls),
+            "s": pair,
+            "m": MapType(LongType(), ArrayType(LongType(), nulls), nulls),
+        }
+        return StructType([StructField(name, kind, nulls) for name, kind in kinds.items()])
+
+    row = {"l": [{"a": 1}], "s": {"a": 2}, "m": [(3, [4])]}
+    async with ReceiverServer() as receiver:
+        inbox = staged(receiver, tmp_path)
+        loose = options(receiver, endOfStream="false")
+
+        def save_all() -> None:
+            for epoch, nulls in enumerate((False, True)):
+                rows, work = Rows.of(loose, nested(nulls)), Work("app", epoch)
+                attempt = rows.attempt(0, work, 0)
+                given = pa.RecordBatch.from_pylist([row], schema=arrow_schema(nested(nulls)))
+                attempt.send(Normaliser(rows.schema)(given))
+                made = Attempts(((loose.connection.sources[0].key, attempt.seal()),))
+                publish(loose, work, [made], None)
+
+        await asyncio.to_thread(save_all)
+        async with asyncio.timeout(10):
+            assert [(await inbox.recv()).to_pylist() for _ in range(2)] == [[row], [row]]
