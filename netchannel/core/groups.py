@@ -87,6 +87,7 @@ class StagedChannel(Service):
         self._make_decoder = make_decoder
         self._attempts: dict[str, Attempt] = {}  # that are being written, by the ids of their channels
         self._sealed: dict[AttemptKey, tuple[SealedAttempt, Timer]] = {}
+        self._grew: dict[tuple[str, int], float] = {}  # when an attempt of a group was sealed last
         self._over = ""  # why nothing is taken any more
         self._ended = store.state.ended
         self._error: NetChannelError | None = None  # what stands against the consumer's position
@@ -274,9 +275,23 @@ class StagedChannel(Service):
             self._keep(sealed, now)
 
     def _keep(self, sealed: SealedAttempt, now: float) -> None:
+        self._grew[sealed.key.application, sealed.key.epoch] = now
+        self._remind(sealed, now + self._policy.orphan_s)
+
+    def _remind(self, sealed: SealedAttempt, when: float) -> None:
+        timer = self.core.timers.at(when, lambda now: self._due(sealed, now))
+        self._sealed[sealed.key] = sealed, timer
+
+    def _due(self, sealed: SealedAttempt, now: float) -> None:
+        """It has waited for long: for others of its group, if these are still being written."""
         key = sealed.key
-        timer = self.core.timers.at(now + self._policy.orphan_s, lambda now: self._orphaned(key))
-        self._sealed[key] = sealed, timer
+        group = key.application, key.epoch
+        if any((each.key.application, each.key.epoch) == group for each in self._attempts.values()):
+            self._remind(sealed, now + self._policy.orphan_s)
+        elif (when := self._grew[group] + self._policy.orphan_s) > now:
+            self._remind(sealed, when)
+        else:
+            self._orphaned(key)
 
     def _orphaned(self, key: AttemptKey) -> None:
         """Nobody has named it: when its turn comes, it may be committed all the same."""
@@ -298,6 +313,8 @@ class StagedChannel(Service):
             sealed, timer = self._sealed.pop(key)
             timer.cancel()
             taken.append(sealed)
+        groups = {(key.application, key.epoch) for key in self._sealed}
+        self._grew = {group: when for group, when in self._grew.items() if group in groups}
         return taken
 
     def forget(self, attempt: Attempt) -> None:
