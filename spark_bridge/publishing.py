@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel import EpochRegressed, Sealed
+from netchannel import EpochRegressed, NetChannelError, Sealed
 
 from .clients import group_client
 from .errors import CheckpointReplaced
@@ -101,7 +101,13 @@ def _claimed(options: WriteOptions) -> str | None:
 
 
 def drop(options: WriteOptions, work: Work) -> None:
-    """Drop what a failed write has left."""
+    """Drop what a failed write has left, wherever that is possible. Raises what stands against it elsewhere."""
+    errors = []
     for source in options.connection.sources:
-        with group_client(options.connection, source) as client:
-            client.drop(work.application, work.epoch)
+        try:
+            with group_client(options.connection, source) as client:
+                client.drop(work.application, work.epoch)
+        except NetChannelError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

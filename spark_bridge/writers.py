@@ -47,10 +47,12 @@ class BatchWriter(DataSourceArrowWriter):
         return Written(self._work, None, self._rows.write(self._work, iterator))
 
     def commit(self, messages: Messages) -> None:
-        """Publish what all tasks have made."""
+        """Publish what all tasks have made, and end the streams that they have not."""
         if self._rows.options.exactly_once:
             attempts = [message.attempts for message in _written(messages)]
             publish(self._rows.options, self._work, attempts, None)
+        elif self._rows.options.end:
+            self._rows.end_others(self._work, len(messages))
 
     def abort(self, messages: Messages) -> None:
         """Drop what the tasks have made."""

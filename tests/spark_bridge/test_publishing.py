@@ -13,10 +13,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructType
 
-from netchannel import EpochRegressed, ReceiverServer, StagingPolicy
+from netchannel import AttemptLost, ChannelBroken, EpochRegressed, ReceiverServer, StagingPolicy
 from spark_bridge.options import WriteOptions, write_options
-from spark_bridge.publishing import publish
+from spark_bridge.publishing import drop, publish
 from spark_bridge.schemas import Normaliser, arrow_schema
+from spark_bridge.writers import BatchWriter, Written
 from spark_bridge.writing import Attempts, Rows, Work
 
 SCHEMA = pa.schema({"id": pa.int64()})
@@ -60,6 +61,33 @@ async def test_a_versioned_write_that_has_ended_the_stream_does_nothing_when_it_
         await asyncio.wait_for(save(once, work, [1, 2]), 20)
         if not read:
             assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
+
+
+async def test_channels_that_no_partition_has_written_to_end_as_well():
+    """SP-WR-2: at least once, with endOfStream."""
+    async with ReceiverServer() as receiver:
+        inboxes = [receiver.register_channel(name) for name in ("a", "b", "c")]
+        loose = options(receiver, "a,b,c", deliveryGuarantee="at-least-once")
+        writer = BatchWriter(Rows(loose, SCHEMA))
+        await asyncio.to_thread(writer.commit, [Written(writer._work, None, Attempts())])
+        for inbox in inboxes[1:]:
+            async with asyncio.timeout(10):
+                assert [batch async for batch in inbox] == []
+        assert inboxes[0].stream is None  # it is its partition's
+
+
+async def test_attempts_are_dropped_wherever_they_can_be(tmp_path):
+    """SP-WR-1: a channel that is not there does not keep those of another."""
+    work = Work("app", 0)
+    async with ReceiverServer() as receiver:
+        staged(receiver, tmp_path, "b")
+        both = options(receiver, "a,b", connectTimeout="0.4")
+        only = options(receiver, "b")
+        made = await asyncio.to_thread(written, only, work, [1, 2])
+        with pytest.raises(ChannelBroken, match="channel 'a'"):
+            await asyncio.to_thread(drop, both, work)
+        with pytest.raises(AttemptLost):
+            await asyncio.to_thread(publish, only, work, [made], None)
 
 
 async def test_nested_nulls_that_one_plan_forbids_and_another_allows_go_into_one_stream(tmp_path):
