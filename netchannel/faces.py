@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel import groups, receiver, sender
+    from netchannel.errors import NetChannelError
     from netchannel.reader import ChannelReader
     from netchannel.services import ServiceThread
     from netchannel.values import ChannelStatistics, Group, Heads, Position, ServerStatistics
@@ -62,6 +63,11 @@ class GroupClientFace:
     def __init__(self, thread: ServiceThread, client: groups.SharedGroupClient) -> None:
         self._thread = thread
         self._client = client
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `GroupClient.error`."""
+        return self._client.error
 
 
 class ReceiverChannelFace:
@@ -134,6 +140,11 @@ class ChannelReaderFace:
     def latest(self) -> Heads | None:
         """As `ChannelReader.latest`."""
         return self._reader.latest
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `ChannelReader.error`."""
+        return self._reader.error
 
 
 class SenderServerFace(Generic[Face, GroupFace]):

@@ -260,6 +260,11 @@ class GroupClient:
         self._channel = None
         await self._client.__aexit__(kind, error, trace)
 
+    @property
+    def error(self) -> NetChannelError | None:
+        """What ended this client, as all calls say from then on: another one may be made. None while it goes on."""
+        return None if self._channel is None else self._channel.error
+
     async def commit(
         self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False
     ) -> bool:

@@ -192,9 +192,14 @@ class ChannelReader:
 
     @property
     def latest(self) -> Heads | None:
-        """The heads that were pushed last; None before the first."""
+        """The heads that were pushed last; None before the first. ``stream`` is empty where there will be none."""
         heads = self._heads
-        return None if heads is None or not heads.stream else heads
+        return heads if heads is not None and (heads.stream or heads.ended) else None
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """What ended this reader, as all calls say from then on: another one may be made. None while it goes on."""
+        return self._error
 
     async def heads(self, beyond: int | None = None) -> Heads:
         """How far the stream goes: the newest that is known here, as it is pushed.

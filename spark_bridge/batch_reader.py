@@ -44,7 +44,8 @@ class BatchReader(DataSourceReader):
             heads = channels.heads()
         finally:
             channels.close()
-        wanted = [self._range(source, heads[source.key]) for source in self._options.connection.sources]
+        sources = self._options.connection.sources
+        wanted = [self._range(source, heads[source.key]) for source in sources if source.key in heads]
         found = [each for each in wanted if each.first < each.until]
         return [RangePartition(each) for each in cut(found, self._options.min_partitions or 0)]
 

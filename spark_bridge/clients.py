@@ -33,8 +33,11 @@ IDLE_S = 60.0
 class Pool(Generic[T]):
     """Things that are lent to one user at a time, and kept for the next one. Safe to use from several threads."""
 
-    def __init__(self, close: Callable[[T], None], idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, close: Callable[[T], None], alive: Callable[[T], bool], idle_s: float = IDLE_S
+    ) -> None:
         self._close = close
+        self._alive = alive
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -42,7 +45,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """One of ``key``, made if there is none; it is kept unless the block raises."""
+        """One of ``key`` that has not given up, made if there is none; it is kept unless the block raises."""
         thing = self._take(key) or make()
         try:
             yield thing
@@ -56,24 +59,35 @@ class Pool(Generic[T]):
         with self._lock:
             if self._process != os.getpid():
                 self._process, self._free = os.getpid(), {}  # those are the parent's
-            old = self._idle()
+            old = self._unwanted()
             free = self._free.get(key)
             thing = free.pop()[1] if free else None
         for each in old:
             self._close(each)
         return thing
 
-    def _idle(self) -> list[T]:
+    def _unwanted(self) -> list[T]:
+        """Take out what nobody has used for long, and what has given up."""
         since = time.monotonic() - self._idle_s
-        old = [thing for each in self._free.values() for used, thing in each if used < since]
-        kept = {key: [each for each in free if each[0] >= since] for key, free in self._free.items()}
-        self._free = {key: free for key, free in kept.items() if free}
-        return old
+        unwanted, kept = [], {}
+        for key, free in self._free.items():
+            good = [(used, thing) for used, thing in free if used >= since and self._alive(thing)]
+            unwanted += [each[1] for each in free if each not in good]
+            if good:
+                kept[key] = good
+        self._free = kept
+        return unwanted
 
 
-_readers: Pool[BlockingChannelReader] = Pool(lambda reader: reader.close())
-_groups: Pool[BlockingGroupClient] = Pool(lambda client: client.close())
+_readers: Pool[BlockingChannelReader] = Pool(
+    lambda reader: reader.close(), lambda reader: reader.error is None
+)
+_groups: Pool[BlockingGroupClient] = Pool(lambda client: client.close(), lambda client: client.error is None)
 _senders: dict[Hashable, BlockingSenderServer] = {}
+
+
+def _key(connection: Connection, source: Source) -> Hashable:
+    return source.endpoint, source.channel, connection.timeout_s, connection.secret, connection.tls
 
 
 def make_reader(connection: Connection, source: Source) -> BlockingChannelReader:
@@ -84,20 +98,18 @@ def make_reader(connection: Connection, source: Source) -> BlockingChannelReader
 @contextmanager
 def reader(connection: Connection, source: Source) -> Iterator[BlockingChannelReader]:
     """A reader of a channel, for a while."""
-    key = (source.endpoint, source.channel, connection.timeout_s, connection.secret, connection.tls)
-    with _readers.lend(key, lambda: make_reader(connection, source)) as lent:
+    with _readers.lend(_key(connection, source), lambda: make_reader(connection, source)) as lent:
         yield lent
 
 
 @contextmanager
 def group_client(connection: Connection, source: Source) -> Iterator[BlockingGroupClient]:
     """Who commits groups to a channel."""
-    key = (source.endpoint, source.channel, connection.timeout_s, connection.secret, connection.tls)
 
     def make() -> BlockingGroupClient:
         return netchannel.group_client(source.endpoint, source.channel, **connection.settings)
 
-    with _groups.lend(key, make) as lent:
+    with _groups.lend(_key(connection, source), make) as lent:
         yield lent
 
 

@@ -65,6 +65,23 @@ def encode(entries: Mapping[str, Entry]) -> dict[str, Any]:
     return {key: entries[key].json() for key in sorted(entries)}
 
 
+def check_keys(entries: Mapping[str, Entry], sources: tuple[Source, ...]) -> None:
+    """Raise DataLost where the query has read a channel under a key that none of ``sources`` has, and one that is new.
+
+    It would be read from its beginning: the keys have endpoints if a channel is looked for at several.
+    """
+    gone = {key for key, entry in entries.items() if entry.stream is not None}
+    gone -= {source.key for source in sources}
+    for source in sources:
+        names = {source.channel, *(key for key in gone if key.rpartition("@")[0] == source.channel)}
+        if source.key not in entries and (before := sorted(names & gone)):
+            raise DataLost(
+                f"the query's checkpoint calls channel {source.channel!r} {before[0]!r}, and this run {source.key!r}: "
+                f"it would be read again from its beginning; start it with the endpoints that it had, or with a new "
+                f"checkpoint"
+            )
+
+
 class Range(NamedTuple):
     """Messages ``[first, until)`` of a stream."""
 

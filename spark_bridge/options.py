@@ -76,8 +76,8 @@ def _seconds(value: str) -> float:
         seconds = float(value)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError("a number of seconds, 0 or more")
+    if not 0 < seconds < float("inf"):
+        raise ValueError("a number of seconds, more than 0")
     return seconds
 
 
@@ -242,6 +242,11 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
         raise OptionError(
             "a batch write is done once under its txnAppId and txnVersion: give both options, the version as a "
             "number that grows from write to write, or neither"
+        )
+    if version is not None and given["deliveryGuarantee"] != "exactly-once":
+        raise OptionError(
+            "txnAppId and txnVersion need deliveryGuarantee=exactly-once: what is sent at least once is there again "
+            "when the write is done again"
         )
     written = WriteOptions(
         connection=_connection(given, options),

@@ -114,7 +114,13 @@ def forget(options: WriteOptions, work: Work) -> None:
 
 
 def drop(options: WriteOptions, work: Work) -> None:
-    """Drop what a failed write has left."""
+    """Drop what a failed write has left, wherever that is possible. Raises what stands against it elsewhere."""
+    errors = []
     for source in options.connection.sources:
-        with group_client(options.connection, source) as client:
-            client.drop(work.application, work.epoch)
+        try:
+            with group_client(options.connection, source) as client:
+                client.drop(work.application, work.epoch)
+        except NetChannelError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

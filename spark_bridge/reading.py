@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from netchannel import Position, PositionLost, StreamReplaced
 
-from .clients import reader
+from .clients import make_reader, reader
 from .errors import DataLost, SchemaConflict
 from .joining import joined
 from .schemas import Normaliser, arrow_schema
 from .task import log
+from .watching import unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,21 +105,41 @@ class RangeReader:
             yield from joined(map(make, self._messages(lent, wanted)), _ROWS)
 
     def _messages(self, lent: BlockingChannelReader, wanted: Range) -> Iterator[Message]:
-        first = wanted.first
+        first, until = wanted.first, wanted.until
         if not self.fail_on_data_loss:
-            heads = lent.heads()
-            if heads.stream != wanted.stream:
-                log.warning(
-                    "%s: stream %s is gone, and its messages with it", wanted.source.key, wanted.stream
-                )
-                return
-            first = min(max(first, heads.oldest), wanted.until)
-            if first > wanted.first:
-                log.warning("%s: messages %d to %d are gone", wanted.source.key, wanted.first, first - 1)
-        try:
-            yield from lent.read_messages(Position(wanted.stream, first), wanted.until)
-        except (PositionLost, StreamReplaced) as error:
-            raise lost(wanted.source.key, str(error)) from error
+            first, until = self._still_kept(wanted)
+        while first < until:
+            try:
+                for message in lent.read_messages(Position(wanted.stream, first), until):
+                    first = message.sequence + 1
+                    yield message
+            except (PositionLost, StreamReplaced) as error:
+                if self.fail_on_data_loss:
+                    raise lost(wanted.source.key, str(error)) from error
+                first, until = self._still_kept(wanted._replace(first=first))
+
+    def _still_kept(self, wanted: Range) -> tuple[int, int]:
+        """What there is of a range: as the server says now, since what it has pushed before may be of another stream.
+
+        What is not there yet is waited for: after a restart the server may be about to get it again.
+        """
+        key, timeout_s = wanted.source.key, self.connection.timeout_s
+        with make_reader(self.connection, wanted.source) as asked:
+            try:
+                heads = asked.heads(beyond=wanted.until - 1, timeout=timeout_s)
+            except TimeoutError as error:
+                if asked.latest is None:
+                    raise unheard(self.connection, wanted.source) from error
+                heads = asked.latest
+        if heads.stream != wanted.stream:
+            log.warning("%s: stream %s is gone, and its messages with it", key, wanted.stream)
+            return wanted.until, wanted.until
+        until = max(wanted.first, min(wanted.until, heads.head))
+        first = min(max(wanted.first, heads.oldest), until)
+        for begin, end in ((wanted.first, first), (until, wanted.until)):
+            if begin < end:
+                log.warning("%s: messages %d to %d are gone", key, begin, end - 1)
+        return first, until
 
     def _without_metadata(self) -> Callable[[Message], pa.RecordBatch]:
         normalise = Normaliser(self.schema)

@@ -27,7 +27,7 @@ from .admission import Limits, Waiting, advance, check_failed, waiting
 from .backlog import Backlog
 from .batch_reader import RangePartition
 from .errors import DataLost
-from .offsets import Entry, decode, encode, initial, ranges
+from .offsets import Entry, check_keys, decode, encode, initial, ranges
 from .reading import RangeReader, lost
 from .task import log
 from .versions import SupportsTriggerAvailableNow, limits
@@ -166,6 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     # -- within
 
     def _with_all_channels(self, entries: dict[str, Entry]) -> dict[str, Entry]:
+        check_keys(entries, self._options.connection.sources)
         holder = next((entry.holder for entry in entries.values()), "")
         new = {
             source.key: Entry(None, 0, holder=holder)
@@ -202,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if target is None or (entry.stream == target.stream and entry.sequence > target.head):
             return None
         if heads.stream == target.stream:
-            return heads._replace(head=target.head, ended=target.ended, failure=target.failure)
+            return target._replace(oldest=heads.oldest)
         read = entry.stream == target.stream and entry.sequence == target.head
         return None if read else heads
 

@@ -130,3 +130,15 @@ def forbids_nulls(kind: pa.DataType) -> bool:
     if types.is_map(kind):
         return not kind.item_field.nullable or forbids_nulls(kind.item_type)
     return False
+
+
+def with_nulls(field: pa.Field) -> pa.Field:
+    """``field`` as one that may hold nulls, and everything within it too (but a map's keys)."""
+    kind = field.type
+    if types.is_struct(kind):
+        kind = pa.struct([with_nulls(each) for each in kind])
+    elif types.is_list(kind):
+        kind = pa.list_(with_nulls(kind.value_field))
+    elif types.is_map(kind):
+        kind = pa.map_(with_nulls(kind.key_field).with_nullable(False), with_nulls(kind.item_field))
+    return field.with_type(kind).with_nullable(True)

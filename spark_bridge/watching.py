@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from netchannel import ChannelInUse, ConsumerFenced, NetChannelError, Position
+from netchannel import ChannelBroken, ChannelInUse, ConsumerFenced, NetChannelError, Position, StreamReplaced
 
 from .clients import make_reader
-from .errors import SparkBridgeError
+from .errors import DataLost, SparkBridgeError
+from .task import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from .admission import Limits
     from .offsets import Entry
-    from .options import ReadOptions
+    from .options import Connection, ReadOptions, Source
 
 HANDOVER_S = 16.0
 """How long a name that somebody else holds is waited for at most: 5 s until a lost connection is noticed, 10 s of its
@@ -28,81 +30,127 @@ lease. A query that comes back from its checkpoint has the name at once."""
 _ASK_S = 0.5
 
 
+@dataclass(slots=True)
+class _Watched:
+    """A channel by one reader: with another one, all of this begins anew."""
+
+    reader: BlockingChannelReader
+    held: bool = False
+    taking: threading.Thread | None = None
+    acknowledged: Position | None = None
+
+
 class Channels:
     """The channels of a read. Connections are made at the first call that needs them."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._readers: dict[str, BlockingChannelReader] = {}
-        self._held: set[str] = set()
-        self._held_soon: dict[str, threading.Thread] = {}
-        self._acknowledged: dict[str, Position] = {}
+        self._watched: dict[str, _Watched] = {}
+        self._silent: set[str] = set()  # channels of which it was said that there is nothing
 
-    def _all(self) -> dict[str, BlockingChannelReader]:
-        if not self._readers:
-            connection = self._options.connection
-            self._readers = {source.key: make_reader(connection, source) for source in connection.sources}
-        return self._readers
+    def _all(self) -> dict[str, _Watched]:
+        if not self._watched:
+            self._watched = {source.key: self._watch(source) for source in self._options.connection.sources}
+        return self._watched
+
+    def _watch(self, source: Source) -> _Watched:
+        return _Watched(make_reader(self._options.connection, source))
 
     def latest(self) -> dict[str, Heads]:
-        """The newest heads that have been pushed here; costs nothing. Channels without a stream are left out."""
-        return {key: heads for key, each in self._all().items() if (heads := each.latest) is not None}
+        """The newest heads that have been pushed here; costs nothing. Channels without a stream are left out.
+
+        So is one whose server is away for longer than the timeout: it is waited for. Raises what no time will change,
+        such as another secret, and DataLost for a channel that has failed before it had a stream.
+        """
+        found = {}
+        for source in self._options.connection.sources:
+            here = self._all()[source.key]
+            if here.reader.error is not None:
+                self._begin_anew(source, here.reader)
+            elif (heads := here.reader.latest) is not None and self._has_stream(source.key, heads):
+                self._silent.discard(source.key)
+                found[source.key] = heads
+        return found
+
+    def _begin_anew(self, source: Source, reader: BlockingChannelReader) -> None:
+        """After a reader that has given up."""
+        error = reader.error
+        if not isinstance(error, ChannelBroken):
+            assert error is not None
+            raise type(error)(*error.args)
+        if source.key not in self._silent:
+            self._silent.add(source.key)
+            log.warning("%s: %s; it is waited for", source.key, error)
+        reader.close()
+        self._watched[source.key] = self._watch(source)
+
+    def _has_stream(self, key: str, heads: Heads) -> bool:
+        if heads.stream:
+            return True
+        error = DataLost(
+            f"channel {key!r} has failed before anything was kept: {heads.failure}. Register it again at its server; "
+            f"to read without it, start the query with failOnDataLoss=false"
+        )
+        if self._options.fail_on_data_loss:
+            raise error
+        if key not in self._silent:
+            self._silent.add(key)
+            log.warning("%s", error)
+        return False
 
     def heads(self) -> dict[str, Heads]:
         """The heads of all channels, waited for. Raises SparkBridgeError for one that does not come in time."""
         deadline = time.monotonic() + self._options.connection.timeout_s
-        for key, each in self._all().items():
+        for source in self._options.connection.sources:
             try:
-                each.heads(timeout=max(0.0, deadline - time.monotonic()))
+                self._all()[source.key].reader.heads(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError as error:
-                (source,) = [source for source in self._options.connection.sources if source.key == key]
-                raise SparkBridgeError(
-                    f"nothing was heard of channel {source.channel!r} at {source.endpoint} for "
-                    f"{self._options.connection.timeout_s} s: is a server there that keeps the channel, and has a "
-                    f"stream begun? The option connectTimeout says how long that is waited for"
-                ) from error
+                raise unheard(self._options.connection, source) from error
         return self.latest()
 
     def locate(self, key: str, first: Position, limits: Limits) -> Located:
         """How far ``limits`` go in a channel."""
-        return self._all()[key].locate(first, max_rows=limits.rows, max_bytes=limits.bytes)
+        return self._all()[key].reader.locate(first, max_rows=limits.rows, max_bytes=limits.bytes)
 
     def hold_soon(self, key: str, holder: str) -> None:
         """Take the consumer's name as soon as the server is there, without waiting: what comes is kept for it then.
 
-        What goes wrong is said by the next `hold`.
+        What goes wrong is said by the next `hold`, or by `latest`.
         """
-        if key in self._held or key in self._held_soon:
+        here = self._all()[key]
+        if here.held or here.taking is not None:
             return
 
         def take() -> None:
             with suppress(NetChannelError):
-                self._all()[key].hold(self._options.consumer, holder=holder)
-                self._held.add(key)
+                here.reader.hold(self._options.consumer, holder=holder)
+                here.held = True
 
-        self._held_soon[key] = threading.Thread(target=take, name="netchannel hold", daemon=True)
-        self._held_soon[key].start()
+        here.taking = threading.Thread(target=take, name="netchannel hold", daemon=True)
+        here.taking.start()
 
     def settle(self, timeout_s: float) -> None:
         """Wait for what `hold_soon` has begun, so long at most: who has answered has said its heads before."""
         deadline = time.monotonic() + timeout_s
-        for thread in self._held_soon.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for each in self._all().values():
+            if each.taking is not None:
+                each.taking.join(max(0.0, deadline - time.monotonic()))
 
     def hold(self, key: str, holder: str) -> None:
         """Take the consumer's name, once. Raises SparkBridgeError if another query holds it."""
-        if key in self._held:
+        here = self._all()[key]
+        if here.held:
             return
         deadline = time.monotonic() + min(HANDOVER_S, self._options.connection.timeout_s)
         while True:
             try:
-                self._all()[key].hold(self._options.consumer, holder=holder)
+                here.reader.hold(self._options.consumer, holder=holder)
             except ChannelInUse as error:
                 if time.monotonic() > deadline:
                     raise _in_use(key, self._options.consumer, str(error)) from error
                 threading.Event().wait(_ASK_S)
             else:
-                self._held.add(key)
+                here.held = True
                 return
 
     def acknowledge(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> None:
@@ -113,23 +161,45 @@ class Channels:
         for key, entry in entries.items():
             if entry.stream is None or entry.first is None:
                 continue
-            position = Position(entry.stream, entry.sequence)
             known = heads.get(key)
-            if self._acknowledged.get(key) == position or known is None or known.stream != entry.stream:
+            if known is None or known.stream != entry.stream:
+                continue
+            here, position = self._all()[key], Position(entry.stream, entry.sequence)
+            if here.acknowledged == position:
                 continue
             if known.oldest <= entry.sequence <= known.head:
                 self.hold(key, entry.holder)
                 try:
-                    self._all()[key].ack(self._options.consumer, position)
-                except ConsumerFenced as error:
-                    raise _in_use(key, self._options.consumer, str(error)) from error
-            self._acknowledged[key] = position
+                    self._acknowledge(key, here.reader, position, entry.holder)
+                except StreamReplaced:
+                    continue  # the heads were old: what has become of the stream is said by the next ones
+            here.acknowledged = position
+
+    def _acknowledge(self, key: str, reader: BlockingChannelReader, position: Position, holder: str) -> None:
+        consumer = self._options.consumer
+        try:
+            reader.ack(consumer, position)
+        except ConsumerFenced:
+            try:
+                reader.hold(consumer, holder=holder)  # the server has forgotten it, or somebody else has it
+            except ChannelInUse as error:
+                raise _in_use(key, consumer, str(error)) from error
+            reader.ack(consumer, position)
 
     def close(self) -> None:
         """Give the connections up."""
-        for each in self._readers.values():
-            each.close()
-        self._readers.clear()
+        for each in self._watched.values():
+            each.reader.close()
+        self._watched.clear()
+
+
+def unheard(connection: Connection, source: Source) -> SparkBridgeError:
+    """What is raised where a channel has no stream in time."""
+    return SparkBridgeError(
+        f"nothing was heard of channel {source.channel!r} at {source.endpoint} for {connection.timeout_s} s: is a "
+        f"server there that keeps the channel, and has a stream begun? The option connectTimeout says how long that "
+        f"is waited for"
+    )
 
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:

@@ -47,7 +47,7 @@ class BatchWriter(DataSourceArrowWriter):
         return Written(self._work, None, self._rows.write(self._work, iterator))
 
     def commit(self, messages: Messages) -> None:
-        """Publish what all tasks have made."""
+        """Publish what all tasks have made, and end the streams that they have not."""
         if self._rows.options.exactly_once:
             attempts = [message.attempts for message in _written(messages)]
             options = self._rows.options
@@ -55,6 +55,8 @@ class BatchWriter(DataSourceArrowWriter):
             # The receiver of a stream that has ended may be gone by now.
             if options.txn_app_id is None and not options.end:
                 forget(options, self._work)
+        elif self._rows.options.end:
+            self._rows.end_others(self._work, len(messages))
 
     def abort(self, messages: Messages) -> None:
         """Drop what the tasks have made."""

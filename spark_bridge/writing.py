@@ -16,6 +16,7 @@ from .joining import joined
 from .routing import Route, by_key, by_partition, check_key
 from .schemas import Normaliser, arrow_schema
 from .task import complete, current_task
+from .types import with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +58,13 @@ class Rows:
     def of(cls, options: WriteOptions, schema: StructType) -> Rows:
         """Raises OptionError for key columns that are none, SchemaConflict for a type that channels have not.
 
-        Every column may hold nulls: what Spark derives about that changes from plan to plan, a channel's schema may
-        not.
+        Every column, and all within it, may hold nulls: what Spark derives about that changes from plan to plan, a
+        channel's schema may not.
         """
         target = arrow_schema(schema)
         if options.key_columns is not None:
             check_key(target, options.key_columns)
-        return cls(options, pa.schema([field.with_nullable(True) for field in target]))
+        return cls(options, pa.schema([with_nulls(field) for field in target]))
 
     def write(self, work: Work, batches: Iterator[pa.RecordBatch]) -> Attempts:
         """Send a partition; what the driver is to publish, and where.
@@ -110,7 +111,7 @@ class Rows:
 
     def _send(self, work: Work, batches: Iterator[pa.RecordBatch]) -> None:
         """One stream per channel goes on from task to task: each begins at the number that the receiver wants."""
-        outbox = self._outbox(work)
+        outbox = self._outbox(work, current_task().partition)
         normalise = Normaliser(self.schema)
         try:
             outbox.attached()
@@ -126,9 +127,16 @@ class Rows:
                 outbox.detach()
             raise
 
-    def _outbox(self, work: Work) -> BlockingSenderChannel:
+    def end_others(self, work: Work, partitions: int) -> None:
+        """End the streams of the channels for which there is no partition."""
+        for number in range(partitions, len(self.options.connection.sources)):
+            outbox = self._outbox(work, number)
+            outbox.attached()
+            outbox.close()
+
+    def _outbox(self, work: Work, partition: int) -> BlockingSenderChannel:
         connection = self.options.connection
-        partition, channels = current_task().partition, len(connection.sources)
+        channels = len(connection.sources)
         if partition >= channels:
             raise UnsupportedSpark(
                 f"with deliveryGuarantee=at-least-once every partition writes to a channel of its own, and this is "

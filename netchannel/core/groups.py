@@ -23,7 +23,7 @@ from .attempts import Attempt, AttemptDecoder
 from .feeding import Feeder
 from .inbound import InboundChannel
 from .link import Job, log
-from .over import OVER_LIMIT, Over, answered_by
+from .over import OVER_LIMIT, Over, answered_by, regression
 from .requests import Service
 from .staged_files import Keeper
 from .states import ReceiverState
@@ -90,6 +90,7 @@ class StagedChannel(Service):
         self._make_decoder = make_decoder
         self._attempts: dict[AttemptKey, Attempt] = {}  # that are being written
         self._sealed: dict[AttemptKey, tuple[SealedAttempt, Timer]] = {}
+        self._grew: dict[tuple[str, int], float] = {}  # when an attempt of a group was sealed last
         self._over = ""  # why nothing is taken any more
         self._ended = store.state.ended
         self._error: NetChannelError | None = None  # what stands against the consumer's position
@@ -220,12 +221,10 @@ class StagedChannel(Service):
         return channel
 
     def _against(self, key: AttemptKey, request: Message) -> Refusal | None:
-        last = self.store.state.epochs.get(key.application, -1)
+        if (regressed := self.regressed(key.application, key.epoch)) is not None:
+            return regressed
         if self._ended:
             return Refusal("ended", f"the stream of channel {self.channel.id!r} has ended")
-        if key.epoch <= last:
-            text = f"epoch {key.epoch} of application {key.application!r} is over: epoch {last} is committed"
-            return Refusal("regressed", text)
         if request["lossy"]:
             return Refusal(
                 "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
@@ -237,6 +236,10 @@ class StagedChannel(Service):
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
             return Refusal("limit", text)
         return None
+
+    def regressed(self, application: str, epoch: int) -> Refusal | None:
+        """What stands against an attempt whose epoch is committed, or below one that is; also when all is over."""
+        return regression(self.store.state.epochs, application, epoch)
 
     def _opened(self, key: AttemptKey, request: Message, now: float) -> InboundChannel:
         decoder = AttemptDecoder(self._make_decoder())
@@ -282,9 +285,23 @@ class StagedChannel(Service):
         self._keep(sealed, now)
 
     def _keep(self, sealed: SealedAttempt, now: float) -> None:
+        self._grew[sealed.key.application, sealed.key.epoch] = now
+        self._remind(sealed, now + self._policy.orphan_s)
+
+    def _remind(self, sealed: SealedAttempt, when: float) -> None:
+        timer = self.core.timers.at(when, lambda now: self._due(sealed, now))
+        self._sealed[sealed.key] = sealed, timer
+
+    def _due(self, sealed: SealedAttempt, now: float) -> None:
+        """It has waited for long: for others of its group, if these are still being written."""
         key = sealed.key
-        timer = self.core.timers.at(now + self._policy.orphan_s, lambda now: self._orphaned(key))
-        self._sealed[key] = sealed, timer
+        group = key.application, key.epoch
+        if any((each.application, each.epoch) == group for each in self._attempts):
+            self._remind(sealed, now + self._policy.orphan_s)
+        elif (when := self._grew[group] + self._policy.orphan_s) > now:
+            self._remind(sealed, when)
+        else:
+            self._orphaned(key)
 
     def _orphaned(self, key: AttemptKey) -> None:
         """Nobody has named it: when its turn comes, it may be committed all the same."""
@@ -306,6 +323,8 @@ class StagedChannel(Service):
             sealed, timer = self._sealed.pop(key)
             timer.cancel()
             taken.append(sealed)
+        groups = {(key.application, key.epoch) for key in self._sealed}
+        self._grew = {group: when for group, when in self._grew.items() if group in groups}
         return taken
 
     def forget(self, attempt: Attempt) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .admission import Refusal
 from .requests import Service
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ def answered_by(epochs: Mapping[str, int], channel_id: str, client: RequestContr
     return False
 
 
+def regression(epochs: Mapping[str, int], application: str, epoch: int) -> Refusal | None:
+    """What stands against an attempt whose epoch is committed, or below one that is."""
+    last = epochs.get(application, -1)
+    if epoch > last:
+        return None
+    return Refusal(
+        "regressed", f"epoch {epoch} of application {application!r} is over: epoch {last} is committed"
+    )
+
+
 class Over(Service):
     """What is left of a channel: the last epoch of each application, and ``why`` nothing is taken any more."""
 
@@ -37,6 +48,10 @@ class Over(Service):
         self._channel_id = channel_id
         self._epochs = epochs
         self._why = why
+
+    def regressed(self, application: str, epoch: int) -> Refusal | None:
+        """What stands against an attempt whose epoch is committed, or below one that is."""
+        return regression(self._epochs, application, epoch)
 
     def asked(self, client: RequestControl, message: Message, now: float) -> bool:
         match message["t"]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .messages import Message
     from .node import Node
+    from .over import Over
     from .requests import Service
     from .timing import Timing
 
@@ -80,7 +81,7 @@ class ReceiverCore(Core):
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services: dict[str, Service] = {}  # by channel: what it does for clients
         self.staged: dict[str, StagedChannel] = {}
-        self.over: dict[str, Service] = {}  # of channels that are over: what was done is still answered
+        self.over: dict[str, StagedChannel | Over] = {}  # that what was done is still answered
         self.clients: dict[RequestControl, None] = {}
         self.on_client_gone: Callable[[], None] = lambda: None
         self.links: set[Link] = set()
@@ -298,13 +299,10 @@ class ReceiverCore(Core):
             session.say("elsewhere", channel=channel_id, request=number, port=member.port)
             return
         if channel is None:
-            self.wait(session, target)
-            text = f"channel {target!r} is not registered there"
-            if target in self.over:
-                text = f"{text} any more: its last stream has ended; register it there again for a new one"
-            if (service := self.services.get(target)) is not None and service.broken is not None:
-                text = f"{text} any more: {service.broken}"[:1000]
-            session.say("deny", channel=channel_id, request=number, code="unregistered", message=text)
+            refused = self._absent(session, request, target)
+            session.say(
+                "deny", channel=channel_id, request=number, code=refused.code, message=refused.message[:1000]
+            )
             return
         against: Refusal | None
         match self._wanted(channel, request, now):
@@ -323,6 +321,21 @@ class ReceiverCore(Core):
             )
             return
         self._grant(channel, session, request, now)
+
+    def _absent(self, session: ReceiverControl, request: Message, target: str) -> Refusal:
+        """What is said where ``target`` is not registered: whether an attempt is over is known all the same."""
+        over = self.over.get(target)
+        if over is not None and request.get("into") is not None:
+            regressed = over.regressed(request["application"], request["epoch"])
+            if regressed is not None:
+                return regressed
+        self.wait(session, target)
+        text = f"channel {target!r} is not registered there"
+        if over is not None:
+            text = f"{text} any more: its last stream has ended; register it there again for a new one"
+        if (service := self.services.get(target)) is not None and service.broken is not None:
+            text = f"{text} any more: {service.broken}"
+        return Refusal("unregistered", text)
 
     def _finished(self, session: ReceiverControl, request: Message, tombstone: Tombstone) -> None:
         session.say(

@@ -348,8 +348,12 @@ class Retained(Service):
         if self.is_left:
             return
         self.is_left = True
-        for client, number in list(self._watching):
+        for (client, number), watch in list(self._watching.items()):
             self._unwatch(client, number)
+            self.core.wait(client, self.id)
+            client.deny(
+                watch.message, "unregistered", f"channel {self.id!r} is not registered there any more"
+            )
         if self._push is not None:
             self._push.cancel()
             self._push = None

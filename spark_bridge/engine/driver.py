@@ -100,6 +100,7 @@ class Driver:
                     query.processAllAvailable()
                     return
         query.awaitTermination()  # raises what it has failed with
+        raise RuntimeError("the query was stopped before its input had ended, and nobody here has stopped it")
 
     def stop(self) -> None:
         """End the session, and whatever runs in it."""

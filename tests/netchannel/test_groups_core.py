@@ -219,7 +219,7 @@ def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
     staged = Staged(orphan_s=60.0)
     first = staged.write([b"x"])
     staged.world.pass_time(40)
-    second = staged.write([b"y"], partition=1)
+    second = staged.write([b"y"], epoch=1)
     staged.world.pass_time(30)
     assert len(staged.names(".attempt")) == 1
     staged.commit(0, [first])
@@ -228,9 +228,37 @@ def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
     staged.stop()
     staged.start()
     staged.world.pass_time(50)
-    staged.commit(0, [second])
+    staged.commit(1, [second])
     assert isinstance(staged.answer(), dict)
     assert staged.read() == [b"y"]
+
+
+def test_attempts_wait_for_those_of_their_group_that_take_long() -> None:
+    staged = Staged(orphan_s=60.0)
+    first = staged.write([b"x"])
+    staged.world.pass_time(40)
+    second = staged.write([b"y"], partition=1)
+    staged.world.pass_time(40)
+    writing = staged.begin([b"z"], partition=2)
+    staged.world.run(lambda: writing.channel.terminal)
+    staged.world.pass_time(50)
+    assert len(staged.names(".attempt")) == 3
+    staged.commit(0, [first, second, writing.sealed()])
+    assert isinstance(staged.answer(), dict)
+    assert staged.read() == [b"x", b"y", b"z"]
+
+
+def test_attempts_wait_for_one_that_is_being_written_and_for_none_that_is_gone() -> None:
+    staged = Staged(orphan_s=60.0)
+    staged.write([b"x"])
+    producer = staged.open(partition=1).producer
+    producer.send(b"y")
+    staged.world.run(lambda: producer.channel.acknowledged == 1)
+    staged.world.pass_time(200)
+    assert len(staged.names(".attempt")) == 1
+    staged.world.crash(staged.sender)
+    staged.world.pass_time(200)
+    assert staged.names(".attempt") == staged.names(".unsealed") == []
 
 
 def test_an_end_that_was_not_heard_is_answered_again_after_a_restart() -> None:

@@ -611,3 +611,45 @@ async def test_a_reader_is_closed_on_its_own_loop() -> None:
             with pytest.raises(NetChannelError, match="another event loop"):
                 await asyncio.to_thread(lambda: asyncio.run(reader.close()))
             await reader.hold("me")
+
+
+@pytest.mark.parametrize("how", ["close", "detach"])
+async def test_a_reader_that_is_connected_sees_a_channel_that_is_registered_again(
+    how: str, tmp_path: Path
+) -> None:
+    policy = RetainPolicy(directory=tmp_path)
+    async with (
+        SenderServer("127.0.0.1:0", timing=QUICK) as sender,
+        ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as reader,
+    ):
+        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        await outbox.send(b"a")
+        assert (await reader.heads()).stream == outbox.stream
+        await reader.ack("reader", 1)
+        await getattr(outbox, how)()
+        again = sender.register_channel("c", codec="bytes", retain=policy)
+        assert (again.stream == outbox.stream) == (how == "detach")
+        await again.send(b"b")
+
+        async def seen() -> bool:
+            return reader.latest is not None and reader.latest[:3] == (
+                again.stream,
+                again.position - 1,
+                again.position,
+            )
+
+        await until_async(seen, "the heads of the channel that is registered again")
+
+
+async def test_a_reader_gives_up_on_a_channel_that_is_not_registered_any_more(tmp_path: Path) -> None:
+    async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
+        outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy(directory=tmp_path))
+        await outbox.send(b"a")
+        async with ChannelReader(
+            sender.address, "c", codec="bytes", fault=FaultPolicy(retry=0.2), timing=QUICK
+        ) as reader:
+            await reader.heads()
+            await outbox.detach()
+            await until_async(lambda: asyncio.sleep(0, reader.error), "the reader's end")
+            with pytest.raises(ChannelBroken, match=r"within 0.2 s: .* is not registered there"):
+                await reader.heads()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 
+import pyarrow as pa
 import pytest
 
-from spark_bridge.clients import Pool
+from netchannel import ReceiverServer, RetainPolicy, SenderServer, StagingPolicy
+from spark_bridge.clients import Pool, group_client, reader
+from spark_bridge.options import read_options
+from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -17,7 +23,7 @@ def closed() -> list[str]:
 
 @pytest.fixture
 def pool(closed) -> Pool[str]:
-    return Pool(closed.append, idle_s=60.0)
+    return Pool(closed.append, lambda thing: True, idle_s=60.0)
 
 
 def never() -> str:
@@ -81,3 +87,41 @@ def test_a_fork_has_nothing_of_its_parent(pool, closed):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with pool.lend("a", never) as thing:
         assert thing == "parent's"
+
+
+def test_what_has_given_up_meanwhile_is_closed_and_not_lent(closed):
+    alive = {"one", "two"}
+    pool = Pool(closed.append, lambda thing: thing in alive)
+    with pool.lend("a", lambda: "two"), pool.lend("a", lambda: "one"):
+        pass
+    alive.remove("two")
+    with pool.lend("a", never) as thing, pool.lend("a", lambda: "three"):
+        assert thing == "one"
+    assert closed == ["two"]
+
+
+async def test_a_server_that_was_away_between_two_batches_is_asked_anew(tmp_path):
+    """SP-API-1: for longer than the timeout; by who reads and by who commits."""
+    (address,) = free_addresses(1)
+    given = {"endpoint": address, "channels": "rows", "connectTimeout": "0.4"}
+    connection = read_options(given, "streaming read").connection
+    (source,) = connection.sources
+    used = []
+
+    def ask(what) -> None:
+        with what(connection, source) as lent:
+            assert lent.heads(timeout=10) if what is reader else lent.last_epoch("app") is None
+            used.append(lent)
+
+    for what, kept in (
+        (reader, {"retain": RetainPolicy()}),
+        (group_client, {"staging": StagingPolicy(tmp_path)}),
+    ):
+        for _ in range(2):
+            async with ReceiverServer(address) as receiver, SenderServer() as sender:
+                receiver.register_channel("rows", codec="bytes" if what is group_client else "arrow", **kept)
+                if what is reader:
+                    outbox = sender.register_channel("rows", address)
+                    await outbox.send(pa.RecordBatch.from_pydict({"id": [1]}))
+                await asyncio.to_thread(ask, what)
+            await asyncio.to_thread(wait_for, lambda: used[-1].error, "that it gives up")

@@ -46,8 +46,9 @@ def test_an_option_of_another_use_is_named_as_such():
         ("minPartitions", "-1", "a whole number from 1 on"),
         ("failOnDataLoss", "yes", "true or false"),
         ("includeMetadata", "", "true or false"),
-        ("connectTimeout", "soon", "a number of seconds, 0 or more"),
-        ("connectTimeout", "inf", "a number of seconds, 0 or more"),
+        ("connectTimeout", "soon", "a number of seconds, more than 0"),
+        ("connectTimeout", "inf", "a number of seconds, more than 0"),
+        ("connectTimeout", "0", "a number of seconds, more than 0"),
         ("columns", " , ", "names that differ, with commas between them"),
         ("startingOffsets", "first", "earliest, latest, or JSON"),
         ("startingOffsets", '{"flights": true}', "earliest, latest, or JSON"),
@@ -179,3 +180,11 @@ def test_options_that_need_each_other_say_so():
     assert "keyColumns needs" in refused(
         lambda: write_options(HERE | loose | {"keyColumns": "id"}, "streaming write")
     )
+
+
+def test_a_write_at_least_once_cannot_be_done_once_under_a_version():
+    """SP-OPT-1."""
+    given = HERE | {"deliveryGuarantee": "at-least-once", "txnAppId": "app"}
+    said = refused(lambda: write_options(given | {"txnVersion": "1"}, "batch write"))
+    assert "txnAppId and txnVersion need deliveryGuarantee=exactly-once" in said
+    assert write_options(given, "streaming write").txn_app_id == "app"

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from netchannel import Position
 from netchannel.values import Heads, Located
 from spark_bridge import DataLost
+from spark_bridge.offsets import Entry
 from spark_bridge.options import read_options
 from spark_bridge.stream_reader import StreamReader
 from spark_bridge.versions import limits
@@ -129,6 +130,48 @@ def test_available_now_ends_at_what_was_there_when_it_began(channels):
         channels.has("a", "s", 0, 50)
         now = end
     assert ranges == [("a", "s", 0, 6), ("a", "s", 6, 10)]
+
+
+def test_what_comes_behind_the_end_of_available_now_is_its_backlog(channels):
+    channels.has("a", "s", 0, 10)
+    reader = made(channels)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    reader._begin({key: Entry(None, 0, holder="me") for key in "ab"})
+    reader._first = False
+    channels.has("a", "s", 0, 50)
+    assert read(reader, start, step(reader, start)) == [("a", "s", 0, 10)]
+    now = reader.reportLatestOffset()["a"]
+    assert (now["backlogRows"], now["backlogBytes"]) == (40, 400)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"endpoint": "h:1"}, {"endpoint": "h:1,h:2"}),
+        ({"endpoint": "h:1,h:2"}, {"endpoint": "h:1,h:3"}),
+        ({"endpoint": "h:1,h:2"}, {"endpoint": "h:2"}),
+    ],
+)
+def test_a_channel_that_is_called_otherwise_than_in_the_checkpoint_is_not_read_again(channels, before, after):
+    """It would be read from its beginning."""
+    for key in ("a", "a@h:1", "a@h:2", "a@h:3"):
+        channels.has(key, "s", 0, 5)
+    reader = made(channels, "a", **before)
+    now = step(reader, reader.initialOffset())
+    with pytest.raises(
+        DataLost, match=r"checkpoint calls channel 'a' .*start it with the endpoints that it had"
+    ):
+        step(made(channels, "a", **after), now)
+
+
+def test_an_endpoint_may_be_added_to_several(channels):
+    for key in ("a@h:1", "a@h:2", "a@h:3"):
+        channels.has(key, "s", 0, 5)
+    reader = made(channels, "a", endpoint="h:1,h:2")
+    now = step(reader, reader.initialOffset())
+    more = made(channels, "a", endpoint="h:1,h:2,h:3")
+    assert read(more, now, step(more, now)) == [("a@h:3", "s", 0, 5)]
 
 
 def test_an_end_is_noted_once_and_the_next_stream_follows(channels):
