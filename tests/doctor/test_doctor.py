@@ -160,12 +160,16 @@ def test_a_workers_certificate_that_ends_soon_or_has_ended_on_its_disk(
     code, checks = diagnosed(fleet)
     bad = red(checks)
     first, second = (f"worker {node}" for node in fleet.nodes)
-    assert set(bad) == {(first, "certificate"), (second, "certificate")}
+    edge = (f"edge {fleet.nodes[0]} -> {fleet.nodes[1]}", "channel")
+    assert set(bad) == {(first, "certificate"), (second, "certificate"), edge}
+    assert (
+        "used.pem has expired on " in bad[edge]["found"]
+    )  # as for a process of a fragment, which reads it anew
     assert re.fullmatch(
         rf"renew {soon.certificate} in time: (49|50) h are left; .*", bad[first, "certificate"]["remedy"]
     )
     assert bad[second, "certificate"]["found"].startswith("expired on ")
-    assert code == 1
+    assert code == 3
 
 
 def test_certificates_of_another_authority(make_fleet: MakeFleet, tmp_path: Path) -> None:
@@ -263,7 +267,8 @@ def test_ports_of_fragments_that_the_other_worker_cannot_reach(make_fleet: MakeF
 def test_too_few_descriptors(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     fleet.start()
-    psutil.Process(fleet.workers[0].process.pid).rlimit(psutil.RLIMIT_NOFILE, (200, 200))
+    (worker,) = psutil.Process(fleet.workers[0].process.pid).children()  # of its template
+    worker.rlimit(psutil.RLIMIT_NOFILE, (200, 200))
     code, checks = diagnosed(fleet)
     bad = red(checks)
     assert (code, list(bad)) == (1, [(f"worker {fleet.nodes[0]}", "descriptors")])
