@@ -225,6 +225,8 @@ class _Model:
                 )
             return Exact(first, self.traffic.cost(first), 0.0, self.traffic.unit)
         placement = self._placement(np.array(solver.getSolution().col_value))
+        if first is not None and self.traffic.cost(first) <= self.traffic.cost(placement) * (1 + _TOLERANCE):
+            placement = first  # of equal ones that which filters at the sources, and not any
         cost = self.traffic.cost(placement)
         bound = max(0.0, min(cost, float(info.mip_dual_bound)))  # minus infinity where nothing was proven
         if cost - bound < _TOLERANCE * max(1.0, cost):

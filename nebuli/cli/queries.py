@@ -73,6 +73,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
+_STOPPED_S = 10.0
+"""How long a stop waits for the end."""
+
+
 class _Settings(NamedTuple):
     """How a query is placed and looked after."""
 
@@ -166,6 +170,10 @@ def start(
 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
         if len(files) == 1:
+            if os.path.isfile(files[0]):
+                raise click.UsageError(
+                    f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY"
+                )
             return saved.load(files[0])
         return await _register(files[0], files[1], _Settings(seed, on_loss, engine))
 
@@ -178,14 +186,23 @@ def start(
     "--now", is_flag=True, help="End the fragments' processes at once; else each has 3 s to end in order."
 )
 def stop(id_: str, *, now: bool) -> int:
-    """Stop the query ID; harmless when it has ended."""
+    """Stop the query ID, and wait until it has ended; harmless when it has."""
     query = saved.load(id_)
 
     async def work() -> int:
+        from nebuli.worker.deployment import running_after
         from nebuli.worker.deployment import stop as stop_fragments
 
+        all_of_it = (*query.fragments, *query.left)
         async with _workers(query) as workers:
-            return _said(await stop_fragments((*query.fragments, *query.left), workers, at_once=now))
+            errors = await stop_fragments(all_of_it, workers, at_once=now)
+            running = await running_after(all_of_it, workers, _STOPPED_S)
+        if running:
+            names = ", ".join(each.fragment for each in running)
+            click.echo(
+                f"Error: {names}: still running after {_STOPPED_S:.0f} s: stop it with --now", err=True
+            )
+        return _said(errors) or (ExitCode.FAILED if running else ExitCode.DONE)
 
     return _ran(work())
 

@@ -112,6 +112,10 @@ def worker(
         trust = Trust.of(model.access(own).below(Path(topology).resolve().parent))
     if data is None or grpc is None:
         missing = "--data" if data is None else "--grpc"
+        if topology is not None:
+            raise click.UsageError(
+                f"the node {node} of {topology} has no grpc address: give it one, or {missing}"
+            )
         raise click.UsageError(f"{missing} is missing: give it, or --topology and --node, whose node says it")
     settings = WorkerSettings(
         data=data,

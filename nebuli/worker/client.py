@@ -147,7 +147,8 @@ class WorkerClient:
                 message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
                 raise WorkerRefused(wire.Refusal(message=message)) from error
             raise WorkerUnreachable(
-                f"worker {self._node} does not answer at {self._address}: {error.details()}"
+                f"worker {self._node} does not answer at {self._address}: {error.details()}; is it running there? "
+                "'nebuli doctor TOPOLOGY' says more"
             ) from error
 
 

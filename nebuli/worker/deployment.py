@@ -29,6 +29,7 @@ __all__ = [
     "fragments_of",
     "local_id",
     "register",
+    "running_after",
     "start",
     "statuses_of",
     "stop",
@@ -124,7 +125,14 @@ async def register(active: Active, fleet: Fleet) -> None:
 
 
 async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
-    """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then."""
+    """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then.
+
+    Nothing is started where a worker does not answer: what was stopped once cannot be started again.
+    """
+    fragments = list(fragments)
+    for status in await statuses_of(fragments, fleet):
+        if isinstance(status, WorkerUnreachable):
+            raise status
     started: list[Located] = []
     try:
         for each in fragments:
@@ -148,6 +156,21 @@ async def forget(
 ) -> list[WorkerUnreachable | WorkerRefused | None]:
     """Have all forgotten that do not run. For each, in their order, why that could not be; None if it was."""
     return await _ask_all(fragments, fleet, lambda client, id_: client.unregister(id_))
+
+
+async def running_after(fragments: Iterable[Located], fleet: Fleet, timeout_s: float) -> list[FragmentStatus]:
+    """Wait for the end of those whose workers answer, but not longer than that; which of them run then."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    fragments = list(fragments)
+    while True:
+        found = await statuses_of(fragments, fleet)
+        running = [
+            each for each in found if isinstance(each, FragmentStatus) and each.state is FragmentState.RUNNING
+        ]
+        if not running or loop.time() >= deadline:
+            return running
+        await asyncio.sleep(_POLL_S)
 
 
 async def end(

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from nebuli.worker.records import Records
     from placement.plan import Fragment
 
-__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "Node", "UnknownFragment"]
+__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "Node", "UnknownFragment", "WrongNode"]
 
 _log = logging.getLogger(__name__)
 
-_LAST_WORDS_S = 1.0
+_LAST_WORDS_S = 4.0
+"""How long to wait for a fragment that is telling its neighbours of its end."""
 
 
 class UnknownFragment(Exception):
@@ -45,6 +46,10 @@ class FragmentStarted(Exception):
 
 class IdInUse(Exception):
     """Another fragment has the id that was wished for."""
+
+
+class WrongNode(Exception):
+    """The fragment is for another node."""
 
 
 class BusyFragment(Exception):
@@ -76,6 +81,12 @@ class Node:
             if known.fragment != fragment:
                 raise IdInUse(f"fragment {known.fragment.id} is here as {wished} already, and is another one")
             return wished
+        here = self._host.receiver.address
+        if fragment.node != here:
+            raise WrongNode(
+                f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
+                f"address of the node in the topology, or start this worker with --advertise {fragment.node}"
+            )
         checked_circuit(fragment, self._host.max_state_bytes)
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
@@ -90,7 +101,10 @@ class Node:
         """
         hosted = self._fragment(id_)
         if hosted.status.state is not FragmentState.REGISTERED:
-            raise FragmentStarted(f"fragment {hosted.fragment.id} is {hosted.status.state} already")
+            text = f"fragment {hosted.fragment.id} is {hosted.status.state} already"
+            if hosted.status.state.is_final:
+                text += ": unregister the query, and start it from its files"
+            raise FragmentStarted(text)
         for other in self._fragments.values():
             if other.status.state is FragmentState.RUNNING and (shared := hosted.inputs & other.inputs):
                 raise netchannel.ChannelInUse(

@@ -162,6 +162,11 @@ class WholeFile(_File):
 
     def _opened(self) -> IO[bytes]:
         """Locked as long as its writer lives, so that the next one knows what a killed one has left."""
+        if self._path.exists() and not self._path.is_file():
+            raise OutputError(
+                f"{self._path} is no file, and a result that is published at its end would take its place: give "
+                "another path, or the sink mode append"
+            )
         for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.????????.partial"):
             _remove_if_left(left)
         while True:
