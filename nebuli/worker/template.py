@@ -105,7 +105,10 @@ class _Template:
                     poll.unregister(self._connection)  # the worker is about to end
 
     def _obey(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._connection, _LARGEST_MESSAGE, 2)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._connection, _LARGEST_MESSAGE, 2)
+        except ConnectionResetError:  # it was killed before it had read all that it was told
+            return False
         if not data:
             return False
         message = json.loads(data)

@@ -142,7 +142,7 @@ async def test_what_a_replaced_node_still_has_is_taken_away_when_it_is_back(tmp_
     """As at the nodes that were not lost: of the old deployment nothing stays registered."""
     out = tmp_path / "out.csv"
     os.mkfifo(out)  # nothing is written before somebody reads it
-    topology, nodes = chain({"type": "Generator", "count": 1000}, type="CSV", path=str(out), mode="changes")
+    topology, nodes = chain({"type": "Generator"}, type="CSV", path=str(out), mode="changes")
     spare, grpc = free_addresses(10)[8:]
     topology["nodes"].insert(
         2, {"address": spare, "grpc": grpc, "capacity": 1, "links": {"downstream": [nodes["sink"]]}}
