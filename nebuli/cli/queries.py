@@ -156,6 +156,8 @@ def start(
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
+    if len(files) == 1 and Path(files[0]).is_file():
+        raise click.UsageError(f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY")
     if len(files) == 1 and engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
@@ -170,10 +172,6 @@ def start(
 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
         if len(files) == 1:
-            if os.path.isfile(files[0]):
-                raise click.UsageError(
-                    f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY"
-                )
             return saved.load(files[0])
         return await _register(files[0], files[1], _Settings(seed, on_loss, engine))
 
