@@ -33,12 +33,13 @@ demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 	@echo
 	$(BIN)/nebuli run examples/flights/topology-spark.yaml examples/flights/query.json
 
-JOBS ?= 2
+JOBS ?= 3
+SPARK_JOBS ?= 2
 
 test: lint  ## Lint, check types and imports, and run all tests
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder -m spark
+	$(BIN)/python -m pytest --numprocesses $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m spark
 
 SEEDS ?= 2000
 FIRST ?= 0

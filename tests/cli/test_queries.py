@@ -74,9 +74,6 @@ class Site:
         self.topology.write_text(yaml.safe_dump(data))
         os.mkfifo(self.out)
 
-    def release_the_sink(self) -> None:
-        self.out.open("rb", buffering=0).close()
-
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
@@ -117,8 +114,9 @@ def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
     assert "running: stop it first" in site.run("unregister", id_).error
     for _ in range(2):
         assert site.run("stop", id_).exit_code == 0
-    site.release_the_sink()
-    site.wait_for_state(id_, "stopped")
+        assert site.status(id_)["state"] == "stopped"
+    assert "already: unregister the query, and start it from its files" in site.run("start", id_).error
+    assert site.run("unregister", id_).exit_code == 0
 
 
 def test_what_workers_log_is_read_in_one_place(site: Site) -> None:
@@ -176,6 +174,8 @@ def test_what_is_followed_goes_on_without_a_worker_that_is_gone(site: Site) -> N
     site.workers[1].process.kill()
     following.wait_until_said(f"Error: worker {site.nodes[1]} does not answer at {site.grpc[1]}")
     assert site.run("start", id_).exit_code == 3
+    assert site.status(id_)["fragments"][0]["state"] == "registered"  # where one cannot be started, none is
+    assert site.run("stop", id_).exit_code == 3
     assert "copy/in" in until_told(following, "stopped")
     site.workers[0].process.kill()
     ended = following.end()

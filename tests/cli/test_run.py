@@ -148,24 +148,6 @@ def test_a_line_of_any_length_from_a_worker_holds_up_nothing(
     assert case.result.read_text().count("\n") == 11
 
 
-def test_batches_that_are_given_up_are_missing_and_nothing_else(case: Case) -> None:
-    """CH-BP: `when_full: drop_oldest`, also into a fragment that has no state, and would else acknowledge."""
-    rows = 1_000_000
-    case.write_numbers(rows)
-    case.sink["mode"] = "append"
-    arguments = case.arguments()
-    topology = case.directory / "topology.yaml"
-    channels = {"channels": {"buffer": {"when_full": "drop_oldest", "max_bytes": 100_000}}}
-    topology.write_text(yaml.safe_dump(channels | yaml.safe_load(topology.read_text())))
-    ended = nebuli(*arguments, directory=case.directory)
-    assert ended.exit_code == 0, ended.stderr
-    assert "drops messages: its buffer is full" in ended.stderr
-    with case.result.open() as file:
-        found = [int(line.split(",")[0]) for line in list(file)[1:]]
-    assert 0 < len(found) < rows
-    assert found == sorted(set(found))
-
-
 def test_a_missing_file_is_named(case: Case) -> None:
     ended = case.run()
     assert ended.exit_code == 2

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.processes
 
 TIMES = 4
 """So often the flights are in the file: the demo alone is over before anybody could kill anything."""
+MUCH = 40
+"""So often the weather is in a file where it must not have finished before it is killed."""
 NODES = ("flights", "weather", "join")
 
 
@@ -38,7 +40,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.write(header + b"\n")
         for _ in range(TIMES):
             file.write(rows)
-    shutil.copy(flights.EXAMPLE / "data" / "weather.csv", directory)
+    weather = flights.EXAMPLE / "data" / "weather.csv"
+    shutil.copy(weather, directory)
+    header, _, rows = weather.read_bytes().partition(b"\n")
+    (directory / "much-weather.csv").write_bytes(header + b"\n" + rows * MUCH)
     return directory
 
 
@@ -77,6 +82,7 @@ async def test_with_the_other_policies_the_error_names_what_is_lost(
 ) -> None:
     """DP-6: each node of the demo has a source or the sink to itself, so that none can be replaced."""
     topology, query, nodes = demo(tmp_path, data)
+    topology["nodes"][1]["physical"][0]["path"] = str(data / "much-weather.csv")
     async with watched(tmp_path, topology, query, policy, nodes) as running:
         with pytest.raises((NodeUnreachable, QueryLost)) as caught:
             await running.finish(running.kill_at(victim, 20_000))

@@ -176,8 +176,12 @@ async def test_windows_close_while_sources_go_on_and_an_idle_one_is_not_waited_f
         send(a, 1, 5, 12)
         # b has had nothing for half a second; until then its three minutes hold the watermark.
         await query.wait_for_results(("00:00", "1", "3"))
-        watermark = (await query.status("g")).watermark
-        assert watermark == int((EPOCH + dt.timedelta(minutes=11)).replace(tzinfo=dt.UTC).timestamp() * 1e6)
+        eleven = int((EPOCH + dt.timedelta(minutes=11)).replace(tzinfo=dt.UTC).timestamp() * 1e6)
+
+        async def is_told() -> bool:
+            return (await query.status("g")).watermark == eleven
+
+        await until_async(is_told, "the watermark is a minute behind a")
         assert (await query.status("g")).state_bytes > 0
         send(b, 4, 13)
 

@@ -33,8 +33,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     worker.end()
 
 
-def joins_with_itself(worker: Worker, name: str, *, keeps: bool) -> dict[str, Any]:
-    """A fragment that makes four hundred million rows of ``ROWS``, and keeps them or passes over them all."""
+def joins_with_itself(worker: Worker, name: str) -> dict[str, Any]:
+    """A fragment that makes four hundred million rows of ``ROWS``, and passes over them all."""
     physical = {"type": "CSV", "logical": "numbers", "path": str(worker.directory / "numbers.csv")}
     operators: list[dict[str, Any]] = [
         {"id": id_, "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": physical}
@@ -43,10 +43,22 @@ def joins_with_itself(worker: Worker, name: str, *, keeps: bool) -> dict[str, An
     target = {"type": "Null", "name": "out", "mode": "changes"}
     operators += [
         {"id": "join", "type": "join", "inputs": ["left", "right"], "on": ["n"]},
-        {"id": "kept", "type": "filter", "input": "join", "predicate": "n = 1" if keeps else "n = 2"},
+        {"id": "kept", "type": "filter", "input": "join", "predicate": "n = 2"},
         {"id": "out", "type": "sink", "input": "kept", "sink": "out", "target": target},
     ]
     return {"id": name, "node": worker.data, "operators": operators}
+
+
+def remembers(worker: Worker) -> dict[str, Any]:
+    """A fragment that has to know all numbers that there have been, of more than there is memory for."""
+    source = {"logical": "numbers", "type": "Generator"}
+    target = {"type": "Null", "name": "out", "mode": "changes"}
+    operators = [
+        {"id": "in", "type": "source", "logical": "numbers", "schema": SCHEMA, "physical": source},
+        {"id": "each", "type": "distinct", "input": "in"},
+        {"id": "out", "type": "sink", "input": "each", "sink": "out", "target": target},
+    ]
+    return {"id": "eats", "node": worker.data, "operators": operators}
 
 
 def assert_another_query_ends_properly(worker: Worker) -> None:
@@ -74,7 +86,7 @@ def test_a_fragment_that_raises_fails_alone(worker: Worker) -> None:
 
 def test_a_fragment_that_spins_holds_up_nobody_and_is_ended(worker: Worker) -> None:
     """It never looks whether it is to stop: after its time of grace its process is ended."""
-    id_, pid = running(worker, joins_with_itself(worker, "spins", keeps=False))
+    id_, pid = running(worker, joins_with_itself(worker, "spins"))
     assert_another_query_ends_properly(worker)
     assert worker.status(id_).state == wire.STATE_RUNNING
     worker.stop(id_)
@@ -95,7 +107,7 @@ def test_a_stopped_process_is_ended_at_once(worker: Worker) -> None:
 
 def test_a_fragment_that_takes_too_much_memory_fails_alone(worker: Worker) -> None:
     """The limit is the fragment's own: the worker has no limit."""
-    id_, _ = running(worker, joins_with_itself(worker, "eats", keeps=True))
+    id_, _ = running(worker, remembers(worker))
     status = worker.wait_for_state(id_, wire.STATE_FAILED)
     assert status.cause == wire.CAUSE_ITSELF
     assert "MemoryError" in status.error or "bad_alloc" in status.error, status.error
@@ -284,7 +296,7 @@ def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
 def test_a_fragment_does_without_pandas(worker: Worker) -> None:
     """Which Arrow would import, in each process anew, to make an array of an expression's constant."""
     pytest.importorskip("pandas")
-    _, pid = running(worker, joins_with_itself(worker, "computes", keeps=False))
+    _, pid = running(worker, joins_with_itself(worker, "computes"))
     wait_for(lambda: worker.statuses()[0].rows_in, "rows")
     libraries = [each.path for each in psutil.Process(pid).memory_maps()]
     assert any("/pyarrow/" in path for path in libraries)
@@ -386,7 +398,7 @@ def test_a_range_that_is_none_is_bad_input(tmp_path: Path, text: str) -> None:
 def test_a_worker_that_ends_answers_nobody(worker: Worker) -> None:
     """DP-7: who watches would take what it stops for stopped by a user; and what it took now, it would not remember."""
     stopped, _ = running(worker, worker.waits())
-    running(worker, joins_with_itself(worker, "spins", keeps=False))  # which takes its time of grace
+    running(worker, joins_with_itself(worker, "spins"))  # which takes its time of grace
     worker.command.process.send_signal(signal.SIGTERM)
 
     def state() -> int | None:

@@ -7,6 +7,7 @@ import threading
 
 import netchannel
 from nebuli.worker.hosted import Host
+from nebuli.worker.listening import Ports
 from nebuli.worker.node import Node
 from nebuli.worker.spawning import Spawner
 from nebuli.worker.trust import NO_TRUST
@@ -18,17 +19,21 @@ async def test_its_fragments_can_be_counted_while_they_come_and_go() -> None:
     columns = (Column(name="n", type="int64"),)
     source = NetworkSource(id="in", channel="c", address="127.0.0.1:1", schema=columns)
     sink = BoundSink(id="out", input="in", sink="out", target=NullSink(name="out", type="Null"))
-    fragment = Fragment(id="f", node="127.0.0.1:1", operators=(source, sink))
-    host = Host(
-        object.__new__(Spawner),  # nothing is started
-        netchannel.ReceiverServer(),
-        netchannel.SenderServer(),
-        listen="127.0.0.1:0",
-        node="",
-        trust=NO_TRUST,
-        max_state_bytes=1,
-    )
-    node = Node(host)
+    async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
+        fragment = Fragment(id="f", node=receiver.address, operators=(source, sink))
+        host = Host(
+            object.__new__(Spawner),  # nothing is started
+            receiver,
+            netchannel.SenderServer(),
+            ports=Ports("127.0.0.1"),
+            node="",
+            trust=NO_TRUST,
+            max_state_bytes=1,
+        )
+        count(Node(host), fragment)
+
+
+def count(node: Node, fragment: Fragment) -> None:
     over = threading.Event()
     errors: list[Exception] = []
 
