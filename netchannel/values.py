@@ -190,7 +190,8 @@ class StagingPolicy:
 
     ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
     ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed
-    attempt that nobody commits is dropped after ``orphan_s`` seconds, and so is one whose sender is gone for that time.
+    attempt that nobody commits is dropped ``orphan_s`` seconds after the last one of its group was sealed, while none
+    of it is being written, and so is one whose sender is gone for that time.
     ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
     waits; one of more than that waits until nothing is kept. None: no bound.
     """

@@ -36,6 +36,8 @@ _on_loss = click.option(
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _RENEWED_S = 0.5
 """How often whoever follows a query looks whether it has begun again."""
+_STOPPED_S = 10.0
+"""How long a stop waits for the end."""
 _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 
@@ -71,10 +73,6 @@ def _said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
 
 def _absolute(path: str) -> str:
     return str(Path(path).resolve())
-
-
-_STOPPED_S = 10.0
-"""How long a stop waits for the end."""
 
 
 class _Settings(NamedTuple):
