@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,12 +62,13 @@ class LinkProtocol(asyncio.BufferedProtocol):
     def _set_options(self, sock: socket.socket | None) -> None:
         if sock is None:
             return
-        keep_alive(sock)
-        if self._runner.congestion_control is not None:
-            use_congestion_control(sock, self._runner.congestion_control)
-        # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
-        if self._link.control:
-            limit_silence(sock, self._runner.core.timing.dead_after_s)
+        with contextlib.suppress(OSError):  # of one that is lost already, as its transport is about to say
+            keep_alive(sock)
+            if self._runner.congestion_control is not None:
+                use_congestion_control(sock, self._runner.congestion_control)
+            # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
+            if self._link.control:
+                limit_silence(sock, self._runner.core.timing.dead_after_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._link.get_buffer(sizehint)

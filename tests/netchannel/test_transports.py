@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ import pytest
 
 import netchannel
 from netchannel import FaultPolicy, ReceiverServer, SenderServer
+from netchannel.address import parse_address
 from netchannel.core.frames import Buffer
 from netchannel.core.link import Link
 from netchannel.transports import Listener, MakeProtocol, register, tcp, unregister
@@ -239,3 +241,22 @@ async def test_a_connection_that_is_closed_behind_a_lot_ends_once(sender: Sender
     await listener.stop()
     assert link.adapter not in sender._running().protocols
     assert failures == []
+
+
+async def test_a_connection_that_is_reset_before_it_is_accepted_leaves_nothing(
+    receiver: ReceiverServer, sender: SenderServer
+) -> None:
+    """Its socket has no peer any more when it is given its options: no callback fails, and the others go on."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    address = parse_address(receiver.address)
+    for _ in range(3):
+        # The loop comes to accept it when it has been closed already.
+        with socket.create_connection((address.host, address.port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    inbox = receiver.register_channel("c", codec="bytes")
+    outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+    await outbox.send(b"x")
+    assert bytes(await inbox.recv()) == b"x"
+    live = len(receiver._running().protocols)
+    assert (live, failures) == (2, [])
