@@ -144,7 +144,12 @@ class ChannelReader:
             return
         heads = Heads(*(answer[name] for name in Heads._fields))
         if heads.stream and answer["schema"] is not None:
-            self.decoder(heads.stream).learn(answer["schema"])
+            try:
+                self.decoder(heads.stream).learn(answer["schema"])
+            except NetChannelError as error:
+                text = f"channel {self.id!r} at {self.to}: stream {heads.stream!r} is not as it was: {error}"
+                self._failed(type(error)(text), now)
+                return
         self._heads = heads
         self._changes.notify()
 
@@ -205,7 +210,8 @@ class ChannelReader:
         """How far the stream goes: the newest that is known here, as it is pushed.
 
         Waits for the first, and with ``beyond`` until ``head`` is above it, or the stream has ended. Raises
-        `ChannelBroken` where the fault policy gives up, `SchemaMismatch` for another codec.
+        `ChannelBroken` where the fault policy gives up, `SchemaMismatch` for another codec, and where the stream has
+        come back with another schema.
         """
         while True:
             self._check()

@@ -3,53 +3,76 @@
 ``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
 where the query is checked already, ``place_exactly`` for the least traffic), ``decompose`` cuts the placed plan into
 fragments, and ``with_deployment`` makes their channels those of one deployment.
+
+What a name stands for is imported when it is first used: most of what looks at plans places none.
 """
 
-from placement.binding import BoundPlan, check
-from placement.bottom_up import Placement, place, place_bound
-from placement.decomposition import Channel, Decomposition, decompose, with_deployment
-from placement.errors import (
-    InvalidQuery,
-    MultipleSinks,
-    NoCapacity,
-    NoCommonAncestor,
-    NoPath,
-    NotOnEngine,
-    PlacementError,
-    QueryError,
-    RetractingPlan,
-    UnknownSink,
-    UnknownSource,
-)
-from placement.exact import Exact, place_exactly
-from placement.plan import Fragment, Query
-from placement.reader import load_query, parse_query
+from __future__ import annotations
 
-__all__ = [
-    "BoundPlan",
-    "Channel",
-    "Decomposition",
-    "Exact",
-    "Fragment",
-    "InvalidQuery",
-    "MultipleSinks",
-    "NoCapacity",
-    "NoCommonAncestor",
-    "NoPath",
-    "NotOnEngine",
-    "Placement",
-    "PlacementError",
-    "Query",
-    "QueryError",
-    "RetractingPlan",
-    "UnknownSink",
-    "UnknownSource",
-    "check",
-    "decompose",
-    "load_query",
-    "parse_query",
-    "place",
-    "place_bound",
-    "place_exactly",
-    "with_deployment",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from placement.binding import BoundPlan as BoundPlan
+    from placement.binding import check as check
+    from placement.bottom_up import Placement as Placement
+    from placement.bottom_up import place as place
+    from placement.bottom_up import place_bound as place_bound
+    from placement.decomposition import Channel as Channel
+    from placement.decomposition import Decomposition as Decomposition
+    from placement.decomposition import decompose as decompose
+    from placement.decomposition import with_deployment as with_deployment
+    from placement.errors import InvalidQuery as InvalidQuery
+    from placement.errors import MultipleSinks as MultipleSinks
+    from placement.errors import NoCapacity as NoCapacity
+    from placement.errors import NoCommonAncestor as NoCommonAncestor
+    from placement.errors import NoPath as NoPath
+    from placement.errors import NotOnEngine as NotOnEngine
+    from placement.errors import PlacementError as PlacementError
+    from placement.errors import QueryError as QueryError
+    from placement.errors import RetractingPlan as RetractingPlan
+    from placement.errors import UnknownSink as UnknownSink
+    from placement.errors import UnknownSource as UnknownSource
+    from placement.exact import Exact as Exact
+    from placement.exact import place_exactly as place_exactly
+    from placement.plan import Fragment as Fragment
+    from placement.plan import Query as Query
+    from placement.reader import load_query as load_query
+    from placement.reader import parse_query as parse_query
+
+_HOMES = {
+    "BoundPlan": "placement.binding",
+    "Channel": "placement.decomposition",
+    "Decomposition": "placement.decomposition",
+    "Exact": "placement.exact",
+    "Fragment": "placement.plan",
+    "InvalidQuery": "placement.errors",
+    "MultipleSinks": "placement.errors",
+    "NoCapacity": "placement.errors",
+    "NoCommonAncestor": "placement.errors",
+    "NoPath": "placement.errors",
+    "NotOnEngine": "placement.errors",
+    "Placement": "placement.bottom_up",
+    "PlacementError": "placement.errors",
+    "Query": "placement.plan",
+    "QueryError": "placement.errors",
+    "RetractingPlan": "placement.errors",
+    "UnknownSink": "placement.errors",
+    "UnknownSource": "placement.errors",
+    "check": "placement.binding",
+    "decompose": "placement.decomposition",
+    "load_query": "placement.reader",
+    "parse_query": "placement.reader",
+    "place": "placement.bottom_up",
+    "place_bound": "placement.bottom_up",
+    "place_exactly": "placement.exact",
+    "with_deployment": "placement.decomposition",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from netchannel import Position
 
-from .errors import DataLost
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -65,13 +63,11 @@ def _unless_empty(entry: Entry, found: Waiting) -> Waiting | None:
     return found if news or found.lost or other else None
 
 
-def check_failed(key: str, entry: Entry, heads: Heads) -> None:
-    """Raise DataLost if all of a stream has been read, and its producer has said that it failed."""
-    if heads.failure is not None and (entry.stream, entry.sequence) == (heads.stream, heads.head):
-        raise DataLost(
-            f"the producer of channel {key!r} failed after message {heads.head}: {heads.failure}; all before it was "
-            f"read. To go on with its next stream, start the query with failOnDataLoss=false"
-        )
+def failed(entry: Entry, heads: Heads) -> str | None:
+    """What a producer has said that it failed of, if all of its stream has been read."""
+    if heads.failure is None or (entry.stream, entry.sequence) != (heads.stream, heads.head):
+        return None
+    return f"its producer failed after message {heads.head}: {heads.failure}; all before it was read"
 
 
 def advance(

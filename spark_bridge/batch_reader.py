@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from .admission import check_failed
-from .errors import DataLost, OptionError
-from .offsets import Entry, Range, cut, initial
+from .admission import failed
+from .errors import OptionError
+from .offsets import Range, cut, initial
 from .reading import RangeReader, lost
 from .task import log
 from .watching import Channels
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from netchannel import Heads
 
+    from .offsets import Entry
     from .options import ReadOptions, Source
 
 
@@ -30,7 +31,17 @@ class RangePartition(InputPartition):
         super().__init__(wanted)
 
 
-class BatchReader(DataSourceReader):
+class ReadsRanges:
+    """What tasks call of both readers."""
+
+    _read: RangeReader
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range; none where there is nothing to read, for which Spark still asks once."""
+        return iter(()) if partition.value is None else self._read(partition.value)
+
+
+class BatchReader(ReadsRanges, DataSourceReader):
     """Reads channels into a DataFrame. It acknowledges nothing: the same read again gives the same rows."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -49,55 +60,38 @@ class BatchReader(DataSourceReader):
         found = [each for each in wanted if each.first < each.until]
         return [RangePartition(each) for each in cut(found, self._options.min_partitions or 0)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range; none where there is nothing to read, for which Spark still asks once."""
-        return iter(()) if partition.value is None else self._read(partition.value)
-
     def _range(self, source: Source, heads: Heads) -> Range:
-        start = initial(_at(self._options.starting, source.key, "earliest"), heads, "")
-        end = initial(_at(self._options.ending, source.key, "latest"), heads, "")
-        _check_order(source.key, start, end, heads)
-        missing = _missing(start, end, heads)
-        if missing is not None:
-            self._complain(lost(source.key, missing))
-        if end.sequence == heads.head:
-            try:
-                check_failed(source.key, end, heads)
-            except DataLost as error:
-                self._complain(error)
-        first = min(max(start.sequence, heads.oldest), heads.head)
-        return Range(source, heads.stream, first, min(end.sequence, heads.head))
+        key = source.key
+        start = initial(key, _at(self._options.starting, key, "earliest"), heads)
+        end = initial(key, _at(self._options.ending, key, "latest"), heads, option="endingOffsets")
+        if start.stream == end.stream and end.sequence < start.sequence:
+            raise OptionError(
+                f"the option endingOffsets says {end.sequence} for channel {key!r}, and startingOffsets "
+                f"{start.sequence}: the end is before the beginning"
+            )
+        first = self._bound(key, "startingOffsets", start, heads, heads.oldest)
+        until = self._bound(key, "endingOffsets", end, heads, heads.head)
+        if until == heads.head and (what := failed(end, heads)):
+            self._complain(key, what, until)
+        return Range(source, heads.stream, first, until)
 
-    def _complain(self, error: DataLost) -> None:
+    def _bound(self, key: str, name: str, entry: Entry, heads: Heads, otherwise: int) -> int:
+        """The number that ``entry`` stands for in the stream that is there; ``otherwise`` if it is of another one."""
+        if entry.stream != heads.stream:
+            if not entry.ended:
+                what = f"{name} says stream {entry.stream}, and the server has stream {heads.stream}"
+                self._complain(key, what, otherwise)
+            return otherwise
+        if entry.sequence < heads.oldest:
+            what = f"{name} says {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
+            self._complain(key, what, heads.oldest)
+        return max(entry.sequence, heads.oldest)
+
+    def _complain(self, key: str, what: str, number: int) -> None:
         if self._options.fail_on_data_loss:
-            raise error
-        log.warning("%s", error)
+            raise lost(key, what)
+        log.warning("channel %r: %s; the read goes on with number %d", key, what, number)
 
 
 def _at(offsets: Any, key: str, otherwise: str) -> Any:
     return offsets if isinstance(offsets, str) else offsets.get(key, otherwise)
-
-
-def _check_order(key: str, start: Entry, end: Entry, heads: Heads) -> None:
-    """Raise OptionError for numbers that the stream has not got to, and for an end before the beginning."""
-    for name, entry in (("startingOffsets", start), ("endingOffsets", end)):
-        if entry.stream == heads.stream and entry.sequence > heads.head:
-            raise OptionError(
-                f"the option {name} says {entry.sequence} for channel {key!r}, which has messages {heads.oldest} to "
-                f"{heads.head} (excluded) so far: give a number up to {heads.head}, or latest"
-            )
-    if end.sequence < start.sequence:
-        raise OptionError(
-            f"the option endingOffsets says {end.sequence} for channel {key!r}, and startingOffsets {start.sequence}: "
-            f"the end is before the beginning"
-        )
-
-
-def _missing(start: Entry, end: Entry, heads: Heads) -> str | None:
-    """What the server does not have of what was asked for."""
-    for name, entry in (("startingOffsets", start), ("endingOffsets", end)):
-        if entry.stream != heads.stream:
-            return f"{name} says stream {entry.stream}, and the server has stream {heads.stream}"
-        if not heads.oldest <= entry.sequence <= heads.head:
-            return f"{name} says {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
-    return None

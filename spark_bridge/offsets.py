@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import DataLost
+from .errors import DataLost, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,19 +136,34 @@ def cut(whole: list[Range], pieces: int) -> list[Range]:
     return parts
 
 
-def initial(starting: Any, heads: Heads | None, holder: str) -> Entry:
-    """The first entry of a query in a channel. ``starting`` is what the option says for it."""
+def initial(
+    key: str, starting: Any, heads: Heads | None, holder: str = "", option: str = "startingOffsets"
+) -> Entry:
+    """The first entry of a query in the channel ``key``. ``starting`` is what ``option`` says for it.
+
+    Raises:
+        OptionError: the stream has not got there.
+        DataLost: it says a number, and there is no stream.
+    """
     match starting:
-        case "earliest":
-            at = None if heads is None else heads.oldest
         case "latest":
             at = None if heads is None else heads.head
         case int():
             if heads is None:
-                raise DataLost(f"startingOffsets says {starting}, and the channel has no stream yet")
+                raise DataLost(f"{option} says {starting} for channel {key!r}, which has no stream yet")
             at = starting
-        case _:
-            return Entry(starting["stream"], starting["seq"], holder=holder)
+        case {"stream": str(stream), "seq": int(number)} if heads is None or stream != heads.stream:
+            return Entry(stream, number, holder=holder, ended=starting.get("ended", False))
+        case {"stream": str(), "seq": int(number)}:
+            at = number
+        case _:  # earliest, also in the words of an offset of before there was a stream
+            at = None if heads is None else heads.oldest
     if heads is None or at is None:
         return Entry(None, 0, holder=holder)
-    return Entry(heads.stream, at, holder=holder)
+    if at > heads.head:
+        raise OptionError(
+            f"the option {option} says {at} for channel {key!r}, which has messages {heads.oldest} to {heads.head} "
+            f"(excluded) so far: give a number up to {heads.head}, or latest"
+        )
+    ended = isinstance(starting, dict) and starting.get("ended", False)
+    return Entry(heads.stream, at, holder=holder, ended=ended)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from netchannel import FaultPolicy, NetChannelError, Tls
+from netchannel.core.messages import TEXT_LIMIT
+from netchannel.groups import NUMBERS
 from netchannel.transports import schemes
-from netchannel.values import check_channel_id
+from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer
 
 from .errors import OptionError
 
@@ -37,6 +39,32 @@ def _text(value: str) -> str:
     return value.strip()
 
 
+def _exact(value: str) -> str:
+    if not value:
+        raise ValueError("a text that is not empty")
+    return value
+
+
+def _consumer(value: str) -> str:
+    if not is_consumer(value.strip()):
+        raise ValueError(f"1 to {NAME_LIMIT} characters that can be printed")
+    return value.strip()
+
+
+def _application(value: str) -> str:
+    name = value.strip()
+    if not (name.isprintable() and 0 < len(name) <= TEXT_LIMIT):
+        raise ValueError(f"1 to {TEXT_LIMIT} characters that can be printed")
+    return name
+
+
+def _whole(value: str, least: int) -> int:
+    digits = value.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) < NUMBERS):
+        raise ValueError(f"a whole number from {least} on, below 2^63")
+    return int(digits)
+
+
 def _list(value: str) -> tuple[str, ...]:
     entries = tuple(entry.strip() for entry in value.split(",") if entry.strip())
     if not entries or len(set(entries)) != len(entries):
@@ -51,24 +79,21 @@ def _bool(value: str) -> bool:
 
 
 def _count(value: str) -> int:
-    if not (value.strip().isascii() and value.strip().isdigit() and int(value) > 0):
-        raise ValueError("a whole number from 1 on")
-    return int(value)
+    return _whole(value, 1)
 
 
 def _version(value: str) -> int:
-    if not (value.strip().isascii() and value.strip().isdigit()):
-        raise ValueError("a whole number from 0 on")
-    return int(value)
+    return _whole(value, 0)
 
 
 def _bytes(value: str) -> int:
     text = value.strip().lower().removesuffix("b")
     unit = _UNITS.get(text[-1:], 1)
     number = text[:-1] if unit > 1 else text
-    if not (number.isascii() and number.isdigit() and int(number) > 0):
-        raise ValueError("a number of bytes, such as 1048576 or 64m")
-    return int(number) * unit
+    try:
+        return _whole(str(_whole(number, 1) * unit), 1)
+    except ValueError:
+        raise ValueError("a number of bytes, such as 1048576 or 64m") from None
 
 
 def _seconds(value: str) -> float:
@@ -93,14 +118,12 @@ Offset = int | str | dict[str, Any]
 
 def _offset(value: Any) -> bool:
     match value:
-        case bool():
+        case bool() | {"seq": bool()}:
             return False
-        case int():
-            return value >= 0
-        case "earliest" | "latest":
+        case int(number) | {"stream": str(), "seq": int(number)}:
+            return 0 <= number < NUMBERS
+        case "earliest" | "latest" | {"stream": None, "seq": 0}:
             return True
-        case {"stream": str() | None, "seq": int(number)}:
-            return number >= 0
     return False
 
 
@@ -109,7 +132,7 @@ def _offsets(value: str) -> str | dict[str, Offset]:
         return value.strip().lower()
     try:
         offsets = json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, thousands of brackets
         offsets = None
     if not isinstance(offsets, dict) or not all(map(_offset, offsets.values())):
         raise ValueError(
@@ -135,9 +158,9 @@ _BATCH_WRITE: tuple[Use, ...] = ("batch write",)
 OPTIONS = (
     Option("endpoint", _list, "addresses", None, READ + WRITE),
     Option("channels", _list, "channel ids", None, READ + WRITE),
-    Option("channel", _text, "channel id", None, READ + WRITE),
+    Option("channel", _exact, "channel id", None, READ + WRITE),
     Option("connectTimeout", _seconds, "seconds", "60", READ + WRITE),
-    Option("secret", _text, "text", None, READ + WRITE),
+    Option("secret", _exact, "text", None, READ + WRITE),
     Option("tls.certificate", _text, "file", None, READ + WRITE),
     Option("tls.key", _text, "file", None, READ + WRITE),
     Option("tls.authority", _text, "file", None, READ + WRITE),
@@ -150,11 +173,11 @@ OPTIONS = (
     Option("failOnDataLoss", _bool, "boolean", "true", READ),
     Option("includeMetadata", _bool, "boolean", "false", READ),
     Option("columns", _list, "column names", None, READ),
-    Option("consumer", _text, "name", "spark", _STREAMING_READ),
+    Option("consumer", _consumer, "name", "spark", _STREAMING_READ),
     Option("deliveryGuarantee", _guarantee, "guarantee", "exactly-once", WRITE),
     Option("keyColumns", _list, "column names", None, WRITE),
     Option("endOfStream", _bool, "boolean", "true", _BATCH_WRITE),
-    Option("txnAppId", _text, "text", None, WRITE),
+    Option("txnAppId", _application, "name", None, WRITE),
     Option("txnVersion", _version, "number", None, _BATCH_WRITE),
 )
 _KNOWN = {option.name.lower(): option for option in OPTIONS}
@@ -300,8 +323,8 @@ def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection
         try:
             schemes.check(endpoint)
         except ValueError as error:
-            raise OptionError(f"the option endpoint has an address that is none: {error}") from None
-    sources = _sources(endpoints, channels)
+            raise OptionError(f"{endpoint!r} is no endpoint: {error}") from None
+    sources = _sources(endpoints, channels, whole=given["channel"] is not None)
     for source in sources:
         try:
             check_channel_id(source.channel)
@@ -344,11 +367,11 @@ def _from_url(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         raise OptionError(f"the URL {path!r} needs {error}") from None
 
 
-def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...]) -> tuple[Source, ...]:
-    """Every channel at every endpoint, but those that say where they are: ``channel@endpoint``."""
+def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...], *, whole: bool) -> tuple[Source, ...]:
+    """Every channel at every endpoint, but those that say where they are: ``id@endpoint``; not if ids are ``whole``."""
     places = []
     for channel in channels:
-        name, _, at = channel.rpartition("@")
+        name, _, at = ("", "", "") if whole else channel.rpartition("@")
         places += [(name, at)] if name and at in endpoints else [(channel, each) for each in endpoints]
     count = [channel for channel, _ in places]
     sources = [

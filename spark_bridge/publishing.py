@@ -9,6 +9,7 @@ the receiver, as commits of nothing under names of their own.
 from __future__ import annotations
 
 import logging
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from netchannel import EpochRegressed, NetChannelError, Sealed
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
     from netchannel.process import BlockingGroupClient
 
-    from .options import WriteOptions
+    from .options import Source, WriteOptions
     from .writing import Attempts, Work
 
 log = logging.getLogger("spark_bridge")
+
+_SHORT = 2048
 
 
 def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: str | None) -> None:
@@ -38,42 +41,61 @@ def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: 
     """
     made = list(made)
     over = {key for each in made for key in each.over}
-    for source in options.connection.sources:
+    sources = options.connection.sources
+    if len(sources) > 1 and (query is not None or options.txn_version is not None):
+        for source in sources:
+            _check(options, work, source, query)
+    for source in sources:
         winners = [sealed for each in made for key, sealed in each.sealed if key == source.key]
-        if not winners and source.key not in over and not options.end:
+        if not (winners or source.key in over or options.end or options.txn_version is not None):
             continue
         with group_client(options.connection, source) as client:
             if query is not None:
                 _claim(client, options, query, source.key)
             if source.key in over:
-                _check_done(client, work, source.key)
+                _check_done(client, options, work, source.key)
             else:
-                _commit(client, work, winners, source.key, end=options.end)
+                _commit(client, options, work, winners, source.key)
+
+
+def _check(options: WriteOptions, work: Work, source: Source, query: str | None) -> None:
+    """Raise CheckpointReplaced for a channel that will not take the epoch, before another channel has taken it."""
+    with group_client(options.connection, source) as client:
+        if query is not None and (name := _claimed(options)) is not None:
+            _is_claimed(client, name, query, source.key)
+        last = client.last_epoch(work.application)
+    if last is not None and last > work.epoch:
+        raise _older(options, source.key, work, last)
 
 
 def _commit(
-    client: BlockingGroupClient, work: Work, winners: list[Sealed], channel: str, *, end: bool
+    client: BlockingGroupClient, options: WriteOptions, work: Work, winners: list[Sealed], channel: str
 ) -> None:
     try:
-        fresh = client.commit(work.application, work.epoch, winners, end=end)
+        fresh = client.commit(work.application, work.epoch, winners, end=options.end)
     except EpochRegressed as error:
-        raise _older(channel, work, str(error)) from error
+        raise _older(options, channel, work, client.last_epoch(work.application)) from error
     if not fresh:
         client.drop(work.application, work.epoch)
 
 
-def _check_done(client: BlockingGroupClient, work: Work, channel: str) -> None:
+def _check_done(client: BlockingGroupClient, options: WriteOptions, work: Work, channel: str) -> None:
     """A task was told that the epoch is committed: so it is, or the write is older than what is there."""
     last = client.last_epoch(work.application)
     if last != work.epoch:
-        raise _older(channel, work, f"this write is epoch {work.epoch}, and epoch {last} is committed")
+        raise _older(options, channel, work, last)
     client.drop(work.application, work.epoch)
 
 
-def _older(channel: str, work: Work, why: str) -> CheckpointReplaced:
+def _older(options: WriteOptions, channel: str, work: Work, last: int | None) -> CheckpointReplaced:
+    if options.txn_version is not None:
+        return CheckpointReplaced(
+            f"channel {channel!r} has txnVersion {last} of txnAppId {work.application!r}, and this write is "
+            f"{work.epoch}: versions grow from write to write; give a higher one, or begin anew under another txnAppId"
+        )
     return CheckpointReplaced(
-        f"channel {channel!r} has more of application {work.application!r} than this write knows: {why}. Its "
-        f"checkpoint is older than what it has written: go on from the newest one, or begin anew under another "
+        f"channel {channel!r} has batch {last} of application {work.application!r}, and this is batch {work.epoch}: "
+        f"its checkpoint is older than what it has written: go on from the newest one, or begin anew under another "
         f"txnAppId"
     )
 
@@ -82,25 +104,46 @@ def _claim(client: BlockingGroupClient, options: WriteOptions, query: str, chann
     name = _claimed(options)
     if name is None:
         return
-    owned, ours = f"owner of {name}", f"{name} owned by query {query}"
-    if client.last_epoch(ours) is None:
-        if client.last_epoch(owned) is not None:
-            raise CheckpointReplaced(
-                f"another query than {query} has written to channel {channel!r} under {name}: its checkpoint was "
-                f"deleted or replaced, and what follows may have been written before. Restore it; or, to write from "
-                f"here on knowingly, give another txnAppId"
-            )
-        client.commit(ours, 0, [])
-    if client.last_epoch(owned) is None:  # last, so that it is never noted without its owner
-        client.commit(owned, 0, [])
+    if not _is_claimed(client, name, query, channel):
+        client.commit(_ours(name, query), 0, [])
+    if client.last_epoch(_owned(name)) is None:  # last, so that it is never noted without its owner
+        client.commit(_owned(name), 0, [])
+
+
+def _is_claimed(client: BlockingGroupClient, name: str, query: str, channel: str) -> bool:
+    """Whether it is by this query. Raises CheckpointReplaced if it is by another one."""
+    if client.last_epoch(_ours(name, query)) is not None:
+        return True
+    if client.last_epoch(_owned(name)) is not None:
+        raise CheckpointReplaced(
+            f"another query than this one ({query}) has written to channel {channel!r} under {name}: its checkpoint "
+            f"was deleted or replaced, and what follows may have been written before. Restore it; or, to write from "
+            f"here on knowingly, give another txnAppId"
+        )
+    return False
+
+
+def _owned(name: str) -> str:
+    return f"owner of {name}"
+
+
+def _ours(name: str, query: str) -> str:
+    return f"{name} owned by query {query}"
 
 
 def _claimed(options: WriteOptions) -> str | None:
     if options.txn_app_id is not None:
-        return f"txnAppId {options.txn_app_id}"
+        return f"txnAppId {_short(options.txn_app_id)}"
     if options.checkpoint is not None:
-        return f"checkpoint {options.checkpoint}"
+        return f"checkpoint {_short(options.checkpoint)}"
     return None
+
+
+def _short(text: str) -> str:
+    """The text, or what stands for one that is too long for a part of a name, or cannot be printed."""
+    if text.isprintable() and len(text) <= _SHORT:
+        return text
+    return f"with the SHA-256 {sha256(text.encode()).hexdigest()}"
 
 
 def forget(options: WriteOptions, work: Work) -> None:

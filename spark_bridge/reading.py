@@ -10,11 +10,11 @@ import pyarrow as pa
 from netchannel import Position, PositionLost, StreamReplaced
 
 from .clients import make_reader, reader
-from .errors import DataLost, SchemaConflict
+from .errors import DataLost, OptionError, SchemaConflict
 from .joining import joined
 from .schemas import Normaliser, arrow_schema
 from .task import log
-from .watching import unheard
+from .watching import REASON_S, unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,18 +44,18 @@ def source_schema(options: ReadOptions) -> pa.Schema:
 
     Raises:
         SchemaConflict: they differ, one has none yet, or a column is not there.
-        netchannel.ChannelBroken: a server was not there in time.
+        netchannel.ChannelBroken: a server was not there in time, or does not keep the channel.
     """
     schemas = {}
     for source in options.connection.sources:
         with reader(options.connection, source) as lent:
             try:
-                schema = lent.schema(timeout=options.connection.timeout_s)
+                schema = lent.schema(timeout=options.connection.timeout_s + REASON_S)
             except TimeoutError as error:
                 raise SchemaConflict(
-                    f"channel {source.key!r} at {source.endpoint} said no schema within "
-                    f"{options.connection.timeout_s} s (connectTimeout): nothing was sent on it yet, or nobody is "
-                    f"there; give a schema with .schema(...), or start the server that keeps the channel"
+                    f"channel {source.key!r} at {source.endpoint} has no schema after "
+                    f"{options.connection.timeout_s} s (connectTimeout): nothing was sent on it yet; give a schema "
+                    f"with .schema(...), or send something first"
                 ) from error
         assert schema is not None  # of the codec arrow
         schemas[source.key] = arrow_schema(schema.remove_metadata())
@@ -73,16 +73,50 @@ def _chosen(schema: pa.Schema, options: ReadOptions) -> pa.Schema:
     if options.columns is not None:
         missing = [name for name in options.columns if name not in schema.names]
         if missing:
-            raise SchemaConflict(f"the channels have no column {missing[0]!r}: theirs are {_line(schema)}")
+            hint = "; includeMetadata=true adds it" if missing[0] in METADATA.names else ""
+            raise SchemaConflict(
+                f"the channels have no column {missing[0]!r}{hint}: theirs are {_line(schema)}"
+            )
         schema = pa.schema([schema.field(name) for name in options.columns])
     if not options.metadata:
         return schema
     taken = [name for name in METADATA.names if name in schema.names]
     if taken:
-        raise SchemaConflict(
-            f"the channels have a column {taken[0]!r} of their own: leave includeMetadata away"
-        )
+        raise SchemaConflict(_taken(taken[0]))
     return pa.schema([*schema, *METADATA])
+
+
+def _taken(name: str) -> str:
+    return f"the channels have a column {name!r} of their own: leave includeMetadata away"
+
+
+def check_declared(schema: pa.Schema, options: ReadOptions) -> None:
+    """Check a schema that may have been given, which decides what is read, against options that say it as well.
+
+    Raises:
+        OptionError: the option has no effect on this schema.
+        SchemaConflict: a column of ``includeMetadata`` has another type.
+    """
+    added = [field.name for field in METADATA if field.name in schema.names] if options.metadata else []
+    data = tuple(name for name in schema.names if name not in added)
+    if options.columns is not None and options.columns != data:
+        raise OptionError(
+            f"the option columns says {', '.join(options.columns)}, and the schema that was given has of the channel "
+            f"{', '.join(data)}: leave columns away, since what is given with .schema(...) is what is read"
+        )
+    if not options.metadata:
+        return
+    if not added:
+        raise OptionError(
+            "the option includeMetadata is set, and the schema that was given has none of its columns: add to it "
+            "those that are wanted (_channel STRING, _sequence BIGINT, _timestamp TIMESTAMP), or leave one away"
+        )
+    for name in added:
+        if schema.field(name).type != METADATA.field(name).type:
+            raise SchemaConflict(
+                f"column {name!r} of the schema that was given is {schema.field(name).type}, and includeMetadata "
+                f"gives {METADATA.field(name).type}"
+            )
 
 
 def _line(schema: pa.Schema) -> str:
@@ -102,7 +136,11 @@ class RangeReader:
         """The messages of a range, in order. Raises DataLost if they are not kept any more, and that was not wanted."""
         make = self._with_metadata(wanted) if self.metadata else self._without_metadata()
         with reader(self.connection, wanted.source) as lent:
-            yield from joined(map(make, self._messages(lent, wanted)), _ROWS)
+            try:
+                yield from joined(map(make, self._messages(lent, wanted)), _ROWS)
+            except SchemaConflict as error:
+                source = wanted.source
+                raise SchemaConflict(f"channel {source.key!r} at {source.endpoint}: {error}") from error
 
     def _messages(self, lent: BlockingChannelReader, wanted: Range) -> Iterator[Message]:
         first, until = wanted.first, wanted.until
@@ -123,7 +161,7 @@ class RangeReader:
 
         What is not there yet is waited for: after a restart the server may be about to get it again.
         """
-        key, timeout_s = wanted.source.key, self.connection.timeout_s
+        key, timeout_s = wanted.source.key, self.connection.timeout_s + REASON_S
         with make_reader(self.connection, wanted.source) as asked:
             try:
                 heads = asked.heads(beyond=wanted.until - 1, timeout=timeout_s)
@@ -151,6 +189,9 @@ class RangeReader:
         extra = [field.name for field in self.schema if field.name in METADATA.names]
 
         def make(message: Message) -> pa.RecordBatch:
+            own = [name for name in extra if name in message.batch.schema.names]
+            if own:
+                raise SchemaConflict(_taken(own[0]))
             batch = normalise(message.batch)
             values = {
                 CHANNEL: wanted.source.channel,
@@ -169,8 +210,5 @@ class RangeReader:
 
 
 def lost(key: str, what: str) -> DataLost:
-    """What is raised where messages are missing."""
-    return DataLost(
-        f"channel {key!r}: {what}. To go on with the oldest message that is kept, start the query with "
-        f"failOnDataLoss=false"
-    )
+    """What is raised where messages are missing, or a producer has failed."""
+    return DataLost(f"channel {key!r}: {what}. To go on with what is there, read with failOnDataLoss=false")

@@ -58,9 +58,10 @@ def by_key(columns: tuple[str, ...], channels: int) -> Route:
 def check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
     """Raise OptionError if there is no such column, or one of a type that is no key."""
     for name in columns:
-        if name not in schema.names:
+        if schema.names.count(name) != 1:
             raise OptionError(
-                f"the option keyColumns names {name!r}, and the rows have {', '.join(schema.names)}"
+                f"the option keyColumns names {name!r}, and the rows have {', '.join(schema.names)}: give a column "
+                f"that is there once"
             )
         kind = schema.field(name).type
         if not any(test(kind) for test in (*_INTEGERS, *_OTHERS)):

@@ -36,14 +36,26 @@ def arrow_schema(schema: DeclaredSchema) -> pa.Schema:
 
 
 def _from_spark(schema: StructType | str) -> pa.Schema:
+    from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
-    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    # PySpark 4.1 knows no other zone than UTC, and no parameter for it.
+    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     convert: Any = to_arrow_schema
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        return convert(struct, timezone="UTC")
-    return convert(struct)  # PySpark 4.1, where the zone is always UTC
+
+    def column(field: StructField) -> pa.Field:
+        try:
+            (found,) = convert(StructType([field]), **zone)
+        except PySparkTypeError as error:
+            raise SchemaConflict(
+                f"the column {field.name!r} is {field.dataType.simpleString()}, for which there is no Arrow type: cast "
+                f"it to another one"
+            ) from error
+        return found
+
+    return pa.schema([column(field) for field in struct.fields])
 
 
 class Normaliser:
@@ -95,9 +107,11 @@ class Normaliser:
         found = schema.get_all_field_indices(field.name)
         if len(found) != 1:
             times = "no" if not found else str(len(found))
+            alike = [name for name in schema.names if name.lower() == field.name.lower()]
+            hint = f"; upper and lower case count: {alike[0]!r} is there" if alike and not found else ""
             raise SchemaConflict(
-                f"the declared schema has a column {field.name!r}, the batch has {times} column of that name: its "
-                f"columns are {', '.join(schema.names)}"
+                f"the declared schema has a column {field.name!r}, the batch has {times} column of that name{hint}: "
+                f"its columns are {', '.join(schema.names)}"
             )
         source = schema.field(found[0]).type
         if not convertible(source, field.type):

@@ -11,13 +11,14 @@ from pyspark.sql.datasource import DataSource
 
 from .errors import UnsupportedSpark
 from .options import read_options, write_options
-from .reading import source_schema
+from .reading import check_declared, source_schema
 from .schemas import arrow_schema
 from .versions import check_version
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+    import pyarrow as pa
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
         DataSourceStreamReader,
     )
     from pyspark.sql.types import StructType
+
+    from .options import ReadOptions, Use
 
 
 class NetchannelDataSource(DataSource):
@@ -49,13 +52,18 @@ class NetchannelDataSource(DataSource):
         """For ``spark.read``."""
         from .batch_reader import BatchReader
 
-        return BatchReader(read_options(self.options, "batch read"), arrow_schema(schema))
+        return BatchReader(*self._reading(schema, "batch read"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For ``spark.readStream``."""
         from .stream_reader import StreamReader
 
-        return StreamReader(read_options(self.options, "streaming read"), arrow_schema(schema))
+        return StreamReader(*self._reading(schema, "streaming read"))
+
+    def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
+        options, declared = read_options(self.options, use), arrow_schema(schema)
+        check_declared(declared, options)
+        return options, declared
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""

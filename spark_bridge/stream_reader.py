@@ -19,14 +19,13 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from netchannel import PositionLost, StreamReplaced
 
-from .admission import Limits, Waiting, advance, check_failed, waiting
+from .admission import Limits, Waiting, advance, failed, waiting
 from .backlog import Backlog
-from .batch_reader import RangePartition
-from .errors import DataLost
+from .batch_reader import RangePartition, ReadsRanges
 from .offsets import Entry, check_keys, decode, encode, initial, ranges
 from .reading import RangeReader, lost
 from .task import log
@@ -34,7 +33,7 @@ from .versions import SupportsTriggerAvailableNow, limits
 from .watching import Channels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -46,7 +45,7 @@ FIRST_LOOK_S = 5.0
 """How long servers have to answer before the first turn of a query goes on without them."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
+class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # not in PySpark 4.1
     """Reads channels into a streaming query."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -81,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             starting = {source.key: self._starting(source.key) for source in self._options.connection.sources}
             # The earliest message is whatever comes first: a query may begin before its channels do.
             now = {} if list(starting.values()) == ["earliest"] * len(starting) else self._now(holder)
-            self._initial = {key: initial(at, now.get(key), holder) for key, at in starting.items()}
+            self._initial = {key: initial(key, at, now.get(key), holder) for key, at in starting.items()}
         return encode(self._initial)
 
     def _now(self, holder: str) -> dict[str, Heads]:
@@ -157,12 +156,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._channels.close()
             self._channels = None
 
-    # -- what Spark calls in the tasks
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range; none where there is nothing to read, for which Spark still asks once."""
-        return iter(()) if partition.value is None else self._read(partition.value)
-
     # -- within
 
     def _with_all_channels(self, entries: dict[str, Entry]) -> dict[str, Entry]:
@@ -209,16 +202,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def _check(self, key: str, entry: Entry, heads: Heads, here: Waiting | None) -> None:
         """Raise DataLost, or warn once, where messages are missing or the producer has failed."""
-        try:
-            check_failed(key, entry, heads)
-            if here is not None and here.lost is not None:
-                raise lost(key, here.lost)
-        except DataLost as error:
-            if self._options.fail_on_data_loss:
-                raise
-            if (key, str(error)) not in self._warned:
-                self._warned.add((key, str(error)))
-                log.warning("%s", error)
+        what = failed(entry, heads) or (here and here.lost)
+        if not what:
+            return
+        if self._options.fail_on_data_loss:
+            raise lost(key, what)
+        if (key, what) not in self._warned:
+            self._warned.add((key, what))
+            log.warning("channel %r: %s; the query goes on with what is there", key, what)
 
     def _limits(self, limit: Any) -> Limits:
         if isinstance(limit, limits.ReadAllAvailable):

@@ -28,6 +28,8 @@ HANDOVER_S = 16.0
 """How long a name that somebody else holds is waited for at most: 5 s until a lost connection is noticed, 10 s of its
 lease. A query that comes back from its checkpoint has the name at once."""
 _ASK_S = 0.5
+REASON_S = 1.0
+"""So much longer than its timeout a server is waited for, so that the client, which knows why, gives up first."""
 
 
 @dataclass(slots=True)
@@ -99,8 +101,13 @@ class Channels:
         return False
 
     def heads(self) -> dict[str, Heads]:
-        """The heads of all channels, waited for. Raises SparkBridgeError for one that does not come in time."""
-        deadline = time.monotonic() + self._options.connection.timeout_s
+        """The heads of all channels, waited for.
+
+        Raises:
+            netchannel.ChannelBroken: a server is away for too long, or does not keep the channel.
+            SparkBridgeError: a channel has no stream yet.
+        """
+        deadline = time.monotonic() + self._options.connection.timeout_s + REASON_S
         for source in self._options.connection.sources:
             try:
                 self._all()[source.key].reader.heads(timeout=max(0.0, deadline - time.monotonic()))
@@ -196,14 +203,14 @@ class Channels:
 def unheard(connection: Connection, source: Source) -> SparkBridgeError:
     """What is raised where a channel has no stream in time."""
     return SparkBridgeError(
-        f"nothing was heard of channel {source.channel!r} at {source.endpoint} for {connection.timeout_s} s: is a "
-        f"server there that keeps the channel, and has a stream begun? The option connectTimeout says how long that "
-        f"is waited for"
+        f"nothing was heard of channel {source.channel!r} at {source.endpoint} for {connection.timeout_s} s "
+        f"(connectTimeout): has a stream begun there?"
     )
 
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
-        f"another query reads channel {key!r} as consumer {consumer!r}: {why}. Stop it, or give this one a name of its "
-        f"own by the option consumer"
+        f"another query reads channel {key!r} as consumer {consumer!r}, or has until now: {why}. The option consumer "
+        f"gives this query a name of its own; a name whose query is gone is waited for up to {HANDOVER_S:.0f} s, if "
+        f"connectTimeout is as long"
     )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from netchannel import EpochRegressed, Group, NetChannelError, Sealed
+from netchannel import ChannelClosedByPeer, EpochRegressed, Group, NetChannelError, Sealed
 
 from .clients import sender
-from .errors import UnsupportedSpark
+from .errors import SchemaConflict, UnsupportedSpark
 from .joining import joined
 from .routing import Route, by_key, by_partition, check_key
 from .schemas import Normaliser, arrow_schema
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 _ROWS = 1 << 16
 """Of a message, where there are as many: a message costs both ends as much as thousands of rows."""
+
+
+_REFUSED = (
+    "deliveryGuarantee=exactly-once, the default, writes to channels that are registered with staging=, at-least-once "
+    "to those without it. After the end of a stream its consumer registers the channel again; a batch write that is "
+    "to be followed by others needs endOfStream=false."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,10 @@ class Rows:
         channel's schema may not.
         """
         target = arrow_schema(schema)
+        if not target.names:
+            raise SchemaConflict(
+                "the rows have no columns, and PySpark does not hand over how many there are: select one"
+            )
         if options.key_columns is not None:
             check_key(target, options.key_columns)
         return cls(options, pa.schema([with_nulls(field) for field in target]))
@@ -73,9 +84,13 @@ class Rows:
             InputIncomplete: Spark failed above this task; nothing of it is published.
             netchannel.NetChannelError: what became of a channel.
         """
-        if self.options.exactly_once:
-            return self._stage(work, batches)
-        self._send(work, batches)
+        try:
+            if self.options.exactly_once:
+                return self._stage(work, batches)
+            self._send(work, batches)
+        except ChannelClosedByPeer as error:
+            error.add_note(_REFUSED)
+            raise
         return Attempts()
 
     def _stage(self, work: Work, batches: Iterator[pa.RecordBatch]) -> Attempts:
@@ -83,7 +98,7 @@ class Rows:
         route = self._route(staging.partition)
         normalise = Normaliser(self.schema)
         try:
-            for batch in joined(map(normalise, complete(batches)), _ROWS):
+            for batch in map(normalise, joined(complete(batches), _ROWS)):
                 for number, rows in route(batch):
                     staging.send(number, rows)
             return staging.seal()
@@ -115,7 +130,7 @@ class Rows:
         normalise = Normaliser(self.schema)
         try:
             outbox.attached()
-            for batch in joined(map(normalise, complete(batches)), _ROWS):
+            for batch in map(normalise, joined(complete(batches), _ROWS)):
                 outbox.send(batch)
             outbox.flush()
             if self.options.end:

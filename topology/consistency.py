@@ -7,6 +7,7 @@ they find their mistakes in a file that has others as well.
 from __future__ import annotations
 
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from topology.mistakes import Location
@@ -135,6 +136,12 @@ def _limits_of_no_link(path: Location, node: dict[str, Any], ends: dict[str, Loc
 
 def _cycles(links: dict[str, dict[str, Location]]) -> Iterator[Found]:
     """One cycle for each group of nodes that reach each other, at the link that closes it."""
+    try:
+        TopologicalSorter(links).prepare()
+    except CycleError:
+        pass  # it names one only
+    else:
+        return
     import networkx as nx
 
     graph: nx.DiGraph[str] = nx.DiGraph()

@@ -25,6 +25,7 @@ from .rows import SPARK_ROWS, Prepared, SparkRow
 from .session import spark_session
 
 PACKAGES = ("uvloop", "pyarrow", "pyspark")
+CORES = "not pinned: Spark and the other end of the channels share both"
 QUICK = {"batches": 20, "triggers": 5, "warm_up": 3, "files": 30}
 
 
@@ -77,7 +78,7 @@ def main() -> None:
     data = {
         "command": shlex.join(["python", "-m", "benchmarks.spark", *sys.argv[1:]]),
         "commit": commit(),
-        "machine": machine(PACKAGES),
+        "machine": machine(PACKAGES) | {"cores": CORES},
         "rows": found,
     }
     print(head(data))

@@ -38,7 +38,7 @@ def query(source: str, sink: str, checkpoint: str) -> None:
     numbers = (
         builder.getOrCreate()
         .readStream.format("netchannel")
-        .option("maxRowsPerTrigger", 5000)
+        .option("maxRowsPerTrigger", 10_000)
         .load(f"netchannel://{source}/numbers")
     )
     squares = numbers.selectExpr("n", "n * n AS square").writeStream.format("netchannel")

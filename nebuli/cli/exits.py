@@ -59,7 +59,7 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo(f"Error: {error}", err=True)
         return ExitCode.FAILED
     except Exception as error:
-        if not _is_bad_input(error):
+        if not is_bad_input(error):
             raise
         has_places = hasattr(error, "mistakes")
         click.echo(str(error) if has_places else f"Error: {error}", err=True)
@@ -84,7 +84,8 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_bad_input(error: Exception) -> bool:
+def is_bad_input(error: Exception) -> bool:
+    """Whether files that the user gave are the reason."""
     # Whoever raised one of these has imported it, and --help has not.
     return any(
         isinstance(error, getattr(sys.modules[module], name))

@@ -13,7 +13,7 @@ import click
 
 from nebuli.cli import completion, saved
 from nebuli.cli.engine import engine_option
-from nebuli.cli.exits import ExitCode
+from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
@@ -325,13 +325,14 @@ def list_(as_json: bool) -> int:
         from nebuli.worker.deployed import global_state
         from nebuli.worker.deployment import statuses_of
         from nebuli.worker.global_state import GlobalState
-        from nebuli.worker.trust import TrustUnusable
-        from netchannel import CertificateError
 
         try:
             async with _workers(query) as workers:
                 return str(global_state(await statuses_of(query.fragments, workers)))
-        except (CertificateError, TrustUnusable) as error:  # which is no reason not to show the others
+        except Exception as error:
+            if not is_bad_input(error):
+                raise
+            # Certificates or a secret that cannot be had are no reason not to show the others.
             click.echo(f"query {query.id}: {error}", err=True)
             return str(GlobalState.UNREACHABLE)
 

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "OutputError",
     "UpstreamFailed",
     "short",
+    "signal_name",
     "unreadable",
     "unwritable",
 ]
@@ -89,3 +91,11 @@ def unwritable(path: str, error: OSError) -> OutputError:
 
 def _reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def signal_name(number: int) -> str:
+    """What people call a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"signal {number}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nebuli.worker.errors import signal_name
 from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
@@ -294,9 +294,6 @@ def _write(text: str) -> None:
 def _how(code: int) -> _Ending:
     if code >= 0:
         return _Ending(f"ended with exit code {code} before the fragment did")
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal, most of which have no name
-        name = f"signal {-code}"
+    name = signal_name(-code)
     out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
     return _Ending(f"was killed by {name}{out_of_memory}", killed=True)

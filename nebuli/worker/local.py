@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.errors import signal_name
 from nebuli.worker.lines import lines
 from nebuli.worker.trust import Trust
 from topology import Access
@@ -47,7 +47,7 @@ class WorkerDied(Exception):
     """A worker process ended while it was needed."""
 
     def __init__(self, node: str, exit_code: int) -> None:
-        how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+        how = f"killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
         super().__init__(f"worker {node} died ({how})")
         self.node = node
 

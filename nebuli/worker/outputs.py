@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
+import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -117,7 +118,8 @@ class _File:
         assert self._rows is not None
         self._rows.close()
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device has nothing to sync
+            os.fsync(self._file.fileno())
         self._file.close()
 
     def discard(self) -> None:

@@ -94,10 +94,13 @@ class Consumers:
                 raise ConsumerFenced(_fenced(name, consumer))
             left = consumer.expires - now
             if consumer.connection is not None or left > 0:
-                still = f"for {left:.1f} s more" if consumer.connection is None else "and is connected"
+                still = (
+                    f"which is gone, for {left:.1f} s more: wait as long"
+                    if consumer.connection is None
+                    else "which is connected: end it"
+                )
                 raise ChannelInUse(
-                    f"consumer {name!r} is held by {consumer.holder!r}{consumer.where}, {still}: wait until its lease "
-                    f"has expired, or choose another name"
+                    f"consumer {name!r} is held by {consumer.holder!r}{consumer.where}, {still}, or choose another name"
                 )
         consumer.holder, consumer.connection, consumer.where = holder, connection, where
         return consumer

@@ -398,6 +398,8 @@ class OutboundChannel:
 
     def what_is_left(self) -> str:
         """For errors that end the channel: the numbers, and how to go on."""
+        if self.group is not None:
+            return f"{self.head} messages of the attempt are dropped there; to go on, make another attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
         return (

@@ -114,7 +114,8 @@ class RequestControl(AcceptedControl):
             self._reply(message, "elsewhere", port=member.port)
         else:
             core.wait(self, channel_id)
-            self.deny(message, "unregistered", f"channel {channel_id!r} is not registered there")
+            text = f"channel {channel_id!r} is not registered there with {_needed(message['t'])}"
+            self.deny(message, "unregistered", text)
 
     def answer(self, message: Message, **fields: Any) -> None:
         """Answer ``message``."""
@@ -136,7 +137,13 @@ class RequestControl(AcceptedControl):
         self._receiver.on_client_gone()
 
 
+_OF_GROUPS = ("commit", "drop", "epoch")
+
+
+def _needed(kind: str) -> str:
+    return "staging=StagingPolicy(...)" if kind in _OF_GROUPS else "retain=RetainPolicy(...)"
+
+
 def _not_offered(channel_id: str, kind: str) -> str:
-    if kind in ("commit", "drop", "epoch"):
-        return f"channel {channel_id!r} takes no groups: register it there with staging=StagingPolicy(...)"
-    return f"channel {channel_id!r} keeps nothing to be read: register it there with retain=RetainPolicy(...)"
+    what = "takes no groups" if kind in _OF_GROUPS else "keeps nothing to be read"
+    return f"channel {channel_id!r} {what}: register it there with {_needed(kind)}"

@@ -72,7 +72,8 @@ class Driver:
             frame.createOrReplaceTempView(each.channel)
         for name, sql in self.job.steps:
             spark.sql(sql).createOrReplaceTempView(name)
-        return spark.table(name)
+        result, _ = self.job.steps[-1]
+        return spark.table(result)
 
     def _target(self) -> dict[str, str]:
         return {"endpoint": self.job.target, "channel": self.job.result, "secret": self.job.secret}

@@ -38,7 +38,7 @@ _WINDOW = identifier("Spark's window")
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """``inputs`` are by source, the first of which is the view ``input_0`` and so on; ``result`` is a view as well.
+    """``inputs`` are by source, the first of which is the view ``input_0`` and so on; the last step is the result.
 
     ``times`` are the columns that watermarks come from, with how late rows may be, by the view of the input.
     """
@@ -46,7 +46,6 @@ class SparkPlan:
     inputs: Mapping[str, Schema]
     output: Schema
     steps: tuple[tuple[str, str], ...]
-    result: str
     times: Mapping[str, tuple[str, str]]
 
 
@@ -81,15 +80,18 @@ class _Compiler:
                 assert not isinstance(operator, NetworkSink), "a fragment has one sink, its last operator"
                 self._add(operator)
         (root,) = self._operators[-1].children
-        result = f"step_{len(self._steps)}"
-        self._steps.append((result, f"SELECT {_listed(self._schemas[root])} FROM {self._names[root]}"))
-        return SparkPlan(self._inputs, self._schemas[root], tuple(self._steps), result, self._times())
+        self._add_step(f"SELECT {_listed(self._schemas[root])} FROM {self._names[root]}")
+        return SparkPlan(self._inputs, self._schemas[root], tuple(self._steps), self._times())
+
+    def _add_step(self, select: str) -> str:
+        name = f"step_{len(self._steps)}"
+        self._steps.append((name, select))
+        return name
 
     def _add(self, operator: InnerOperator) -> None:
         inputs = [self._schemas[child] for child in operator.children]
         tables = [self._names[child] for child in operator.children]
         schema = self._schemas[operator.id] = output_schema(operator, inputs, [])
-        self._names[operator.id] = name = f"step_{len(self._steps)}"
         if isinstance(operator, WindowOperator) or (
             isinstance(operator, FilterOperator) and operator.input in self._windowed
         ):
@@ -98,7 +100,7 @@ class _Compiler:
             select = _by_window(operator, inputs[0], tables[0])
         else:
             select = _select(operator, inputs, schema, tables)
-        self._steps.append((name, select))
+        self._names[operator.id] = self._add_step(select)
 
     def _times(self) -> dict[str, tuple[str, str]]:
         """By the rule that the embedded engine's watermarks follow, within the fragment."""

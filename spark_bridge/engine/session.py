@@ -29,7 +29,9 @@ SETTINGS = {
     ),
 }
 """What makes Spark compute as the embedded engine does; of every session, wherever it runs."""
-_LOCAL_PARTITIONS = 8
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_LOCAL_PARTITIONS = "8"
+"""Where nothing else is set: of Spark's 200, each would have a state of its own on one machine."""
 
 
 def is_local(master: str) -> bool:
@@ -48,16 +50,19 @@ def open_session(master: str, name: str, directory: Path) -> SparkSession:
         spark = SparkSession.builder.remote(master).getOrCreate()
     else:
         builder = SparkSession.builder.master(master).appName(name)
-        for key, value in _of_driver(master, directory).items():
+        for key, value in driver_settings(master, directory).items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
+        if is_local(master) and not spark.sparkContext.getConf().contains(_PARTITIONS):
+            spark.conf.set(_PARTITIONS, _LOCAL_PARTITIONS)
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
     register(spark)
     return spark
 
 
-def _of_driver(master: str, directory: Path) -> dict[str, str]:
+def driver_settings(master: str, directory: Path) -> dict[str, str]:
+    """What only the start of a driver can set; of all masters but a server of Spark Connect."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
@@ -66,10 +71,5 @@ def _of_driver(master: str, directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     if is_local(master):
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            # Of Spark's 200 each would have a state of its own on this one machine.
-            "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
-        }
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,6 +29,8 @@ def spark() -> Iterator[Any]:
         warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the garbage collector
         with spark_session() as session:
             yield session
+        del session
+        gc.collect()
 
 
 @pytest.mark.timeout(180)

@@ -65,7 +65,7 @@ class Site:
         return json.loads(self.run("status", id_, "--json").stdout)
 
     def wait_for_state(self, id_: str, state: str) -> None:
-        wait_for(lambda: self.status(id_)["state"] == state, f"{state}: {self.status(id_)}")
+        wait_for(lambda: self.status(id_)["state"] == state, f"{id_} {state}")
 
     def hold_the_sink(self) -> None:
         """A file that nothing is written to before somebody reads it."""

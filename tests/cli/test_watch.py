@@ -145,7 +145,7 @@ def test_what_somebody_has_stopped_stays_stopped(site: Site) -> None:
     id_ = started(site)
     kill(site, 1)
     assert site.run("stop", id_).exit_code == 3
-    wait_for(lambda: site.status(id_)["fragments"][0]["state"] == "stopped", f"stopped: {site.status(id_)}")
+    wait_for(lambda: site.status(id_)["fragments"][0]["state"] == "stopped", "stopped")
     before = fragments_at(site, 0)
     for _ in range(2):
         ended = site.run("watch", id_)

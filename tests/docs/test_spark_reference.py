@@ -12,12 +12,14 @@ import pytest
 
 import spark_bridge
 from spark_bridge import errors
+from spark_bridge.engine.session import SETTINGS, driver_settings
 from spark_bridge.options import OPTIONS, READ, WRITE
 from tests.docs.markdown import ROOT, blocks, code, table
 from tests.support.ports import free_addresses
 
 REFERENCE = ROOT / "docs" / "reference" / "spark.md"
 HOW_TO = ROOT / "docs" / "how-to" / "spark-streaming.md"
+ENGINE = ROOT / "docs" / "how-to" / "run-on-spark.md"
 GUARANTEES = ROOT / "docs" / "topics" / "spark-guarantees.md"
 
 _USES = {
@@ -57,6 +59,12 @@ def test_metadata_columns_are_those_of_the_code():
     assert [(code(row[0]), code(row[1])) for row in table(REFERENCE, "Metadata")] == [
         (field.name, f"{types[str(field.type)]} NOT NULL") for field in METADATA
     ]
+
+
+def test_the_engines_settings_are_listed(tmp_path: Path):
+    page = ENGINE.read_text().partition("which are the engine's:")[2].partition("\n\nWith")[0]
+    named = re.findall(r"`(spark\.[\w.]+)`", page)
+    assert sorted(named) == sorted([*SETTINGS, *driver_settings("local[1]", tmp_path)])
 
 
 def test_the_example_is_short():

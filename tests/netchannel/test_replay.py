@@ -35,6 +35,7 @@ from netchannel import (
 )
 from netchannel.client import Client
 from netchannel.core.history import MemoryHistory
+from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 
 QUICK = Timing(backoff_s=0.01, backoff_limit_s=0.05)
@@ -653,3 +654,25 @@ async def test_a_reader_gives_up_on_a_channel_that_is_not_registered_any_more(tm
             await until_async(lambda: asyncio.sleep(0, reader.error), "the reader's end")
             with pytest.raises(ChannelBroken, match=r"within 0.2 s: .* is not registered there"):
                 await reader.heads()
+
+
+async def test_a_stream_that_comes_back_with_another_schema_ends_its_readers_and_no_others() -> None:
+    """All of them share a connection."""
+    (address,) = free_addresses(1)
+    async with Client(timing=QUICK) as client:
+
+        def reading(channel: str) -> ChannelReader:
+            return ChannelReader.over(client, address, channel, codec="arrow", fault=FaultPolicy(retry=20.0))
+
+        async with reading("c") as reader, reading("other") as other:
+            async with SenderServer(address, timing=QUICK) as sender:
+                await sender.register_channel("c", stream="s", retain=RetainPolicy()).send(batch(1))
+                assert (await reader.heads()).head == 1
+            async with SenderServer(address, timing=QUICK) as sender:
+                changed = pa.record_batch({"n": ["text"]})
+                await sender.register_channel("c", stream="s", retain=RetainPolicy()).send(changed)
+                await sender.register_channel("other", stream="t", retain=RetainPolicy()).send(batch(1))
+                async with asyncio.timeout(10):
+                    assert (await other.heads()).stream == "t"
+                    with pytest.raises(SchemaMismatch, match=r"stream 's' is not as it was: .*string.*int64"):
+                        await reader.heads(beyond=1)

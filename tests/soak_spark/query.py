@@ -1,6 +1,6 @@
 """The driver of a streaming query, in a process of its own, which may be killed: it goes on with its checkpoint.
 
-Prints a line of JSON for every trigger: its number, and the resident memory of its processes.
+Prints lines of JSON, every second: the number of the newest trigger, and the resident memory of its processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def start(source: str, sink: str, channels: str, rows: str, checkpoint: str) -> 
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.log.level": "OFF",
-        "spark.sql.streaming.numRecentProgressUpdates": "500",
         "spark.sql.streaming.minBatchesToRetain": "5",
     }
     builder = SparkSession.builder.master("local[2,4]")
@@ -70,13 +69,12 @@ def start(source: str, sink: str, channels: str, rows: str, checkpoint: str) -> 
     )
     seen = -1
     while not query.awaitTermination(1):
-        news = [each for each in query.recentProgress if each["batchId"] > seen]
-        for each in news:
-            seen = each["batchId"]
-            sys.stdout.write(json.dumps({"batch": seen, "rows": each["numInputRows"]}) + "\n")
-        if news:
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] > seen:
+            seen = progress["batchId"]
+            sys.stdout.write(json.dumps({"batch": seen}) + "\n")
             sys.stdout.write(json.dumps({"memory": memory()}) + "\n")
-        sys.stdout.flush()
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,3 +41,5 @@ def start_spark() -> Iterator[Callable]:
             warnings.simplefilter("ignore", ResourceWarning)
             for session in sessions:
                 session.stop()
+            sessions.clear()
+            gc.collect()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from netchannel import Position
 from netchannel.values import Heads, Located
-from spark_bridge import DataLost
-from spark_bridge.admission import Limits, advance, check_failed, waiting
+from spark_bridge.admission import Limits, advance, failed, waiting
 from spark_bridge.offsets import Entry
 
 
@@ -56,11 +55,11 @@ def test_what_is_missing_is_said_with_both_numbers(entry, now, says, first):
     assert found.first == first
 
 
-def test_a_failed_producer_is_an_error_when_all_before_it_was_read():
-    failed = heads(ended=True, failure="the sensor is broken")
-    check_failed("a", Entry("s", 9), failed)
-    with pytest.raises(DataLost, match="failed after message 10: the sensor is broken"):
-        check_failed("a", Entry("s", 10), failed)
+def test_a_failed_producer_is_news_when_all_before_it_was_read():
+    now = heads(ended=True, failure="the sensor is broken")
+    assert failed(Entry("s", 9), now) is None
+    said = failed(Entry("s", 10), now)
+    assert said == "its producer failed after message 10: the sensor is broken; all before it was read"
 
 
 class Channels:

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
-ROWS = 300_000
+ROWS = 60_000
 MESSAGE = 1000
 
 
@@ -66,7 +66,7 @@ async def test_an_executor_that_is_killed_costs_no_row(spark, tmp_path):
 
         def start():
             given = {"endpoint": sender.address, "channels": "a,b", "includeMetadata": "true"}
-            read = spark.readStream.format("netchannel").options(**given, maxRowsPerTrigger="200000").load()
+            read = spark.readStream.format("netchannel").options(**given, maxRowsPerTrigger="40000").load()
             rows = read.selectExpr("id", "_channel AS channel")
             writer = rows.mapInArrow(slow, "id BIGINT, channel STRING").writeStream.format("netchannel")
             writer = writer.options(endpoint=receiver.address, channels="out")

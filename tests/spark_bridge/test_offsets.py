@@ -7,7 +7,7 @@ import json
 import pytest
 
 from netchannel.values import Heads
-from spark_bridge import DataLost
+from spark_bridge import DataLost, OptionError
 from spark_bridge.offsets import Entry, Range, cut, decode, encode, initial, ranges
 from spark_bridge.options import Source
 
@@ -85,8 +85,27 @@ def test_cutting_keeps_every_message_once_and_in_order(pieces):
 
 def test_where_a_query_begins():
     heads = Heads("s", 5, 9, 90, 900, False, None)
-    assert initial("earliest", heads, "h") == Entry("s", 5, holder="h")
-    assert initial("latest", heads, "h") == Entry("s", 9, holder="h")
-    assert initial(7, heads, "h") == Entry("s", 7, holder="h")
-    assert initial({"stream": "r", "seq": 3}, heads, "h") == Entry("r", 3, holder="h")
-    assert initial("earliest", None, "h") == Entry(None, 0, holder="h")
+    assert initial("c", "earliest", heads, "h") == Entry("s", 5, holder="h")
+    assert initial("c", "latest", heads, "h") == Entry("s", 9, holder="h")
+    assert initial("c", 7, heads, "h") == Entry("s", 7, holder="h")
+    assert initial("c", {"stream": "r", "seq": 3}, heads, "h") == Entry("r", 3, holder="h")
+    assert initial("c", "earliest", None, "h") == Entry(None, 0, holder="h")
+
+
+def test_what_progress_shows_is_taken_as_a_beginning():
+    heads = Heads("s", 5, 9, 90, 900, False, None)
+    assert initial("c", {"stream": None, "seq": 0, "holder": "x"}, heads, "h") == Entry("s", 5, holder="h")
+    assert initial("c", {"stream": None, "seq": 0}, None, "h") == Entry(None, 0, holder="h")
+    for stream in ("r", "s"):
+        ended = {"stream": stream, "from": 2, "seq": 7, "ended": True}
+        assert initial("c", ended, heads, "h") == Entry(stream, 7, holder="h", ended=True)
+
+
+@pytest.mark.parametrize("starting", [10, {"stream": "s", "seq": 10}])
+def test_a_beginning_that_the_stream_has_not_got_to_is_refused(starting):
+    """SP-OPT-1."""
+    heads = Heads("s", 5, 9, 90, 900, False, None)
+    with pytest.raises(
+        OptionError, match=r"startingOffsets says 10 for channel 'c', which has messages 5 to 9"
+    ):
+        initial("c", starting, heads, "h")

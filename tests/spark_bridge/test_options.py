@@ -53,7 +53,15 @@ def test_an_option_of_another_use_is_named_as_such():
         ("startingOffsets", "first", "earliest, latest, or JSON"),
         ("startingOffsets", '{"flights": true}', "earliest, latest, or JSON"),
         ("startingOffsets", '{"flights": {"seq": 1}}', "earliest, latest, or JSON"),
-        ("consumer", " ", "a text that is not empty"),
+        ("startingOffsets", '{"flights": {"stream": "s", "seq": true}}', "earliest, latest, or JSON"),
+        ("startingOffsets", '{"flights": {"stream": null, "seq": 4}}', "earliest, latest, or JSON"),
+        ("startingOffsets", f'{{"flights": {1 << 63}}}', "earliest, latest, or JSON"),
+        ("startingOffsets", f'{{"flights": {"1" * 5000}}}', "earliest, latest, or JSON"),
+        ("startingOffsets", "[" * 100_000, "earliest, latest, or JSON"),
+        ("maxRowsPerTrigger", str(1 << 63), "a whole number from 1 on, below 2^63"),
+        ("maxBytesPerTrigger", "99999999999999g", "a number of bytes, such as 1048576 or 64m"),
+        ("consumer", " ", "1 to 255 characters that can be printed"),
+        ("consumer", "c" * 256, "1 to 255 characters that can be printed"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_with_what_is_taken(name, value, takes):
@@ -61,6 +69,27 @@ def test_a_value_of_a_wrong_type_is_refused_with_what_is_taken(name, value, take
     said = refused(lambda: read_options(HERE | {name.lower(): value}, "streaming read"))
     assert said.startswith(f"the option {name} takes {takes}")
     assert repr(value) in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("txnAppId", "a\nb", "1 to 4096 characters that can be printed"),
+        ("txnAppId", "a" * 4097, "1 to 4096 characters that can be printed"),
+        ("txnVersion", str(1 << 63), "a whole number from 0 on, below 2^63"),
+    ],
+)
+def test_what_cannot_name_a_write_is_refused_before_it_begins(name, value, takes):
+    """SP-OPT-1."""
+    given = HERE | {"txnAppId": "app", "txnVersion": "1"} | {name: value}
+    assert takes in refused(lambda: write_options(given, "batch write"))
+
+
+def test_a_secret_and_a_single_channel_are_what_was_given():
+    """White space is part of them, and an id may look as if it had an endpoint."""
+    options = read_options({"endpoint": "h:1", "channel": " a@h:1", "secret": "open\n"})
+    assert options.connection.secret == "open\n"
+    assert options.connection.sources == (Source(" a@h:1", "h:1", " a@h:1"),)
 
 
 def test_a_missing_endpoint_or_channel_says_what_to_give():

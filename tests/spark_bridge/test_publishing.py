@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructType
 
 from netchannel import AttemptLost, ChannelBroken, EpochRegressed, ReceiverServer, StagingPolicy
+from spark_bridge import CheckpointReplaced, SchemaConflict
 from spark_bridge.options import WriteOptions, write_options
 from spark_bridge.publishing import drop, publish
 from spark_bridge.schemas import Normaliser, arrow_schema
@@ -28,10 +29,10 @@ def options(receiver: ReceiverServer, channels: str = "out", **given: Any) -> Wr
     return write_options(here | given, "batch write")
 
 
-def written(options: WriteOptions, work: Work, ids: list[int]) -> Attempts:
-    """What a task returns that has written its only partition to the first channel."""
-    attempt = Rows(options, SCHEMA).attempt(0, work, 0)
-    key = options.connection.sources[0].key
+def written(options: WriteOptions, work: Work, ids: list[int], channel: int = 0) -> Attempts:
+    """What a task returns that has written its only partition to the channel of that number."""
+    attempt = Rows(options, SCHEMA).attempt(channel, work, 0)
+    key = options.connection.sources[channel].key
     try:
         attempt.send(pa.RecordBatch.from_pydict({"id": ids}, schema=SCHEMA))
         return Attempts(((key, attempt.seal()),))
@@ -119,3 +120,54 @@ async def test_nested_nulls_that_one_plan_forbids_and_another_allows_go_into_one
         await asyncio.to_thread(save_all)
         async with asyncio.timeout(10):
             assert [(await inbox.recv()).to_pylist() for _ in range(2)] == [[row], [row]]
+
+
+@pytest.mark.parametrize("checkpoint", ["/data/checkpoint", "/data/" + "\N{ZERO WIDTH SPACE}" * 4090])
+async def test_a_write_that_one_channel_refuses_is_published_in_none(tmp_path, checkpoint):
+    """SP-WR-4: another query has written to one of the channels only."""
+    async with ReceiverServer() as receiver:
+        inboxes = [staged(receiver, tmp_path, name) for name in ("a", "b")]
+        both = options(receiver, "a,b", endOfStream="false", checkpointLocation=checkpoint)
+
+        def write(query: str, *channels: int) -> None:
+            work = Work(query, 0)
+            publish(both, work, [written(both, work, [each], each) for each in channels], query)
+
+        await asyncio.to_thread(write, "first", 1)
+        for _ in range(2):
+            with pytest.raises(
+                CheckpointReplaced, match=r"than this one \(second\) has written to channel 'b'"
+            ):
+                await asyncio.to_thread(write, "second", 0, 1)
+        with pytest.raises(CheckpointReplaced, match="to channel 'b'"):
+            await asyncio.to_thread(write, "second", 0)
+        assert (await inboxes[1].recv()).to_pydict() == {"id": [1]}
+        for inbox in inboxes:
+            assert inbox.statistics().buffered_messages == 0
+        await asyncio.to_thread(write, "first", 0)  # which nobody has claimed meanwhile
+        assert (await inboxes[0].recv()).to_pydict() == {"id": [0]}
+
+
+async def test_an_older_version_is_published_in_no_channel_and_an_empty_one_counts(tmp_path):
+    """SP-WR-1."""
+    async with ReceiverServer() as receiver:
+        inboxes = [staged(receiver, tmp_path, name) for name in ("a", "b")]
+
+        def write(version: int, *channels: int) -> None:
+            once = options(receiver, "a,b", endOfStream="false", txnAppId="app", txnVersion=str(version))
+            work = Work("app", version)
+            publish(once, work, [written(once, work, [each], each) for each in channels], None)
+
+        await asyncio.to_thread(write, 9)
+        said = r"channel 'a' has txnVersion 9 of txnAppId 'app', and this write is 8"
+        with pytest.raises(CheckpointReplaced, match=said):
+            await asyncio.to_thread(write, 8, 0, 1)
+        await asyncio.to_thread(write, 10, 0)
+        assert (await inboxes[0].recv()).to_pydict() == {"id": [0]}
+        assert inboxes[1].statistics().buffered_messages == 0
+
+
+def test_rows_without_columns_are_refused():
+    """SP-WR-1: PySpark hands them over without their number."""
+    with pytest.raises(SchemaConflict, match="no columns"):
+        Rows.of(write_options({"endpoint": "h:1", "channels": "out"}, "batch write"), StructType([]))

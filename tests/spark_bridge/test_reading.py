@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from netchannel import ChannelReader, ReceiverServer, RetainPolicy, SenderServer
-from spark_bridge import DataLost, SparkBridgeError
+from spark_bridge import DataLost, OptionError, SchemaConflict, SparkBridgeError
 from spark_bridge.offsets import Range
 from spark_bridge.options import read_options
-from spark_bridge.reading import RangeReader
+from spark_bridge.reading import METADATA, RangeReader, check_declared
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 
@@ -109,3 +109,65 @@ async def test_what_a_server_is_about_to_get_again_is_waited_for(caplog):
         await outbox.send_many([batch(n) for n in (1, 2)])
         assert await reading == [0, 1, 2]
         assert caplog.text == ""
+
+
+GIVEN = pa.schema({"b": pa.int64(), "a": pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        (GIVEN, {}),
+        (GIVEN, {"columns": "b, a"}),
+        (pa.schema([*GIVEN, *METADATA]), {"columns": "b, a", "includeMetadata": "true"}),
+        (pa.schema([METADATA.field("_sequence").with_nullable(True), *GIVEN]), {"includeMetadata": "true"}),
+        (pa.schema([*GIVEN, *METADATA]), {"columns": "b, a, _channel, _sequence, _timestamp"}),
+    ],
+)
+def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
+    """SP-OPT-1."""
+    check_declared(schema, read_options({"endpoint": "h:1", "channels": "rows", **options}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "error", "said"),
+    [
+        (
+            GIVEN,
+            {"columns": "a, b"},
+            OptionError,
+            "columns says a, b, and the schema .* of the channel b, a:",
+        ),
+        (GIVEN, {"columns": "b"}, OptionError, "columns says b, and the schema .* of the channel b, a:"),
+        (
+            GIVEN,
+            {"includeMetadata": "true"},
+            OptionError,
+            "has none of its columns: add to it .*_sequence BIGINT",
+        ),
+        (
+            pa.schema({**dict(zip(GIVEN.names, GIVEN.types, strict=True)), "_timestamp": pa.string()}),
+            {"includeMetadata": "true"},
+            SchemaConflict,
+            r"'_timestamp' of the schema that was given is string, and includeMetadata gives timestamp\[us, tz=UTC\]",
+        ),
+    ],
+)
+def test_options_that_a_schema_would_leave_without_effect_are_refused(schema, options, error, said):
+    """SP-OPT-1."""
+    with pytest.raises(error, match=said):
+        check_declared(schema, read_options({"endpoint": "h:1", "channels": "rows", **options}))
+
+
+async def test_a_channels_own_column_is_not_hidden_by_one_of_the_messages():
+    """SP-OPT-1: with a schema that was given, nobody has looked at the channel's own before."""
+    schema = pa.schema([METADATA.field("_channel"), ("id", pa.int64())])
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send(pa.RecordBatch.from_pydict({"_channel": ["mine"], "id": [1]}))
+        connection = read_options({"endpoint": sender.address, "channels": "rows"}).connection
+        read = RangeReader(connection, schema, metadata=True, fail_on_data_loss=True)
+        wanted = Range(connection.sources[0], outbox.stream, 0, 1)
+        said = rf"channel 'rows' at {sender.address}: .* a column '_channel' of their own"
+        with pytest.raises(SchemaConflict, match=said):
+            await asyncio.to_thread(lambda: list(read(wanted)))

@@ -177,6 +177,18 @@ def test_a_type_that_spark_has_not_is_named(kind):
         arrow_schema(pa.schema({"x": kind}))
 
 
+def test_a_type_of_sparks_that_arrow_has_not_is_named():
+    types = pytest.importorskip("pyspark.sql.types")
+    declared = types.StructType([types.StructField("ages", types.YearMonthIntervalType())])
+    with pytest.raises(SchemaConflict, match="the column 'ages' is interval year to month, for which"):
+        arrow_schema(declared)
+
+
+def test_a_column_in_another_case_is_pointed_out():
+    with pytest.raises(SchemaConflict, match="upper and lower case count: 'fare' is there"):
+        Normaliser(pa.schema({"FARE": LONG}))(pa.record_batch({"fare": [1]}))
+
+
 def test_a_spark_schema_has_its_time_zone_in_utc():
     types = pytest.importorskip("pyspark.sql.types")
     declared = types.StructType(

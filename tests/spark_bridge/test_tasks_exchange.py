@@ -14,6 +14,7 @@ import netchannel
 import netchannel.aio
 import spark_bridge
 from netchannel import ChannelClosedByPeer, ChannelFailed, FaultPolicy, ReceiverServer, SenderServer
+from tests.support.spark import run
 
 pytestmark = pytest.mark.spark
 
@@ -25,12 +26,6 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 @pytest.fixture(scope="module")
 def spark(start_spark):
     return start_spark("local[2]")
-
-
-async def run(action):
-    """Run a Spark action beside the event loop."""
-    async with asyncio.timeout(90):
-        return await asyncio.to_thread(action)
 
 
 async def read(inbox) -> list[dict]:

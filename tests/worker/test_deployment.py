@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,6 +131,11 @@ async def test_a_dead_worker_ends_what_is_guarded(tmp_path: Path) -> None:
 
         with pytest.raises(WorkerDied, match=rf"^worker {victim.node} died \(killed by SIGKILL\)$"):
             await query.workers.guard(wait_for_the_sink())
+
+
+def test_a_worker_that_died_of_a_signal_without_a_name_is_said() -> None:
+    number = signal.SIGRTMIN + 3
+    assert str(WorkerDied("n", -number)) == f"worker n died (killed by signal {number})"
 
 
 async def test_a_failure_before_the_first_row_reaches_the_reader(tmp_path: Path) -> None:

@@ -128,6 +128,19 @@ def test_changes_are_readable_as_they_come_with_their_weights(target: Path) -> N
     assert target.read_text().splitlines() == ['"name","n","_weight"', '"a",1,1', '"a",1,-1']
 
 
+def test_append_to_a_pipe_ends_well(tmp_path: Path) -> None:
+    """There is nothing to sync, which the system says with an error."""
+    target = tmp_path / "pipe"
+    os.mkfifo(target)
+    reader = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
+    sink = AppendSink(GrowingFile(str(target), csv_rows))
+    sink.open(SCHEMA)
+    sink.write(zset(("a", 1, 1)))
+    sink.finish()
+    assert os.read(reader, 100).splitlines() == [b'"name","n"', b'"a",1']
+    os.close(reader)
+
+
 def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
     sink = AppendSink(GrowingFile(str(target), csv_rows))
     sink.open(SCHEMA)

@@ -117,35 +117,6 @@ def nothing_is_left(worker: Worker, processes: list[psutil.Process]) -> None:
     wait_for(lambda: not list((worker.directory / "temporary").glob("nebuli-spark-*")), "no files of it", 10)
 
 
-def lines(first: int, until: int) -> bytes:
-    return "".join(f"{n},word{n}\n" for n in range(first, until)).encode()
-
-
-def odd(until: int) -> list[tuple[Any, ...]]:
-    return [(n, f"WORD{n}!", 6 // n) for n in range(1, until, 2)]
-
-
-@pytest.mark.timeout(200)
-def test_a_stream_is_computed_as_it_comes_and_to_its_end(worker: Worker) -> None:
-    """SP-ENG-1, unbounded in append mode: rows are there before the input ends, and all of them once it has."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(20)
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        id_ = registered(worker, {"type": "TCP", "address": address}, OPERATORS, "append")
-        worker.start(id_)
-        connection, _ = listener.accept()
-        connection.sendall(lines(0, 10))
-        processes = spark_of(worker)
-        wait_for(lambda: rows(worker) == odd(10), "the first rows", 90)
-        connection.sendall(lines(10, 2000))
-        connection.close()
-    status = state(worker, id_)
-    assert (status.state, status.error) == (wire.STATE_FINISHED, "")
-    assert (status.rows_in, status.rows_out) == (2000, 1000)
-    assert rows(worker) == odd(2000)
-    nothing_is_left(worker, processes)
-
-
 EVENTS = [{"name": "t", "type": "timestamp"}, {"name": "n", "type": "int64"}]
 BY_MINUTE = [
     {"id": "in", "type": "source", "logical": "numbers"},
@@ -183,20 +154,25 @@ def test_windows_are_given_once_each_as_the_watermark_passes_them(worker: Worker
         id_ = registered(worker, {"type": "TCP", "address": address}, BY_MINUTE, "append", EVENTS)
         worker.start(id_)
         connection, _ = listener.accept()
+        processes = spark_of(worker)
         seconds = [*range(100), *range(103, 99, -1), *range(104, 300)]  # some of them out of order, none late
         for few in (seconds[:200], seconds[200:]):
             connection.sendall("".join(f"{at(each).isoformat()},{each}\n" for each in few).encode())
             wait_for(lambda: closed(worker, 100 if few[0] == 0 else 200), "closed windows", 90)  # noqa: B023
         before = len(rows(worker))
+        states = (worker.directory / "temporary").glob("nebuli-spark-*/spark/checkpoint/state/0/*[0-9]")
+        assert sorted(each.name for each in states) == ["0", "1", "2"], "spark-defaults.conf says three"
         connection.close()
     status = state(worker, id_)
     assert (status.state, status.error) == (wire.STATE_FINISHED, "")
+    assert (status.rows_in, status.rows_out) == (len(seconds), len(rows(worker)))
     assert before < len(rows(worker))
     found = [
         (start.replace(tzinfo=dt.UTC), end.replace(tzinfo=dt.UTC), *rest)
         for start, end, *rest in rows(worker)
     ]
     assert found == windows(range(300))
+    nothing_is_left(worker, processes)
 
 
 def closed(worker: Worker, until: int) -> bool:

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
 import pytest
 
 from nebuli.worker import worker_pb2 as wire
-from tests.spark_bridge.engine.test_fragments import OPERATORS, lines, odd, registered, rows, state, worker
+from tests.spark_bridge.engine.test_fragments import OPERATORS, registered, rows, state, worker
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker
@@ -95,6 +96,14 @@ def connect(tmp_path: Path) -> Iterator[str]:
         yield f"sc://{address}"
 
 
+def lines(first: int, until: int) -> bytes:
+    return "".join(f"{n},word{n}\n" for n in range(first, until)).encode()
+
+
+def odd(until: int) -> list[tuple[Any, ...]]:
+    return [(n, f"WORD{n}!", 6 // n) for n in range(1, until, 2)]
+
+
 def test_a_cluster_computes_a_fragment(worker: Worker, cluster: str) -> None:
     """SP-ENG-1: the driver is with the worker, and tasks are on the cluster."""
     (worker.directory / "in.csv").write_bytes(b"n,word\n" + lines(0, 2000))
@@ -103,6 +112,7 @@ def test_a_cluster_computes_a_fragment(worker: Worker, cluster: str) -> None:
     worker.start(id_)
     status = state(worker, id_)
     assert (status.state, status.error) == (wire.STATE_FINISHED, "")
+    assert (status.rows_in, status.rows_out) == (2000, 1000)
     assert rows(worker) == odd(2000)
     assert list((worker.directory / "work").glob("app-*/*/stderr")), "an executor of the cluster"
 
@@ -121,4 +131,5 @@ def test_a_server_of_spark_connect_computes_a_stream(worker: Worker, connect: st
         connection.close()
     status = state(worker, id_)
     assert (status.state, status.error) == (wire.STATE_FINISHED, "")
+    assert (status.rows_in, status.rows_out) == (2000, 1000)
     assert rows(worker) == odd(2000)
