@@ -16,6 +16,7 @@ from netchannel import EpochRegressed, NetChannelError, Sealed
 
 from .clients import group_client
 from .errors import CheckpointReplaced
+from .task import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +57,7 @@ def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: 
                 _check_done(client, options, work, source.key)
             else:
                 _commit(client, options, work, winners, source.key)
+    settle()
 
 
 def _check(options: WriteOptions, work: Work, source: Source, query: str | None) -> None:

@@ -13,7 +13,7 @@ from .clients import make_reader, reader
 from .errors import DataLost, OptionError, SchemaConflict
 from .joining import joined
 from .schemas import Normaliser, arrow_schema
-from .task import log
+from .task import log, settle
 from .watching import REASON_S, unheard
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class RangeReader:
             except SchemaConflict as error:
                 source = wanted.source
                 raise SchemaConflict(f"channel {source.key!r} at {source.endpoint}: {error}") from error
+        settle()
 
     def _messages(self, lent: BlockingChannelReader, wanted: Range) -> Iterator[Message]:
         first, until = wanted.first, wanted.until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 import sys
 import threading
@@ -97,6 +99,19 @@ def complete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_input()  # what was read is half a message then
         raise
     check_input()
+    settle()
+
+
+@functools.cache
+def settle() -> None:
+    """Let collections of garbage pass over what is loaded by now, in a process of PySpark's own; once per process.
+
+    To be called when the first work is done. PySpark's workers collect after every task; to look at everything that
+    modules consist of takes tens of milliseconds then, more than a small task itself.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is not None and main.name.startswith("pyspark."):
+        gc.freeze()
 
 
 def _input_stream() -> BinaryIO:

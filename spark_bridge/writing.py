@@ -15,7 +15,7 @@ from .errors import SchemaConflict, UnsupportedSpark
 from .joining import joined
 from .routing import Route, by_key, by_partition, check_key
 from .schemas import Normaliser, arrow_schema
-from .task import complete, current_task
+from .task import complete, current_task, settle
 from .types import with_nulls
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Rows:
             )
         if options.key_columns is not None:
             check_key(target, options.key_columns)
+        settle()
         return cls(options, pa.schema([with_nulls(field) for field in target]))
 
     def write(self, work: Work, batches: Iterator[pa.RecordBatch]) -> Attempts:
