@@ -4,42 +4,59 @@ As a data source: ``spark.read`` and ``spark.readStream``, ``df.write`` and ``df
 ``.format("netchannel")``. And within ``mapInArrow`` and ``foreachPartition``, where each partition sends or receives
 a stream of its own. PySpark is imported only within functions that need it, so that the other end of a channel can
 use this package without it.
+
+What a name stands for is imported when it is first used: Spark imports this package in every session that looks up a
+format, whether that is of channels or not.
 """
 
 from __future__ import annotations
 
-from .errors import (
-    ChannelTemplate,
-    CheckpointReplaced,
-    DataLost,
-    InputIncomplete,
-    NotInTask,
-    OptionError,
-    SchemaConflict,
-    SparkBridgeError,
-    UnsupportedSpark,
-)
-from .receiving import announced, open_inbox, receive
-from .registration import register
-from .sending import SENT, open_outbox, send
-from .task import complete
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "SENT",
-    "ChannelTemplate",
-    "CheckpointReplaced",
-    "DataLost",
-    "InputIncomplete",
-    "NotInTask",
-    "OptionError",
-    "SchemaConflict",
-    "SparkBridgeError",
-    "UnsupportedSpark",
-    "announced",
-    "complete",
-    "open_inbox",
-    "open_outbox",
-    "receive",
-    "register",
-    "send",
-]
+if TYPE_CHECKING:
+    from .errors import ChannelTemplate as ChannelTemplate
+    from .errors import CheckpointReplaced as CheckpointReplaced
+    from .errors import DataLost as DataLost
+    from .errors import InputIncomplete as InputIncomplete
+    from .errors import NotInTask as NotInTask
+    from .errors import OptionError as OptionError
+    from .errors import SchemaConflict as SchemaConflict
+    from .errors import SparkBridgeError as SparkBridgeError
+    from .errors import UnsupportedSpark as UnsupportedSpark
+    from .receiving import announced as announced
+    from .receiving import open_inbox as open_inbox
+    from .receiving import receive as receive
+    from .registration import register as register
+    from .sending import SENT as SENT
+    from .sending import open_outbox as open_outbox
+    from .sending import send as send
+    from .task import complete as complete
+
+_HOMES = {
+    "SENT": "spark_bridge.sending",
+    "ChannelTemplate": "spark_bridge.errors",
+    "CheckpointReplaced": "spark_bridge.errors",
+    "DataLost": "spark_bridge.errors",
+    "InputIncomplete": "spark_bridge.errors",
+    "NotInTask": "spark_bridge.errors",
+    "OptionError": "spark_bridge.errors",
+    "SchemaConflict": "spark_bridge.errors",
+    "SparkBridgeError": "spark_bridge.errors",
+    "UnsupportedSpark": "spark_bridge.errors",
+    "announced": "spark_bridge.receiving",
+    "complete": "spark_bridge.task",
+    "open_inbox": "spark_bridge.receiving",
+    "open_outbox": "spark_bridge.sending",
+    "receive": "spark_bridge.receiving",
+    "register": "spark_bridge.registration",
+    "send": "spark_bridge.sending",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -1,6 +1,7 @@
 """The Spark data source ``netchannel``: batch and streaming, reading and writing.
 
-PySpark is imported here, so that the package itself can be used without it.
+PySpark is imported here, so that the package itself can be used without it. What needs channels is imported within
+functions, since Spark imports this module in every session that looks up a format.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from .errors import UnsupportedSpark
-from .options import read_options, write_options
-from .reading import check_declared, source_schema
-from .schemas import arrow_schema
 from .versions import check_version
 
 if TYPE_CHECKING:
@@ -46,6 +44,9 @@ class NetchannelDataSource(DataSource):
         """The schema of the channels, asked of their servers."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        from .options import read_options
+        from .reading import source_schema
+
         return from_arrow_schema(source_schema(read_options(self.options)), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,12 +62,17 @@ class NetchannelDataSource(DataSource):
         return StreamReader(*self._reading(schema, "streaming read"))
 
     def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
+        from .options import read_options
+        from .reading import check_declared
+        from .schemas import arrow_schema
+
         options, declared = read_options(self.options, use), arrow_schema(schema)
         check_declared(declared, options)
         return options, declared
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""
+        from .options import write_options
         from .writers import BatchWriter
         from .writing import Rows
 
@@ -75,6 +81,7 @@ class NetchannelDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """For ``df.writeStream``."""
+        from .options import write_options
         from .writers import StreamWriter
         from .writing import Rows
 
