@@ -19,6 +19,27 @@ def test_the_package_is_imported_without_pyspark():
     assert said.stdout.strip() == "[]"
 
 
+def test_spark_looks_the_format_up_without_what_channels_need():
+    code = "import pyspark_netchannel, sys; print([name for name in ('netchannel', 'pyarrow') if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("main", "passed_over"), [("pyspark.daemon", True), ("app", False)])
+def test_collections_pass_over_what_is_loaded_in_processes_of_pyspark_only(tmp_path, main, passed_over):
+    """A module of a user that collects is left as it is."""
+    module = tmp_path / f"{main.replace('.', '/')}.py"
+    module.parent.mkdir(exist_ok=True)
+    (module.parent / "__init__.py").touch()
+    module.write_text(
+        "import gc; from spark_bridge.task import settle; settle(); print(gc.get_freeze_count() > 0)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-m", main], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert said.stdout.strip() == str(passed_over)
+
+
 def test_what_is_public_is_there():
     assert all(getattr(spark_bridge, name).__doc__ for name in spark_bridge.__all__ if name != "SENT")
 
