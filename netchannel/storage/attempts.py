@@ -73,6 +73,9 @@ class SealedAttempt:
         return self.segment.path
 
 
+_HASTE_BYTES = 1 << 20
+
+
 class AttemptFile:
     """An attempt that is written, by one thread at a time. Nothing of it lasts before `seal`.
 
@@ -86,6 +89,7 @@ class AttemptFile:
         self._tail: Tail | None = None
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
+        self._hastened = 0  # bytes of the file
         abandon_in_children(self)
 
     @property
@@ -115,6 +119,15 @@ class AttemptFile:
         entry = Entry(RECORD, flags, length, first, first + count, timestamp, size, 0, 0, 0, 0, payload_sum)
         self._bytes += size
         self._write(entry, buffers, schema, context)
+        self._hasten()
+
+    def _hasten(self) -> None:
+        """Have the disk write while more comes: what is left is waited for when it is sealed."""
+        assert self._tail is not None
+        size = self.size
+        if size - self._hastened >= _HASTE_BYTES:
+            self._tail.file.hasten(self._hastened, size - self._hastened)
+            self._hastened = size
 
     def seal(self, checksum: int, schema: bytes = b"") -> SealedAttempt:
         """Make all of it durable, and its name say so. Raises StorageFull, LogBroken."""

@@ -16,6 +16,9 @@ class _File(RealFile):
     def fdatasync(self) -> None:
         """Nothing."""
 
+    def hasten(self, offset: int, size: int) -> None:
+        """Nothing."""
+
 
 class _Lock:
     """Nobody else can see what it guards."""
