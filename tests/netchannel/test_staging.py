@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -336,6 +337,33 @@ def test_what_cannot_be_opened_leaves_no_file_open(operation: str, kind: Any, co
             failed += 1
         assert all(handle.closed for handle in files.handles), after
     assert failed > 0
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["hastens", "cannot"])
+def test_an_attempt_goes_to_the_disk_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """Each byte is announced once, in order, and what is left for the end is little; that it fails does not matter."""
+    announced: list[tuple[int, int]] = []
+
+    def advise(descriptor: int, offset: int, size: int, advice: int) -> None:
+        announced.append((offset, size))
+        if refused:
+            raise OSError(errno.ESPIPE, "not here")
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    store = StagingStore.open(tmp_path, "c", create_stream=lambda: "s", codec="bytes")
+    attempt = store.attempt(AttemptKey("app", 0, 0, "0" * 32))
+    bodies = [bytes([number]) * 300_000 for number in range(20)]
+    for body in bodies:
+        attempt.append(1, [body], size=len(body))
+    assert attempt.size - sum(size for _, size in announced) < 1 << 20
+    assert [offset for offset, _ in announced] == [
+        sum(size for _, size in announced[:number]) for number in range(len(announced))
+    ]
+    store.commit("app", 0, [attempt.seal(0)], end=False)
+    assert [bytes(each.payload) for each in store.read(0)] == bodies
+    store.close()
 
 
 FORKS = """
