@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Policy", "Supervisor"]
 
 _POLL_S = 0.1
-_SETTLE_S = 2.0
+_SETTLE_S = 5.0
 _STOP_S = 10.0
 _LOSSES = 3
 _LOSSES_S = 60.0
