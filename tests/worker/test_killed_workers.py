@@ -26,7 +26,7 @@ from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.processes
 
-ROWS = 2_000_000
+ROWS = 6_000_000
 CHAIN = ("source", "bridge", "filter", "sink")
 COLUMNS = [{"name": "n", "type": "int64"}, {"name": "x", "type": "int64"}]
 QUERY = {
@@ -40,18 +40,10 @@ QUERY = {
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("numbers") / "numbers.csv", ROWS)
-
-
-@pytest.fixture(scope="module")
-def more_numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As many as are still on their way when a worker has been killed twice."""
-    return written(tmp_path_factory.mktemp("more") / "numbers.csv", 3 * ROWS)
-
-
-def written(path: Path, rows: int) -> Path:
-    draws = np.random.default_rng(0).integers(0, 1000, rows)
-    pyarrow.csv.write_csv(pa.table({"n": np.arange(rows), "x": draws}), path)
+    path = tmp_path_factory.mktemp("numbers") / "numbers.csv"
+    draws = np.random.default_rng(0).integers(0, 1000, ROWS)
+    pyarrow.csv.write_csv(pa.table({"n": np.arange(ROWS), "x": draws}), path)
     return path
 
 
@@ -77,9 +69,9 @@ def assert_is_duckdbs(found: Path, numbers: Path) -> None:
 
 
 @pytest.mark.parametrize("node", CHAIN[:3])
-async def test_what_has_no_state_goes_on_exactly(tmp_path: Path, more_numbers: Path, node: str) -> None:
+async def test_what_has_no_state_goes_on_exactly(tmp_path: Path, numbers: Path, node: str) -> None:
     """DP-7: source, bridge and filter, each killed twice: nothing else begins again, and no row is lost or doubled."""
-    topology, nodes = chain({"type": "CSV", "path": str(more_numbers)})
+    topology, nodes = chain({"type": "CSV", "path": str(numbers)})
     async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
 
         async def kill_twice() -> None:
@@ -89,14 +81,14 @@ async def test_what_has_no_state_goes_on_exactly(tmp_path: Path, more_numbers: P
         await query.finish(kill_twice())
         assert query.deployments == []
         assert query.said[0] == f"worker {nodes[node]} does not answer"
-    assert_is_duckdbs(tmp_path / "out.parquet", more_numbers)
+    assert_is_duckdbs(tmp_path / "out.parquet", numbers)
 
 
 async def test_a_sink_that_is_lost_makes_the_query_begin_again(tmp_path: Path, numbers: Path) -> None:
     """DP-7: what a final sink had collected is gone with its process; the files are read again."""
     topology, nodes = chain({"type": "CSV", "path": str(numbers)})
     async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
-        await query.finish(query.kill_at("sink", 100_000))
+        await query.finish(query.kill_at("sink", 1))
         assert len(query.deployments) == 1
         assert "went the state of sink out: the query begins again" in query.said[-1]
     assert not list(tmp_path.glob(".*")), "what the killed sink wrote aside"
@@ -138,7 +130,7 @@ async def test_a_node_is_replaced_by_another_way(tmp_path: Path, numbers: Path) 
         used = {address: name for name, address in nodes.items()} | {spare: "spare"}
         (victim,) = {used[address] for address in query.supervisor.nodes} - {"source", "sink", "bridge"}
         nodes["spare"] = spare
-        await query.finish(query.kill_at(victim, 50_000))
+        await query.finish(query.kill_at(victim, 1))
         assert len(query.deployments) == 1
         assert used[spare if victim == "filter" else nodes["filter"]] in {
             used[address] for address in query.supervisor.nodes
@@ -191,7 +183,7 @@ async def test_where_a_node_has_the_only_source_it_cannot_be_replaced(tmp_path: 
     topology, nodes = chain({"type": "CSV", "path": str(numbers)})
     async with watched(tmp_path, topology, QUERY, Policy.REPLACE, nodes) as query:
         with pytest.raises(QueryLost) as caught:
-            await query.finish(query.kill_at("source", 50_000))
+            await query.finish(query.kill_at("source", 1))
     assert str(caught.value) == (
         f"worker {nodes['source']} does not answer; the query cannot be placed without it: source numbers is there only"
     )
@@ -204,7 +196,7 @@ async def test_the_policy_to_fail_names_the_node(tmp_path: Path, numbers: Path, 
     topology, nodes = chain({"type": "CSV", "path": str(numbers)})
     async with watched(tmp_path, topology, QUERY, Policy.FAIL, nodes) as query:
         with pytest.raises(NodeUnreachable) as caught:
-            await query.finish(query.kill_at(node, 50_000))
+            await query.finish(query.kill_at(node, 1))
         assert str(caught.value) == f"worker {nodes[node]} does not answer (the policy is to fail)"
         for other in set(CHAIN) - {node}:
             await until_over(query, nodes[other], may_have_finished=other != "sink")
