@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 __all__ = ["HAS_ALL", "ChannelSink", "ChannelSource"]
 
 HAS_ALL = "it has had all of this input, and has finished"
-"""Why a worker that was started again takes nothing for a fragment that has finished. A producer that hears it is done,
-too."""
+"""Why nothing is taken any more for a fragment that has finished. A producer that hears it is done, too."""
 
 _QUEUED_BATCHES = 4
-_END_S = 5.0
-"""How long a producer is waited for, to hear that all it has sent is acknowledged."""
+_END_S = 2.0
+"""How long a producer is waited for that has sent all there is, and not its end yet."""
 
 
 class _Received(NamedTuple):
@@ -148,15 +147,17 @@ class ChannelSource:
             )
 
     def close(self, reason: str) -> None:
-        """Take nothing more; a producer that is not done is told why."""
+        """Take nothing more; a producer that is not done is told why.
+
+        Behind it the process may end: a producer that comes later finds nobody who knows of its stream.
+        """
         if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._close(reason), self._loop)
+            asyncio.run_coroutine_threadsafe(self._close(reason), self._loop).result()
 
     async def _close(self, reason: str) -> None:
         if self._complete.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_END_S):
-                    await asyncio.wait([self._pump])
+            await asyncio.wait([self._pump], timeout=_END_S)
+            reason = HAS_ALL
         self._pump.cancel()
         await self._channel.close(reason)
 
@@ -325,8 +326,12 @@ class ChannelSink:
     async def _finish(self) -> None:
         assert self._channel is not None
         if self._sent != END:
-            await self._send(zset.empty(self._schema), END)
-            await self._channel.close()
+            try:
+                await self._send(zset.empty(self._schema), END)
+                await self._channel.close()
+            except netchannel.ChannelClosedByPeer as error:
+                if HAS_ALL not in error.said:
+                    raise
         if self._watch is not None:
             self._watch.cancel()
         if self._lineage is not None:

@@ -16,7 +16,7 @@ import pytest
 from nebuli.worker import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
-from tests.worker.test_fragment_processes import its_own
+from tests.worker.test_fragment_processes import copies_from_a_channel, forwards, its_own
 from tests.worker.test_service import SCHEMA, Worker, refusal
 
 pytestmark = pytest.mark.processes
@@ -42,15 +42,6 @@ def restart(worker: Worker, how: signal.Signals = signal.SIGKILL) -> None:
         return True
 
     wait_for(answers, "the worker answers")
-
-
-def forwards(worker: Worker) -> dict[str, Any]:
-    """A fragment without a state, that waits for a channel and sends to one that nobody reads."""
-    operators = [
-        {"id": "in", "type": "network_source", "channel": "a", "address": worker.data, "schema": SCHEMA},
-        {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data},
-    ]
-    return {"id": "forward", "node": worker.data, "operators": operators}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -83,12 +74,6 @@ def buffers(worker: Worker) -> dict[str, Any]:
         {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data, **kept},
     ]
     return {"id": "buffer", "node": worker.data, "operators": operators}
-
-
-def copies_from_a_channel(worker: Worker) -> dict[str, Any]:
-    fragment = worker.copies("copied")
-    fragment["operators"][0] = worker.waits("b")["operators"][0]
-    return fragment
 
 
 def test_a_fragment_with_a_buffer_on_disk_goes_on_exactly(worker: Worker) -> None:

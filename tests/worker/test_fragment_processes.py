@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import grpc
 import psutil
+import pyarrow as pa
 import pytest
 
+import netchannel
+from nebuli.dataflow import zset
 from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.network import HAS_ALL
+from nebuli.worker.positions import END, Span, as_note
+from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -59,6 +67,21 @@ def remembers(worker: Worker) -> dict[str, Any]:
         {"id": "out", "type": "sink", "input": "each", "sink": "out", "target": target},
     ]
     return {"id": "eats", "node": worker.data, "operators": operators}
+
+
+def forwards(worker: Worker) -> dict[str, Any]:
+    """A fragment without a state, that waits for a channel and sends to one that nobody reads."""
+    operators = [
+        {"id": "in", "type": "network_source", "channel": "a", "address": worker.data, "schema": SCHEMA},
+        {"id": "in>", "type": "network_sink", "input": "in", "channel": "b", "address": worker.data},
+    ]
+    return {"id": "forward", "node": worker.data, "operators": operators}
+
+
+def copies_from_a_channel(worker: Worker) -> dict[str, Any]:
+    fragment = worker.copies("copied")
+    fragment["operators"][0] = worker.waits("b")["operators"][0]
+    return fragment
 
 
 def assert_another_query_ends_properly(worker: Worker) -> None:
@@ -187,6 +210,30 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     status = worker.wait_for_state(writer, wire.STATE_STOPPED)
     assert status.cause == wire.CAUSE_DOWNSTREAM
     assert "its process was killed by SIGKILL" in status.error
+
+
+@pytest.mark.parametrize(
+    ("late_s", "is_told"), [(0.5, nullcontext()), (3, pytest.raises(ChannelClosedByPeer, match=HAS_ALL))]
+)
+async def test_a_producer_whose_end_comes_late_hears_of_it(
+    worker: Worker, late_s: float, is_told: AbstractContextManager[Any]
+) -> None:
+    """The fragment has finished when it has all there is; its process waits for the end, and then is gone."""
+    forward, reader = forwards(worker), copies_from_a_channel(worker)
+    ids = [worker.register(reader), worker.register(forward)]
+    for id_ in ids:
+        worker.start(id_)
+    batch = zset.insertions(pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())}))
+    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+        channel = sender.register_channel("a", to=worker.data)
+        await channel.send(batch, as_note(Span(0, 3)))
+        await channel.send(batch.slice(0, 0), as_note(Span(3, END)))
+        await channel.flush()
+        await asyncio.sleep(late_s)
+        with is_told:
+            await channel.close()
+    for id_ in ids:
+        await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FINISHED)
 
 
 def counts(worker: Worker, to: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nebuli.dataflow import zset
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError, InputLost
 from nebuli.worker.last_words import fail_output
-from nebuli.worker.network import ChannelSink, ChannelSource
+from nebuli.worker.network import HAS_ALL, ChannelSink, ChannelSource
 from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
 from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
@@ -179,6 +179,15 @@ async def test_a_reader_that_is_away_is_not_dialed_for_ever_to_be_told(servers, 
         fragment = Fragment(id="f", node="127.0.0.1:1", operators=(source, operator))
         await fail_output(fragment, sender, "the test is over")
     assert sender.statistics().channels == {}
+
+
+async def test_a_sink_whose_reader_has_all_is_done(servers) -> None:
+    receiver, sender = servers
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender)
+    await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))
+    await receiver.register_channel("out").close(HAS_ALL)
+    assert await asyncio.to_thread(sink.finish) == 0
 
 
 async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
