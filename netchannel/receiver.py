@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from .transports import Listener, MakeProtocol
 
 MESSAGE_LIMIT = 1 << 30
+_SPARE_PART = 4
+"""Of ``max_staged_bytes``, a fourth may be files that are kept to be written again."""
 
 
 class ReceiverServer:
@@ -361,7 +363,13 @@ class ReceiverServer:
 def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:
     """The files of a staged channel. Raises SchemaMismatch, too, if what they hold has another schema."""
     directory = Path(staging.directory)
-    store = StagingStore.open(directory, channel_id, create_stream=lambda: uuid.uuid4().hex, codec=codec)
+    store = StagingStore.open(
+        directory,
+        channel_id,
+        create_stream=lambda: uuid.uuid4().hex,
+        codec=codec,
+        spare_bytes=staging.max_staged_bytes // _SPARE_PART,
+    )
     try:
         if store.state.schema:
             decoder.learn(store.state.schema)

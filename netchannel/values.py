@@ -194,6 +194,8 @@ class StagingPolicy:
     of it is being written, and so is one whose sender is gone for that time.
     ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
     waits; one of more than that waits until nothing is kept. None: no bound.
+    Of files that nobody needs any more, a fourth of ``max_staged_bytes`` is kept for up to a minute, to be written
+    again.
     """
 
     directory: str | PathLike[str]

@@ -259,8 +259,10 @@ class StagedChannel(Service):
 
     @property
     def disk_bytes(self) -> int:
-        """Of all that is held and kept."""
-        return 0 if self.keeper.settled else self.staged_bytes + self.store.disk_bytes
+        """Of all that is held and kept, and of files that are to be written again."""
+        if self.keeper.settled:
+            return 0
+        return self.staged_bytes + self.store.disk_bytes + self.store.spares.bytes
 
     @property
     def staged_bytes(self) -> int:
@@ -536,7 +538,7 @@ class _Write(Job):
         else:
             self._client.deny(self._message, "failed", str(error))
             self._owner.failed(error, now)
-        self._owner.keeper.ended()
+        self._owner.keeper.ended(now)
 
 
 class _Drop(Job):
@@ -553,4 +555,4 @@ class _Drop(Job):
         message = self._message
         self._owner.close_attempts(message["application"], message["epoch"], "was dropped", now)
         self._client.answer(message)
-        self._owner.keeper.ended()
+        self._owner.keeper.ended(now)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from netchannel.storage import SealedAttempt, StagingStore
 
     from .groups import StagedChannel
+    from .timers import Timer
+
+SPARE_S = 30.0
+"""A file that is kept to be written again, and was not in this time, is deleted."""
 
 
 class Keeper(Worker):
@@ -29,6 +33,7 @@ class Keeper(Worker):
         self._busy = False
         self._resting = False  # acknowledgements were noted a moment ago
         self._leaving = False
+        self._ageing: Timer | None = None
         self.settled = False
 
     def do(self, step: Callable[[], Job | None]) -> None:
@@ -69,14 +74,22 @@ class Keeper(Worker):
             return _Note(self, self._store, owner.acknowledged)
         return None
 
-    def ended(self) -> None:
+    def ended(self, now: float) -> None:
         """The job is done."""
         self._busy = False
+        if self._ageing is None and self._store.spares.bytes:
+            self._ageing = self._owner.core.timers.at(now + SPARE_S, self._age)
         self.request()
+
+    def _age(self, now: float) -> None:
+        self._ageing = None
+        self.do(lambda: _Age(self, self._store))
 
     def left(self, now: float) -> None:
         """The files are closed; what was asked for meanwhile is answered all the same."""
         self.settled = True
+        if self._ageing is not None:
+            self._ageing.cancel()
         self._owner.settled(now)
         while self._steps:
             self._steps.popleft()()
@@ -87,7 +100,7 @@ class Keeper(Worker):
         if freed:
             core.announce(self._owner.channel.id)
         core.timers.at(now + TRIM_S, self._rested)
-        self.ended()
+        self.ended(now)
 
     def _rested(self, now: float) -> None:
         self._resting = False
@@ -118,7 +131,19 @@ class _Remove(Job):
         self._store.remove(self._attempts, durably=True)
 
     def done(self, now: float) -> None:
-        self._keeper.ended()
+        self._keeper.ended(now)
+
+
+class _Age(Job):
+    def __init__(self, keeper: Keeper, store: StagingStore) -> None:
+        self._keeper = keeper
+        self._store = store
+
+    def run(self) -> None:
+        self._store.age()
+
+    def done(self, now: float) -> None:
+        self._keeper.ended(now)
 
 
 class _Leave(Job):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .files import Buffer, File, FileSystem
+    from .spares import Spares
 
 
 class AttemptKey(NamedTuple):
@@ -82,10 +83,11 @@ class AttemptFile:
     An error is final, that of a full disk too: the attempt is to be discarded then.
     """
 
-    def __init__(self, files: FileSystem, folder: Path, key: AttemptKey) -> None:
+    def __init__(self, files: FileSystem, folder: Path, key: AttemptKey, spares: Spares) -> None:
         self.key = key
         self._files = files
         self._folder = folder
+        self._spares = spares
         self._tail: Tail | None = None
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
@@ -140,6 +142,7 @@ class AttemptFile:
         tail, segment = self._tail, self._tail.segment
         path = self._folder / (self.key.name + SEALED)
         try:
+            tail.take_back()  # what another attempt had in the file, behind its end
             tail.sync()
             self._check_free(path)
             # Only now: whoever finds this name need not ask whether what he reads is on the disk.
@@ -182,9 +185,14 @@ class AttemptFile:
         self.close()
 
     def _write(self, entry: Entry, payload: Sequence[Buffer], schema: bytes, context: bytes = b"") -> None:
+        contents = self._schemas.of(schema), self._contexts.of(context)
         try:
-            tail = self._opened()
-            tail.write(entry, payload, self._schemas.of(schema), self._contexts.of(context))
+            try:
+                self._opened().write(entry, payload, *contents)
+            except OSError as error:
+                if error.errno not in NO_SPACE or not self._spares.clear():
+                    raise
+                self._opened().write(entry, payload, *contents)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self._folder, entry_bytes(entry.length), error) from error
@@ -194,10 +202,14 @@ class AttemptFile:
         if self._tail is None:
             path = self._folder / (self.key.name + UNSEALED)
             header = pack_segment_header(0, content_name(self.key.stream.encode()))
-            file = self._files.create(path)
+            file = self._spare(path) or self._files.create(path)
             self._tail = Tail(file, Segment(path, 0, salt_of(header)), {}, synced=False)
             write_all(file, [header], 0)
         return self._tail
+
+    def _spare(self, path: Path) -> File | None:
+        self._check_free(path)
+        return self._spares.take(path)
 
 
 def read_sealed(files: FileSystem, path: Path) -> SealedAttempt:

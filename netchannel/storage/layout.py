@@ -55,13 +55,16 @@ the same.
     journal                        what was committed; written anew under another name, synced, renamed
     <name>.attempt                 a sealed attempt
     <name>.unsealed                an attempt that is being written; removed when the folder is opened
+    <number>.spare                 a file to be written again; removed when the folder is opened
     journal.new                    left by a crash while the journal was written anew
 
 An attempt's file is a segment with base 0, in numbers of its own. What stands for a stream there is the JSON list of
 application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name. ``flags`` of a
 RECORD say how its messages are packed (`netchannel.core.staged_records`). The last entry is an END: its payload is
 the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the schema. The
-file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn.
+file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn. A file
+that is written again begins with the header of its new attempt, which is the salt of all entries, and is cut behind the
+last one before it is synced.
 
 The journal is a header as that of a segment, with a generation in the place of the base, one more with each time that
 it is written anew, and entries, each with JSON as its payload and synced before anybody hears of it:
@@ -104,8 +107,8 @@ ENTRY_HEADER = 88
 ENTRY_MAGIC = struct.pack("<I", 0x7A3C9E15)
 SUFFIX = ".segment"
 JOURNAL = "journal"
-SEALED, UNSEALED = ".attempt", ".unsealed"
-"""How the files of attempts end: the name changes once the contents are on the disk."""
+SEALED, UNSEALED, SPARE = ".attempt", ".unsealed", ".spare"
+"""How the files of attempts end: the name changes once the contents are on the disk, and when nobody needs them."""
 
 _SEGMENT = struct.Struct("<8sQ16sII")
 _SEGMENT_MAGIC = b"NCSEGMT1"

@@ -9,7 +9,7 @@ from netchannel.errors import ChannelInUse, SchemaMismatch
 
 from .faults import damaged
 from .files import Locked
-from .layout import JOURNAL, SEALED, SUFFIX, UNSEALED
+from .layout import JOURNAL, SEALED, SPARE, SUFFIX, UNSEALED
 from .manifest import DISCARDED, LOCK, MANIFEST, MARKS, NEW, Manifest, read_manifest, write_manifest
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def discard(folder: Folder, *beside: str) -> None:
 def _remove_contents(files: FileSystem, path: Path, *beside: str) -> None:
     whole = {MARKS, JOURNAL, *(name + NEW for name in (MANIFEST, JOURNAL)), *beside}
     for name in files.list_directory(path):
-        if name in whole or name.endswith((SUFFIX, SEALED, UNSEALED)):
+        if name in whole or name.endswith((SUFFIX, SEALED, UNSEALED, SPARE)):
             files.unlink(path / name)
     # What says that they are to go must go after them.
     files.sync_directory(path)

@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,10 +22,11 @@ from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damage
 from .files import RealFiles
 from .forked import abandon_in_children
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
-from .layout import JOURNAL, SEALED, SEGMENT_HEADER, UNSEALED, folder_name
+from .layout import JOURNAL, SEALED, SEGMENT_HEADER, SPARE, UNSEALED, folder_name
 from .manifest import SettledMarks
 from .recovery import log
 from .segment import SegmentReader
+from .spares import Spares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -91,11 +93,13 @@ class StagingStore:
         *,
         state: State,
         acknowledged: int,
+        spare_bytes: int,
     ) -> None:
         self.path = folder.path
         self.state = state
         self.acknowledged = acknowledged
         self.found: list[SealedAttempt] = []
+        self.spares = Spares(folder.files, folder.path, spare_bytes)
         self._folder = folder
         self._files = folder.files
         self._identity = identity
@@ -114,10 +118,12 @@ class StagingStore:
         *,
         create_stream: Callable[[], str],
         codec: str = "",
+        spare_bytes: int = 0,
         files: FileSystem | None = None,
     ) -> StagingStore:
         """Open what ``channel_id`` has below ``directory``, or make it, for the stream ``create_stream()``.
 
+        Files of up to ``spare_bytes`` that nobody needs any more are kept, to be written again.
         Raises ChannelInUse if it is open already, in this process or another; LogDamaged if something durable is
         missing or wrong; SchemaMismatch if it holds another codec; StorageFull and LogBroken.
         """
@@ -129,7 +135,7 @@ class StagingStore:
                 manifest = opening.claim(folder, channel_id, f"staged {codec}", create_stream)
                 marks = SettledMarks(files, path, manifest.stream)
                 try:
-                    return cls._recovered(folder, manifest.stream, marks)
+                    return cls._recovered(folder, manifest.stream, marks, spare_bytes)
                 except BaseException:
                     marks.close()
                     raise
@@ -142,7 +148,9 @@ class StagingStore:
             raise broken(path, 0, "opening", error) from error
 
     @classmethod
-    def _recovered(cls, folder: opening.Folder, identity: str, marks: Marks) -> StagingStore:
+    def _recovered(
+        cls, folder: opening.Folder, identity: str, marks: Marks, spare_bytes: int
+    ) -> StagingStore:
         files, path = folder.files, folder.path
         names = files.list_directory(path)
         sealed = {name for name in names if name.endswith(SEALED)}
@@ -157,17 +165,25 @@ class StagingStore:
         try:
             known = marks.last.acknowledged if marks.last.base == journal.mark.base else 0
             acknowledged, state = _replayed(files, path, entries, known)
-            store = cls(folder, identity, marks, journal, state=state, acknowledged=acknowledged)
-            store._tidy({name for name in names if name.endswith(UNSEALED)}, sealed)
+            store = cls(
+                folder,
+                identity,
+                marks,
+                journal,
+                state=state,
+                acknowledged=acknowledged,
+                spare_bytes=spare_bytes,
+            )
+            store._tidy({name for name in names if name.endswith((UNSEALED, SPARE))}, sealed)
         except BaseException:
             journal.close()
             raise
         return store
 
-    def _tidy(self, unsealed: set[str], sealed: set[str]) -> None:
+    def _tidy(self, left: set[str], sealed: set[str]) -> None:
         """Remove what nobody will ever name; what may still be named was `found`."""
         settled = self._settle()
-        for name in unsealed:
+        for name in left:
             with suppress(FileNotFoundError):  # a writer whose channel is over may remove it just now
                 self._files.unlink(self.path / name)
         for name in sorted(sealed - {part.sealed.path.name for part in self.state.parts}):
@@ -207,7 +223,7 @@ class StagingStore:
 
     def attempt(self, key: AttemptKey) -> AttemptFile:
         """A file for an attempt, yet to be written."""
-        return AttemptFile(self._files, self.path, key)
+        return AttemptFile(self._files, self.path, key, self.spares)
 
     # -- what is promised
 
@@ -239,12 +255,26 @@ class StagingStore:
         self._append(FORGET, {"application": application}, replace(self.state, epochs=epochs))
 
     def _append(self, kind: int, fields: Fields, state: State) -> None:
-        self._journal.append(kind, fields)
+        self._with_room(partial(self._journal.append, kind, fields))
         self.state = state
         if self._journal.overgrown:
             # What was written is, whatever becomes of this: the next to write to it hears of an error.
             with suppress(StorageFull, LogBroken):
                 self._rewrite(self.state, self.acknowledged)
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """``write``, and again where there was no room for it but for what is kept without need."""
+        try:
+            write()
+        except StorageFull:
+            if not self._given_up():
+                raise
+            write()
+
+    def _given_up(self) -> bool:
+        with suppress(OSError):
+            return self.spares.clear()
+        return False
 
     def acknowledge(self, upto: int) -> None:
         """Everything below ``upto`` is done: attempts that hold nothing else are deleted.
@@ -277,18 +307,22 @@ class StagingStore:
         self.remove([part.sealed for part in left])
 
     def remove(self, attempts: Iterable[SealedAttempt], *, durably: bool = False) -> None:
-        """Delete the files of attempts that nobody will name: what stays of them is found at the next `open`."""
+        """Give up the files of attempts that nobody will name: what stays of them is found at the next `open`."""
         try:
-            for sealed in attempts:
-                with suppress(FileNotFoundError):
-                    self._files.unlink(sealed.path)
-            if durably:
-                self._files.sync_directory(self.path)
+            self.spares.remove([(each.path, each.segment.size) for each in attempts], durably=durably)
         except OSError as error:
             log.warning("attempts in %s cannot be deleted (%s): they take up space", self.path, error)
 
+    def age(self) -> None:
+        """Delete files that were to be written again, and have not been since the last time."""
+        try:
+            self.spares.age()
+        except OSError as error:
+            log.warning("spare files in %s cannot be deleted (%s): they take up space", self.path, error)
+
     def _rewrite(self, state: State, acknowledged: int) -> None:
-        self._journal.replace(self._identity, _fields(state, acknowledged))
+        fields = _fields(state, acknowledged)
+        self._with_room(partial(self._journal.replace, self._identity, fields))
         self.acknowledged = acknowledged
         self._marks.write(self._mark)
 
@@ -335,6 +369,8 @@ class StagingStore:
             for at, entry in reader.headers(sequence - offset):
                 record = reader.record(at, entry)
                 yield record._replace(first=offset + record.first, end=offset + record.end)
+                if record.end == part.sealed.count:
+                    return  # all of it may be acknowledged by now, and the file be another attempt's
         finally:
             self._read_from.discard(file)
             file.close()
@@ -349,6 +385,8 @@ class StagingStore:
             return
         self._closed = True
         self._marks.sync()
+        with suppress(OSError):  # they are removed when the folder is opened again
+            self.spares.clear()
         self._close_files()
         self._folder.lock.release()
 

@@ -100,7 +100,7 @@ class Tail:
         self._blobs.update(blobs)
 
     def take_back(self) -> None:
-        """Cut off what a failed `write` may have written."""
+        """Cut off what is behind the last entry: a failed `write` may have written it."""
         self.file.truncate(self.segment.size)
 
     def sync(self) -> None:

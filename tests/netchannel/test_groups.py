@@ -582,6 +582,30 @@ async def test_many_groups_through_a_line_that_is_cut(
         assert proxy.resets
 
 
+async def test_the_file_of_what_was_read_is_written_again(
+    sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
+) -> None:
+    """A group of more than a MiB after the other, of all sizes, in one file; it is part of what is on the disk."""
+    inbox = staged(receiver, tmp_path)
+    nodes = set()
+    async with GroupClient(receiver.address, "c") as client:
+        for epoch, size in enumerate([3_000_000, 5_000_000, 2_000_000, 4_000_000]):
+            sealed = await write(sender, receiver.address, [bytes([epoch]) * size], epoch=epoch)
+            (file,) = tmp_path.rglob("*.attempt")
+            nodes.add(file.stat().st_ino)
+            await client.commit("app", epoch, [sealed])
+            assert await read(inbox, 1) == [(epoch, bytes([epoch]) * size)]
+
+            async def is_spare(size: int = size) -> bool:
+                return [file.stat().st_size > size for file in tmp_path.rglob("*.spare")] == [True]
+
+            await until_async(is_spare, "the file is kept")
+            assert inbox.statistics().disk_bytes > size
+    assert len(nodes) == 1
+    await inbox.detach()
+    assert not list(tmp_path.rglob("*.spare"))
+
+
 async def test_servers_count_channels_and_not_attempts(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:

@@ -233,6 +233,25 @@ def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
     assert staged.read() == [b"y"]
 
 
+def test_files_to_be_written_again_are_deleted_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as what the channel has on disk."""
+    monkeypatch.setattr("netchannel.storage.spares.LEAST_BYTES", 1)
+    staged = Staged()
+    for epoch, value in enumerate([b"x", b"y"]):
+        sealed = staged.write([value], epoch=epoch)
+        assert not staged.names(".spare")  # it is what was written again
+        staged.commit(epoch, [sealed])
+        staged.answer()
+        staged.read()
+        staged.world.pass_time(1)
+        assert len(staged.names(".spare")) == 1
+    assert staged.inbox.channel.disk_bytes() > 0
+    staged.world.pass_time(70)
+    assert not staged.names(".spare")
+    assert staged.inbox.channel.disk_bytes() == 0
+    assert staged.inbox.values == [b"x", b"y"]
+
+
 def test_attempts_wait_for_those_of_their_group_that_take_long() -> None:
     staged = Staged(orphan_s=60.0)
     first = staged.write([b"x"])

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netchannel.errors import ChannelClosed, ChannelInUse, NetChannelError, PositionLost, SchemaMismatch
-from netchannel.storage import AttemptKey, LogBroken, LogDamaged, SegmentLog, StagingStore
+from netchannel.storage import AttemptKey, LogBroken, LogDamaged, SegmentLog, StagingStore, StorageFull
 from netchannel.storage.journal import Journal
 from netchannel.storage.manifest import SettledMarks
+from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.staging_model import (
@@ -81,8 +82,32 @@ def _unsettled_marks(patch: Any) -> None:
     patch.setattr(SettledMarks, "settle", careless)
 
 
+def _unsynced_spares(patch: Any) -> None:
+    remove = Spares.remove
+
+    def careless(self: Spares, gone: Any, *, durably: bool) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            if not durably:
+                inner.setattr(SimulatedFiles, "sync_directory", lambda self, path: None)
+            remove(self, gone, durably=durably)
+
+    patch.setattr(Spares, "remove", careless)
+
+
+def _uncut_spares(patch: Any) -> None:
+    patch.setattr(Tail, "take_back", lambda self: None)
+
+
 @pytest.mark.parametrize(
-    "careless", [_unsynced_attempts, _unsynced_journal, _unnamed_attempts, _unsettled_marks]
+    "careless",
+    [
+        _unsynced_attempts,
+        _unsynced_journal,
+        _unnamed_attempts,
+        _unsettled_marks,
+        _unsynced_spares,
+        _uncut_spares,
+    ],
 )
 def test_the_model_notices_what_is_left_out(careless: Callable[[Any], None]) -> None:
     """CH-STG-4: each of these syncs is needed."""
@@ -337,6 +362,93 @@ def test_what_cannot_be_opened_leaves_no_file_open(operation: str, kind: Any, co
             failed += 1
         assert all(handle.closed for handle in files.handles), after
     assert failed > 0
+
+
+@pytest.fixture
+def spares_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netchannel.storage.spares.LEAST_BYTES", 1)
+
+
+def _committed(store: StagingStore, epoch: int, size: int) -> Record:
+    record = 1, bytes([epoch]) * size, b""
+    store.commit("a", epoch, [written(store, AttemptKey("a", epoch, 0, str(epoch)), [record])], end=False)
+    return record
+
+
+def _spares(files: SimulatedFiles) -> list[str]:
+    return [name for name in files.names(FOLDER) if name.endswith(".spare")]
+
+
+@pytest.mark.usefixtures("spares_of_any_size")
+def test_what_is_acknowledged_is_written_again_and_its_reader_does_not_see_it() -> None:
+    """Whoever has read all of a file still has it open, and goes on with the next."""
+    files = SimulatedFiles()
+    store = opened(files, spare_bytes=1 << 20)
+    record = _committed(store, 0, 500_000)
+    reading = store.read(0)
+    assert bytes(next(reading).payload) == record[1]
+    store.acknowledge(1)
+    (spare,) = _spares(files)
+    contents_before = files.bytes_of(FOLDER / spare)
+    attempt = store.attempt(AttemptKey("a", 1, 0, "1"))
+    attempt.append(1, [b"short"], size=5)
+    assert _spares(files) == []
+    (name,) = (name for name in files.names(FOLDER) if name.endswith(".unsealed"))
+    assert files.bytes_of(FOLDER / name)[-100:] == contents_before[-100:]
+    store.commit("a", 1, [attempt.seal(0)], end=False)
+    assert [bytes(each.payload) for each in reading] == [b"short"]
+    files.power_on()
+    assert [record[1] for _, record in contents(opened(files), 1)] == [b"short"]
+
+
+@pytest.mark.usefixtures("spares_of_any_size")
+def test_files_to_be_written_again_take_room_that_nobody_needs() -> None:
+    """Up to their bound, until they have not been taken for a while, and until the folder is closed, or opened."""
+    files = SimulatedFiles()
+    store = opened(files)
+    for epoch in range(5):
+        _committed(store, epoch, 450)
+    store.acknowledge(5)
+    assert len(_spares(files)) == 2  # of 2000 bytes
+    assert store.spares.bytes == sum(len(files.bytes_of(FOLDER / name)) for name in _spares(files))
+    store.age()
+    _committed(store, 5, 450)
+    store.acknowledge(6)
+    assert len(_spares(files)) == 2
+    store.age()
+    assert len(_spares(files)) == 1
+    store.age()
+    assert _spares(files) == []
+    for epoch, stop in ((6, store.close), (7, files.kill)):
+        _committed(store, epoch, 450)
+        store.acknowledge(epoch + 1)
+        assert len(_spares(files)) == 1
+        stop()
+        assert len(_spares(files)) == (stop == files.kill)
+        files.kill()
+        store = opened(files)
+        assert _spares(files) == []
+
+
+@pytest.mark.usefixtures("spares_of_any_size")
+@pytest.mark.parametrize("what", ["attempt", "commit"])
+def test_a_full_disk_has_room_while_there_are_files_to_be_written_again(what: str) -> None:
+    """CH-BAD-3: where one is not large enough, the others go."""
+    files = SimulatedFiles()
+    store = opened(files)
+    for epoch in range(2):
+        _committed(store, epoch, 500)
+    sealed = written(store, AttemptKey("a", 2, 0, "2"), [(1, b"x", b"")])
+    store.acknowledge(2)
+    assert len(_spares(files)) == 2
+    files.capacity = sum(len(files.bytes_of(FOLDER / name)) for name in files.names(FOLDER))
+    if what == "attempt":
+        sealed = written(store, sealed.key._replace(attempt="larger"), [(1, b"y" * 900, b"")])
+    store.commit("a", 2, [sealed], end=False)
+    assert _spares(files) == []
+    assert len(contents(store, 2)) == 1
+    with pytest.raises(StorageFull):
+        written(store, sealed.key._replace(epoch=3), [(1, b"z" * 2000, b"")])
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["hastens", "cannot"])

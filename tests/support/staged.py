@@ -105,7 +105,12 @@ class Staged(Committing):
 
     def register(self, **settings: Any) -> None:
         store = StagingStore.open(
-            ROOT, self.id, create_stream=self.new_stream, codec=self.codec, files=self.files
+            ROOT,
+            self.id,
+            create_stream=self.new_stream,
+            codec=self.codec,
+            spare_bytes=1 << 20,
+            files=self.files,
         )
         self.inbox = self.world.inbox(self.receiver, self.id, codec=self.codec, **settings)
         StagedChannel(

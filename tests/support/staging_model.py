@@ -18,6 +18,8 @@ from netchannel.storage import (
     StagingStore,
     StorageFull,
     journal,
+    spares,
+    staging,
 )
 from tests.support.simulated_files import Crash, SimulatedFiles
 
@@ -26,14 +28,21 @@ FOLDER = ROOT / "flights"
 SCHEMA = b"the schema"
 CONTEXTS = (b"", b"first dictionary", bytes(range(256)))
 APPLICATIONS = ("a", "b")
+SPARE_BYTES = 2000
 FALLIBLE = ["pwritev", "fdatasync", "sync_directory", "create", "unlink", "rename"]
 
 Record = tuple[int, bytes, bytes]
 """How many messages, their payload, and what it needs."""
 
 
-def opened(files: SimulatedFiles, create_stream: Callable[[], str] = lambda: "stream") -> StagingStore:
-    return StagingStore.open(ROOT, "flights", create_stream=create_stream, codec="bytes", files=files)
+def opened(
+    files: SimulatedFiles,
+    create_stream: Callable[[], str] = lambda: "stream",
+    spare_bytes: int = SPARE_BYTES,
+) -> StagingStore:
+    return StagingStore.open(
+        ROOT, "flights", create_stream=create_stream, codec="bytes", spare_bytes=spare_bytes, files=files
+    )
 
 
 def put(file: AttemptFile, records: list[Record]) -> None:
@@ -258,6 +267,9 @@ class World:
             return
         self.began_anew()
 
+    def age(self) -> None:
+        self.store.age()
+
     def read(self) -> None:
         start = self.random.randint(self.acknowledged, self.head)
         expected = [each for each in self.records if each[0] + each[1][0] > start]
@@ -288,6 +300,9 @@ class World:
             # Written anew every few commits, and not only after thousands.
             patch.setattr(journal, "_SMALL", 1)
             patch.setattr(journal, "_GROWTH", 2)
+            # Every file is written again where one can be.
+            patch.setattr(spares, "LEAST_BYTES", 1)
+            patch.setattr(staging.log, "warning", self.warned)
             for name in steps:
                 self.run_one(name)
 
@@ -303,6 +318,10 @@ class World:
                 self.check_broken()
             self.restart(self.random.choice([self.files.kill, self.files.power_on]))
 
+    def warned(self, text: str, *_: object) -> None:
+        """What is found under the name of a sealed attempt is whole."""
+        assert "given up" not in text
+
     def check_broken(self) -> None:
         """Nothing is promised any more."""
         with pytest.raises(LogBroken):
@@ -310,7 +329,19 @@ class World:
 
 
 STEPS = ["write"] * 6 + ["commit"] * 4 + ["acknowledge", "read"] * 2
-STEPS += ["drop", "forget", "start_over", "kill", "crash", "close", "squeeze", "crash_at", "crash_at", "fail"]
+STEPS += [
+    "age",
+    "drop",
+    "forget",
+    "start_over",
+    "kill",
+    "crash",
+    "close",
+    "squeeze",
+    "crash_at",
+    "crash_at",
+    "fail",
+]
 
 
 def drawn_steps(random: Random) -> list[str]:
