@@ -195,7 +195,7 @@ class StagingPolicy:
     ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
     waits; one of more than that waits until nothing is kept. None: no bound.
     Of files that nobody needs any more, a fourth of ``max_staged_bytes`` is kept for up to a minute, to be written
-    again.
+    again, while the disk has as much again free.
     """
 
     directory: str | PathLike[str]

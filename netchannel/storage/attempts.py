@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .files import Buffer, File, FileSystem
-    from .spares import Spares
+    from .spares import Spare, Spares
 
 
 class AttemptKey(NamedTuple):
@@ -89,6 +89,8 @@ class AttemptFile:
         self._folder = folder
         self._spares = spares
         self._tail: Tail | None = None
+        self._spare: Spare | None = None  # which is the file
+        self._large = False
         self._schemas, self._contexts = Names(), Names()
         self._bytes = 0
         self._hastened = 0  # bytes of the file
@@ -121,7 +123,30 @@ class AttemptFile:
         entry = Entry(RECORD, flags, length, first, first + count, timestamp, size, 0, 0, 0, 0, payload_sum)
         self._bytes += size
         self._write(entry, buffers, schema, context)
+        self._go_on_in_a_spare()
         self._hasten()
+
+    def _go_on_in_a_spare(self) -> None:
+        """Once it is large, in a file that has memory and blocks already, if there is one."""
+        tail = self._tail
+        assert tail is not None
+        if self._spare is not None:
+            self._spare.used = self.size
+        if self._large or not self._spares.worth(self.size):
+            return
+        self._large = True
+        if (taken := self._spares.take()) is None:
+            return
+        spare, file = taken
+        try:
+            write_all(file, [read_all(tail.file, self.size, 0)], 0)
+            self._files.rename(spare.path, tail.segment.path)
+        except OSError:  # it goes on where it is
+            file.close()
+            self._spares.give_back(spare)
+            return
+        tail.file.close()
+        tail.file, self._spare, spare.used = file, spare, self.size
 
     def _hasten(self) -> None:
         """Have the disk write while more comes: what is left is waited for when it is sealed."""
@@ -142,7 +167,7 @@ class AttemptFile:
         tail, segment = self._tail, self._tail.segment
         path = self._folder / (self.key.name + SEALED)
         try:
-            tail.take_back()  # what another attempt had in the file, behind its end
+            tail.take_back()  # what another attempt had in a spare file, behind its end
             tail.sync()
             self._check_free(path)
             # Only now: whoever finds this name need not ask whether what he reads is on the disk.
@@ -151,7 +176,7 @@ class AttemptFile:
             self._files.sync_directory(self._folder)
         except OSError as error:
             raise broken(segment.path, 0, "sealing", error) from error
-        tail.file.close()
+        self.close()
         segment.durable = segment.size
         return SealedAttempt(self.key, count, self._bytes, checksum, schema, segment)
 
@@ -179,10 +204,14 @@ class AttemptFile:
         """Give the descriptor back."""
         if self._tail is not None:
             self._tail.file.close()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._spares.settle(spare)
 
     def abandon(self) -> None:
         """Close the descriptor and do nothing else: for a forked child, whose parent goes on with the file."""
-        self.close()
+        if self._tail is not None:
+            self._tail.file.close()
 
     def _write(self, entry: Entry, payload: Sequence[Buffer], schema: bytes, context: bytes = b"") -> None:
         contents = self._schemas.of(schema), self._contexts.of(context)
@@ -190,8 +219,9 @@ class AttemptFile:
             try:
                 self._opened().write(entry, payload, *contents)
             except OSError as error:
-                if error.errno not in NO_SPACE or not self._spares.clear():
+                if error.errno not in NO_SPACE:
                     raise
+                self._spares.clear()
                 self._opened().write(entry, payload, *contents)
         except OSError as error:
             if error.errno in NO_SPACE:
@@ -199,17 +229,14 @@ class AttemptFile:
             raise broken(self._folder / (self.key.name + UNSEALED), 0, "writing", error) from error
 
     def _opened(self) -> Tail:
+        header = pack_segment_header(0, content_name(self.key.stream.encode()))
         if self._tail is None:
             path = self._folder / (self.key.name + UNSEALED)
-            header = pack_segment_header(0, content_name(self.key.stream.encode()))
-            file = self._spare(path) or self._files.create(path)
+            file = self._files.create(path)
             self._tail = Tail(file, Segment(path, 0, salt_of(header)), {}, synced=False)
-            write_all(file, [header], 0)
+        if self.size == SEGMENT_HEADER:  # nothing is behind it, and it may not be there yet
+            write_all(self._tail.file, [header], 0)
         return self._tail
-
-    def _spare(self, path: Path) -> File | None:
-        self._check_free(path)
-        return self._spares.take(path)
 
 
 def read_sealed(files: FileSystem, path: Path) -> SealedAttempt:

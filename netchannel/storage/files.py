@@ -76,6 +76,9 @@ class FileSystem(Protocol):
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
 
+    def free_bytes(self, path: Path) -> int:
+        """How much the disk of a directory has room for."""
+
     def create(self, path: Path) -> File:
         """A new file for reading and writing; FileExistsError if there is one."""
 
@@ -218,6 +221,11 @@ class RealFiles:
     def remove_directory(self, path: Path) -> None:
         """Remove an empty directory."""
         path.rmdir()
+
+    def free_bytes(self, path: Path) -> int:
+        """Without what is reserved for root."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def create(self, path: Path) -> RealFile:
         """Create, exclusively."""

@@ -62,9 +62,9 @@ An attempt's file is a segment with base 0, in numbers of its own. What stands f
 application, epoch, partition and attempt; 32 hexadecimal digits of its BLAKE2b are the file's name. ``flags`` of a
 RECORD say how its messages are packed (`netchannel.core.staged_records`). The last entry is an END: its payload is
 the same list with the checksum behind it, ``size`` the bytes of all messages, ``schema`` the BLOB with the schema. The
-file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn. A file
-that is written again begins with the header of its new attempt, which is the salt of all entries, and is cut behind the
-last one before it is synced.
+file is synced before it gets the name of a sealed one: so nothing of what is found under that name can be torn. An
+attempt that goes on in a spare file has been copied to its beginning, and is cut behind its last entry before it is
+synced.
 
 The journal is a header as that of a segment, with a generation in the place of the base, one more with each time that
 it is written anew, and entries, each with JSON as its payload and synced before anybody hears of it:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from .forked import abandon_in_children
 from .layout import SPARE
 
 if TYPE_CHECKING:
@@ -22,13 +23,20 @@ LEAST_BYTES = 1 << 20
 """A smaller file is not worth it."""
 
 
-class _Spare(NamedTuple):
-    path: Path
-    size: int
+class Spare:
+    """A file of ``size`` bytes of any contents; whoever has taken it says how many he has ``used``."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.used = 0
 
 
 class Spares:
-    """Those in a folder, of ``limit`` bytes at most. May be used by several threads. Methods raise OSError."""
+    """Those in a folder: ``limit`` bytes at most, and none where the disk has not as much again free.
+
+    May be used by several threads.
+    """
 
     def __init__(self, files: FileSystem, folder: Path, limit: int) -> None:
         self._files = files
@@ -36,61 +44,122 @@ class Spares:
         self._limit = limit
         self._lock = Lock()
         self._numbers = itertools.count()
-        self._spares: list[_Spare] = []  # the one that was kept last is taken first
-        self._unused = 0  # so many of them, the oldest, were there at the last `age` and not taken since
+        self._free: list[Spare] = []  # the one that was kept last is taken first
+        self._idle = 0  # so many of them, the oldest, were there at the last `age` and not taken since
+        self._taken: set[Spare] = set()
+        self._bytes = 0  # of all of them
+        abandon_in_children(self)
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
-        return sum(spare.size for spare in list(self._spares))
+        """Of those that are free, and of what is not used of others."""
+        return self._bytes - sum(min(spare.used, spare.size) for spare in list(self._taken))
+
+    @staticmethod
+    def worth(size: int) -> bool:
+        """Whether a file of so many bytes is."""
+        return size >= LEAST_BYTES
 
     def remove(self, gone: Iterable[tuple[Path, int]], *, durably: bool) -> None:
-        """Keep files of so many bytes, or delete them; a name that is not there is none to care about.
+        """Keep files of so many bytes, or delete them; one that is not there is none to care about.
 
-        ``durably``: their names are gone when it returns, whatever happens then.
+        ``durably``: their names are gone when it returns, whatever happens then. Raises OSError, once all that can be
+        done is done.
         """
-        kept: list[_Spare] = []
+        kept: list[Spare] = []
+        failures: list[OSError] = []
         for path, size in gone:
-            with suppress(FileNotFoundError):
-                if size < LEAST_BYTES or self.bytes + sum(spare.size for spare in kept) + size > self._limit:
+            spare = self._kept(path, size)
+            if spare is not None:
+                kept.append(spare)
+                continue
+            try:
+                with suppress(FileNotFoundError):
                     self._files.unlink(path)
-                else:
-                    spare = _Spare(self._folder / f"{next(self._numbers)}{SPARE}", size)
-                    self._files.rename(path, spare.path)
-                    kept.append(spare)
+            except OSError as error:
+                failures.append(error)
         if durably or kept:
-            # Before one is written again: under its old name, nobody is to find what is new.
-            self._files.sync_directory(self._folder)
+            try:
+                # Before one is written again: under its old name, nobody is to find what is new.
+                self._files.sync_directory(self._folder)
+            except OSError as error:
+                failures.append(error)
+                with self._lock:
+                    kept = [spare for spare in kept if not self._deleted(spare)]
         with self._lock:
-            self._spares += kept
+            self._free += kept
+        if failures:
+            raise failures[0]
 
-    def take(self, path: Path) -> File | None:
-        """A file of any size and contents, under a name that is free; None if there is none."""
-        with self._lock:
-            if not self._spares:
-                return None
-            spare = self._spares.pop()
-            self._unused = min(self._unused, len(self._spares))
-        self._files.rename(spare.path, path)
+    def _kept(self, path: Path, size: int) -> Spare | None:
+        """The file as a spare one, if it is worth it, there is room for it, and the disk lets us."""
+        if not self.worth(size) or self._bytes + size > self._limit:
+            return None
+        spare = Spare(self._folder / f"{next(self._numbers)}{SPARE}", size)
         try:
-            return self._files.open(path)
+            if self._files.free_bytes(self._folder) < self._limit:
+                return None
+            self._files.rename(path, spare.path)
         except OSError:
-            self._files.unlink(path)
-            raise
+            return None
+        with self._lock:
+            self._bytes += size
+        return spare
+
+    def take(self) -> tuple[Spare, File] | None:
+        """One of them, open, under the name that it has; None if there is none. For `settle` in the end."""
+        with self._lock:
+            if not self._free:
+                return None
+            spare = self._free.pop()
+            self._idle = min(self._idle, len(self._free))
+            self._taken.add(spare)
+        try:
+            return spare, self._files.open(spare.path)
+        except OSError:
+            self.give_back(spare)
+            return None
+
+    def give_back(self, spare: Spare) -> None:
+        """It was taken, and is not wanted."""
+        with self._lock:
+            self._taken.discard(spare)
+            self._deleted(spare)
+
+    def settle(self, spare: Spare) -> None:
+        """A file that was taken counts no more: it is an attempt's, or is gone."""
+        with self._lock:
+            self._taken.discard(spare)
+            self._bytes -= spare.size
 
     def age(self) -> None:
         """Delete those that have not been taken since the last time."""
-        self._delete(self._unused)
-        self._unused = len(self._spares)
-
-    def clear(self) -> bool:
-        """Delete all, to make room; whether there were any."""
-        return self._delete(len(self._spares)) > 0
-
-    def _delete(self, count: int) -> int:
         with self._lock:
-            gone, self._spares = self._spares[:count], self._spares[count:]
-            self._unused = 0
-        for spare in gone:
-            self._files.unlink(spare.path)
-        return len(gone)
+            self._clear(self._idle)
+            self._idle = len(self._free)
+
+    def clear(self) -> None:
+        """Delete all that are free, to make room."""
+        with self._lock:
+            self._clear(len(self._free))
+
+    def abandon(self) -> None:
+        """They are the parent's: for a forked child."""
+        self._lock = Lock()
+        self._free = []
+
+    def _clear(self, count: int) -> None:
+        gone, self._free = self._free[:count], self._free[count:]
+        left = [spare for spare in gone if not self._deleted(spare)]
+        self._free[:0] = left
+        self._idle = len(left)
+
+    def _deleted(self, spare: Spare) -> bool:
+        """Whether that could be done; else it is tried again with the next that go."""
+        try:
+            with suppress(FileNotFoundError):
+                self._files.unlink(spare.path)
+        except OSError:
+            return False
+        self._bytes -= spare.size
+        return True

@@ -263,18 +263,12 @@ class StagingStore:
                 self._rewrite(self.state, self.acknowledged)
 
     def _with_room(self, write: Callable[[], None]) -> None:
-        """``write``, and again where there was no room for it but for what is kept without need."""
+        """``write``, and again where there may be room for it without what is kept to be written again."""
         try:
             write()
         except StorageFull:
-            if not self._given_up():
-                raise
+            self.spares.clear()
             write()
-
-    def _given_up(self) -> bool:
-        with suppress(OSError):
-            return self.spares.clear()
-        return False
 
     def acknowledge(self, upto: int) -> None:
         """Everything below ``upto`` is done: attempts that hold nothing else are deleted.
@@ -315,10 +309,7 @@ class StagingStore:
 
     def age(self) -> None:
         """Delete files that were to be written again, and have not been since the last time."""
-        try:
-            self.spares.age()
-        except OSError as error:
-            log.warning("spare files in %s cannot be deleted (%s): they take up space", self.path, error)
+        self.spares.age()
 
     def _rewrite(self, state: State, acknowledged: int) -> None:
         fields = _fields(state, acknowledged)
@@ -385,8 +376,7 @@ class StagingStore:
             return
         self._closed = True
         self._marks.sync()
-        with suppress(OSError):  # they are removed when the folder is opened again
-            self.spares.clear()
+        self.spares.clear()
         self._close_files()
         self._folder.lock.release()
 

@@ -51,6 +51,11 @@ class TemporaryFiles:
         """Names of files."""
         return [name.name for name in self._descriptors if name.parent == path]
 
+    def free_bytes(self, path: Path) -> int:
+        """Of the disk that holds the contents."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
     def remove_directory(self, path: Path) -> None:
         """Nothing."""
 

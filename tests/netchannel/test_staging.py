@@ -431,6 +431,35 @@ def test_files_to_be_written_again_take_room_that_nobody_needs() -> None:
 
 
 @pytest.mark.usefixtures("spares_of_any_size")
+@pytest.mark.parametrize("operation", ["rename", "sync_directory", "free_bytes"])
+def test_what_cannot_be_kept_to_be_written_again_is_deleted(operation: str) -> None:
+    """As in a moment without descriptors: nothing takes up space that is not counted."""
+    files = SimulatedFiles()
+    store = opened(files)
+    for epoch in range(3):
+        _committed(store, epoch, 450)
+        files.fail(operation, errno.EMFILE)
+        store.acknowledge(store.state.head)
+        assert store.spares.bytes == sum(len(files.bytes_of(FOLDER / name)) for name in _spares(files))
+        assert not [name for name in files.names(FOLDER) if name.endswith((".attempt", ".unsealed"))]
+
+
+def test_a_small_attempt_leaves_the_large_files_to_others(tmp_path: Path) -> None:
+    store = StagingStore.open(tmp_path, "c", create_stream=lambda: "s", codec="bytes", spare_bytes=1 << 24)
+    for epoch, size in enumerate([3 << 20, 1000, 3 << 20]):
+        attempt = store.attempt(AttemptKey("app", epoch, 0, str(epoch)))
+        attempt.append(1, [bytes(size)], size=size)
+        spare = list(tmp_path.rglob("*.spare"))
+        assert len(spare) == (epoch == 1)
+        # What a file that was taken has behind the attempt's last entry counts still.
+        assert store.spares.bytes - sum(each.stat().st_size for each in spare) in (0, 112)
+        store.commit("app", epoch, [attempt.seal(0)], end=False)
+        assert [len(each.payload) for each in store.read(epoch)] == [size]
+        store.acknowledge(epoch + 1)
+    store.close()
+
+
+@pytest.mark.usefixtures("spares_of_any_size")
 @pytest.mark.parametrize("what", ["attempt", "commit"])
 def test_a_full_disk_has_room_while_there_are_files_to_be_written_again(what: str) -> None:
     """CH-BAD-3: where one is not large enough, the others go."""

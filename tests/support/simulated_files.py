@@ -145,6 +145,12 @@ class SimulatedFiles:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         self._rename(path, path, None, exists=False)
 
+    def free_bytes(self, path: Path) -> int:
+        self._running("free_bytes")
+        if self.capacity is None:
+            return 1 << 60
+        return self.capacity - sum(len(each.seen) for each in self._seen.values() if each)
+
     def create(self, path: Path) -> SimulatedFile:
         self._changes("create")
         if path in self._seen:

@@ -289,6 +289,9 @@ class World:
             case "fail":
                 self.faulty = True
                 self.files.fail(self.random.choice(FALLIBLE), errno.EIO, after=self.random.randrange(3))
+            case "refuse":
+                self.squeezed = True
+                self.files.fail("pwritev", errno.ENOSPC, after=self.random.randrange(6))
             case "squeeze":
                 self.squeezed = True
                 self.files.capacity = self.random.randrange(6000)
@@ -331,6 +334,7 @@ class World:
 STEPS = ["write"] * 6 + ["commit"] * 4 + ["acknowledge", "read"] * 2
 STEPS += [
     "age",
+    "refuse",
     "drop",
     "forget",
     "start_over",
