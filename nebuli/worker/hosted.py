@@ -18,6 +18,7 @@ from nebuli.worker.exchange import Order, Report, Stop, packed, received
 from nebuli.worker.last_words import close_inputs, fail_output
 from nebuli.worker.lines import lines
 from nebuli.worker.logs import LogLine
+from nebuli.worker.network import HAS_ALL
 from nebuli.worker.policies import drop_files
 from nebuli.worker.runner import log_end
 from nebuli.worker.spawning import SpawnFailed
@@ -63,10 +64,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """How a process has ended; ``killed``: by a signal, which is nothing that the fragment has computed."""
+    """How a process has ended; ``killed``: by a signal, which is nothing that the fragment has computed.
+
+    ``in_order``: it has told whoever reads the fragment of the end, if that had come.
+    """
 
     text: str
     killed: bool = False
+    in_order: bool = False
 
 
 class HostedFragment:
@@ -97,6 +102,7 @@ class HostedFragment:
         self._stopping = False
         self._killed = ""  # why this worker has ended the process, if it has
         self._life: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None  # a reader that is not waited for
         self._grace: asyncio.TimerHandle | None = None
 
     @property
@@ -113,6 +119,7 @@ class HostedFragment:
         """Have it end; harmless when it has. A process that does not end in time is ended."""
         if self.status.state is FragmentState.REGISTERED:
             self._end(FragmentState.STOPPED, Cause.REQUEST, "stopped before it was started")
+            self._life = asyncio.create_task(self._tell_without_waiting(), name=f"end of {self.fragment.id}")
             return
         if self._life is None or self._life.done():
             return
@@ -125,7 +132,7 @@ class HostedFragment:
         self._stopping = True
 
     async def ended(self, timeout_s: float) -> bool:
-        """Wait until its process is gone, and its neighbours know; False if that takes longer."""
+        """Wait until its process is gone, and its producers know that; False if that takes longer."""
         if self._life is None:
             return True
         done, _ = await asyncio.wait([self._life], timeout=timeout_s)
@@ -143,9 +150,9 @@ class HostedFragment:
         self._end(FragmentState.FAILED, Cause.LOST, what)
         await self._tell_neighbours()
 
-    async def decline_inputs(self, reason: str) -> None:
-        """Whoever still sends to it is told that it is over."""
-        await close_inputs(self.fragment, self._host.receiver, reason)
+    async def decline_inputs(self) -> None:
+        """It has ended: whoever still sends to it is told, now or later."""
+        await close_inputs(self.fragment, self._host.receiver, self._last_word)
 
     async def _live(self, *, resumed: bool) -> None:
         deaths: deque[float] = deque(maxlen=_LIVES)
@@ -160,6 +167,11 @@ class HostedFragment:
         if not self.status.state.is_final:
             self._conclude(ending)
             await self._tell_neighbours()
+        elif ending.in_order or self.status.state is FragmentState.FINISHED:
+            # It has closed its inputs itself, but this may not have got out, or be known here.
+            await self.decline_inputs()
+        else:
+            await self._tell_without_waiting()
 
     def _goes_on(self, ending: _Ending, deaths: deque[float]) -> bool:
         """Whether another process takes up what this one has left, as after the death of the whole worker."""
@@ -271,10 +283,24 @@ class HostedFragment:
             extra={"fragment_id": self.id},
         )
 
+    @property
+    def _last_word(self) -> str:
+        """What neighbours are told of its end."""
+        if self.status.state is FragmentState.FINISHED:
+            return HAS_ALL
+        return f"fragment {self.fragment.id} at {self.fragment.node}: {self.status.error}"
+
     async def _tell_neighbours(self) -> None:
-        reason = f"fragment {self.fragment.id} at {self.fragment.node}: {self.status.error}"
-        await close_inputs(self.fragment, self._host.receiver, reason)
-        await fail_output(self.fragment, self._host.sender, reason)
+        await self.decline_inputs()
+        await self._fail_output()
+
+    async def _tell_without_waiting(self) -> None:
+        """The same, but its reader is told while others go on: it may be none any more, or not yet."""
+        await self.decline_inputs()
+        self._telling = asyncio.create_task(self._fail_output(), name=f"last words of {self.fragment.id}")
+
+    async def _fail_output(self) -> None:
+        await fail_output(self.fragment, self._host.sender, self._last_word)
 
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
         log_end(self.fragment, state, error, self.id)
@@ -293,7 +319,7 @@ def _write(text: str) -> None:
 
 def _how(code: int) -> _Ending:
     if code >= 0:
-        return _Ending(f"ended with exit code {code} before the fragment did")
+        return _Ending(f"ended with exit code {code} before the fragment did", in_order=code == 0)
     name = signal_name(-code)
     out_of_memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
     return _Ending(f"was killed by {name}{out_of_memory}", killed=True)

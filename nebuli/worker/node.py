@@ -12,7 +12,6 @@ import netchannel
 from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
-from nebuli.worker.network import HAS_ALL
 from nebuli.worker.policies import drop_files
 from nebuli.worker.records import Record
 from nebuli.worker.runner import checked_circuit
@@ -142,10 +141,8 @@ class Node:
                         f"its worker was started anew, and with the old one went {state_of(record.fragment)}"
                     )
                     self._do(hosted.lose(what))
-                case FragmentState.FINISHED:
-                    self._do(hosted.decline_inputs(HAS_ALL))
-                case FragmentState.FAILED | FragmentState.STOPPED:
-                    self._do(hosted.decline_inputs(f"it has {record.state}: {record.error}"))
+                case FragmentState.FINISHED | FragmentState.FAILED | FragmentState.STOPPED:
+                    self._do(hosted.decline_inputs())
 
     def logged(self, id_: str, *, follow: bool) -> AsyncIterator[LogLine]:
         """What was logged about a fragment, or about all if ``id_`` is empty."""
@@ -171,7 +168,7 @@ class Node:
         ]
 
     async def shutdown(self, timeout_s: float) -> bool:
-        """Stop everything, but leave what is exact to a successor, if there are records for one.
+        """Stop everything, but leave what is exact, or was not started, to a successor, if there are records for one.
 
         False if a fragment is still busy after that time.
         """
@@ -183,7 +180,7 @@ class Node:
             task.cancel()
         stopping = []
         for hosted in self._fragments.values():
-            if durable and is_exact(hosted.fragment):
+            if durable and (is_exact(hosted.fragment) or hosted.status.state is FragmentState.REGISTERED):
                 hosted.abandon()
             else:
                 hosted.stop()

@@ -31,6 +31,8 @@ from tests.worker.test_service import SCHEMA, Worker
 pytestmark = pytest.mark.processes
 
 ROWS = 20_000
+BATCH = zset.insertions(pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())}))
+NO_ROWS = zset.empty(BATCH.schema)
 
 
 @pytest.fixture
@@ -223,17 +225,84 @@ async def test_a_producer_whose_end_comes_late_hears_of_it(
     ids = [worker.register(reader), worker.register(forward)]
     for id_ in ids:
         worker.start(id_)
-    batch = zset.insertions(pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())}))
     async with netchannel.SenderServer() as sender, asyncio.timeout(20):
         channel = sender.register_channel("a", to=worker.data)
-        await channel.send(batch, as_note(Span(0, 3)))
-        await channel.send(batch.slice(0, 0), as_note(Span(3, END)))
+        await channel.send(BATCH, as_note(Span(0, 3)))
+        await channel.send(NO_ROWS, as_note(Span(3, END)))
         await channel.flush()
         await asyncio.sleep(late_s)
         with is_told:
             await channel.close()
     for id_ in ids:
         await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FINISHED)
+
+
+async def test_a_process_that_is_killed_behind_its_fragments_end_keeps_no_producer(worker: Worker) -> None:
+    """It waits for the end of an input of which it has all."""
+    reader, _ = running(worker, copies_from_a_channel(worker))
+    forward, pid = running(worker, forwards(worker))
+    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+        channel = sender.register_channel("a", to=worker.data)
+        await channel.send(BATCH, as_note(Span(0, 3)))
+        await channel.send(NO_ROWS, as_note(Span(3, END)))
+        await channel.flush()
+        await asyncio.to_thread(worker.wait_for_state, forward, wire.STATE_FINISHED)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ChannelClosedByPeer, match=HAS_ALL):
+            await channel.close()
+    await asyncio.to_thread(worker.wait_for_state, reader, wire.STATE_FINISHED)
+
+
+async def test_a_process_that_is_killed_while_it_tells_its_reader_keeps_nobody(worker: Worker) -> None:
+    """It has failed, and waits for a reader that is not there; behind that it would have closed its input."""
+    why = "goes on at row 5 of its origin, and 0 are known here"
+    async with (
+        netchannel.ReceiverServer() as receiver,
+        netchannel.SenderServer() as sender,
+        asyncio.timeout(20),
+    ):
+        fragment = forwards(worker)
+        fragment["operators"][1]["address"] = receiver.address
+        id_, pid = running(worker, fragment)
+        channel = sender.register_channel("a", to=worker.data)
+        await channel.send(BATCH, as_note(Span(5, 8)))
+        await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FAILED)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ChannelClosedByPeer, match=why):
+            await channel.close()
+        with pytest.raises(netchannel.ChannelFailed, match=why):
+            await receiver.register_channel("b").recv()
+
+
+async def test_a_fragment_that_fails_at_once_keeps_no_producer(worker: Worker) -> None:
+    """Its process is gone before the worker has heard of its channel."""
+    fragment = worker.waits()
+    path = worker.directory / "numbers.csv" / "out.csv"  # which is no directory
+    fragment["operators"][-1]["target"] = {"type": "CSV", "name": "out", "path": str(path)}
+    id_ = worker.register(fragment)
+    worker.start(id_)
+    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+        await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FAILED)
+        with pytest.raises(ChannelClosedByPeer, match="cannot be written"):
+            await sender.register_channel("numbers", to=worker.data).close()
+
+
+async def test_the_neighbours_of_a_fragment_that_is_stopped_before_it_was_started_hear_of_it(
+    worker: Worker,
+) -> None:
+    why = "stopped before it was started"
+    async with (
+        netchannel.ReceiverServer() as receiver,
+        netchannel.SenderServer() as sender,
+        asyncio.timeout(20),
+    ):
+        fragment = forwards(worker)
+        fragment["operators"][1]["address"] = receiver.address
+        worker.stop(worker.register(fragment))
+        with pytest.raises(ChannelClosedByPeer, match=why):
+            await sender.register_channel("a", to=worker.data).close()
+        with pytest.raises(netchannel.ChannelFailed, match=why):
+            await receiver.register_channel("b").recv()
 
 
 def counts(worker: Worker, to: str) -> dict[str, Any]:
