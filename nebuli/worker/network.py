@@ -99,6 +99,8 @@ class ChannelSource:
         """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
         if self._lineage is not None:
             self._lineage.advance(also=self._given)
+            if self._lineage.start == END:  # whoever sends this may have heard it before, and be gone
+                return Signal.END
         self._given = False
         while self._queue:
             item = self._queue.popleft()
@@ -156,8 +158,9 @@ class ChannelSource:
 
     async def _close(self, reason: str) -> None:
         if self._complete.is_set():
-            await asyncio.wait([self._pump], timeout=_END_S)
             reason = HAS_ALL
+            if self._read == END:  # that of the stream is behind it
+                await asyncio.wait([self._pump], timeout=_END_S)
         self._pump.cancel()
         await self._channel.close(reason)
 
@@ -189,10 +192,11 @@ class ChannelSource:
         """On the loop: everything that was made from what lies below ``position`` is acknowledged."""
         upto = None
         while self._unacknowledged and self._unacknowledged[0][0] <= position:
-            end, upto = self._unacknowledged.popleft()
-            if end == END:
-                self._complete.set()
-                self._room.set()
+            _, upto = self._unacknowledged.popleft()
+        if position == END:
+            self._complete.set()
+            self._room.set()
+            self._wake()
         if upto is not None:
             self._acknowledging = self._loop.create_task(self._acknowledge_upto(upto))
 
@@ -224,6 +228,7 @@ class ChannelSink:
         self._loop = asyncio.get_running_loop()
         self._channel: netchannel.SenderChannel | None = None
         self._schema = pa.schema([])
+        self._over = False  # the stream, of which a predecessor has sent the end
         self._news = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
         self._lock = Lock()
@@ -288,19 +293,22 @@ class ChannelSink:
             # Whose acknowledgement says that all before it is acknowledged: with nothing new to send, what was read to
             # be passed over would not be, and whoever sends that might have no room for anything else.
             await self._send(zset.empty(schema), self._sent)
+            self._news.set()  # a reader that has all says so to what was sent, and nothing else may ever be
         lineage.advanced = self._advanced
         self._watch = self._loop.create_task(self._acknowledge(lineage))
 
     async def _where_the_reader_is(self) -> int:
-        """The end, in the origin, of what a predecessor has sent; END if its reader wants nothing more."""
+        """The end, in the origin, of what a predecessor has sent; END if its reader has all, or wants nothing more."""
         assert self._channel is not None
         try:
             self._first, note = await self._channel.attached()
         except netchannel.ChannelClosedByPeer as error:
             if HAS_ALL not in error.said:
                 raise
-            return END
+            self._over = True
         except netchannel.ChannelClosed:  # its end was taken
+            self._over = True
+        if self._over:
             return END
         return of_note(note)[0].end if note else 0
 
@@ -318,20 +326,25 @@ class ChannelSink:
 
     async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:
         assert self._channel is not None
-        if self._sent == END:  # the reader of a predecessor has all
+        if self._sent == END:  # the reader has all
             return
-        await self._channel.send(change, as_note(Span(self._sent, end), progress))
+        try:
+            await self._channel.send(change, as_note(Span(self._sent, end), progress))
+        except netchannel.ChannelClosedByPeer as error:
+            if self._lineage is None or HAS_ALL not in error.said:
+                raise
+            self._lineage.start = end = END  # so the source has nothing more either
         self._sent = end
 
     async def _finish(self) -> None:
         assert self._channel is not None
-        if self._sent != END:
-            try:
-                await self._send(zset.empty(self._schema), END)
+        try:
+            await self._send(zset.empty(self._schema), END)
+            if not self._over:
                 await self._channel.close()
-            except netchannel.ChannelClosedByPeer as error:
-                if HAS_ALL not in error.said:
-                    raise
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL not in error.said:
+                raise
         if self._watch is not None:
             self._watch.cancel()
         if self._lineage is not None:
@@ -347,7 +360,7 @@ class ChannelSink:
         something later says so.
         """
         assert self._channel is not None
-        with suppress(netchannel.NetChannelError):  # the fragment hears of it when it sends
+        try:
             while True:
                 await self._news.wait()
                 self._news.clear()
@@ -355,6 +368,12 @@ class ChannelSink:
                 await self._channel.flush()
                 if not self._resumed or self._channel.statistics().acknowledged > self._first:
                     lineage.acknowledge(done)
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL in error.said:
+                lineage.start = END
+                lineage.acknowledge(END)
+        except netchannel.NetChannelError:  # the fragment hears of it when it sends
+            return
 
     async def _abort(self, reason: str) -> None:
         if self._watch is not None:

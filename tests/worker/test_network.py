@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +19,12 @@ from nebuli.worker.errors import FragmentError, InputLost
 from nebuli.worker.last_words import fail_output
 from nebuli.worker.network import HAS_ALL, ChannelSink, ChannelSource
 from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
+from nebuli.worker.provider import Provider
+from nebuli.worker.runner import FragmentRunner
+from nebuli.worker.status import FragmentState
 from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
-from topology import Column
+from topology import BufferSettings, Column
 
 COLUMNS = (Column(name="n", type="int64"),)
 
@@ -159,7 +165,7 @@ async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_
     await inbox.ack(probe.sequence + 1)
 
     async def is_acknowledged() -> bool:
-        return acknowledged == [30]
+        return set(acknowledged) == {30}
 
     await until_async(is_acknowledged, "what was passed over is acknowledged")
     await asyncio.to_thread(sink.abort, "the test is over")
@@ -188,6 +194,120 @@ async def test_a_sink_whose_reader_has_all_is_done(servers) -> None:
     await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))
     await receiver.register_channel("out").close(HAS_ALL)
     assert await asyncio.to_thread(sink.finish) == 0
+
+
+async def test_a_sink_whose_reader_has_all_in_the_middle_is_done_and_so_is_its_source(servers) -> None:
+    """It makes again, after a kill, what its reader has had from its predecessor."""
+    receiver, sender = servers
+    lineage, acknowledged = Lineage(), []
+    lineage.acknowledge = acknowledged.append
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender, lineage)
+    rows = zset.insertions(pa.record_batch({"n": pa.array(range(10), pa.int64())}))
+    await asyncio.to_thread(sink.open, rows.schema)
+    await receiver.register_channel("out").close(HAS_ALL)
+    lineage.position = 10
+
+    async def is_done() -> bool:
+        await asyncio.to_thread(sink.write, rows)
+        return lineage.start == END
+
+    await until_async(is_done, "the sink hears that its reader has all")
+    assert await asyncio.to_thread(sink.finish) == 0
+    assert acknowledged[-1] == END
+
+
+async def test_a_source_of_what_is_done_has_ended_and_its_producer_is_done(servers) -> None:
+    lineage = Lineage()
+    edge = Edge(*servers, lineage)
+    await edge.send(0, 10)
+    lineage.start = END
+    assert edge.source.poll() is Signal.END
+    lineage.acknowledge(END)
+    await asyncio.to_thread(edge.source.close, "it has ended")
+    with pytest.raises(netchannel.ChannelClosedByPeer, match=HAS_ALL):
+        await edge.outbox.close()
+
+
+async def test_a_successor_whose_producer_is_gone_hears_that_its_reader_has_all(servers) -> None:
+    """Nothing comes any more, and so it sends nothing to which it would be told."""
+    receiver, sender = servers
+    inbox = receiver.register_channel("out", ack="explicit")
+    woken = asyncio.Event()
+    lineage = Lineage()
+    source = NetworkSource(id="in", channel="in", address=receiver.address, schema=COLUMNS)
+    loop = asyncio.get_running_loop()
+    ends = ChannelSource(source, receiver, lambda: loop.call_soon_threadsafe(woken.set), lineage)
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender, lineage, resumed=True)
+    await asyncio.to_thread(sink.open, zset.weighted(pa.schema({"n": pa.int64()})))
+    assert ends.poll() is Signal.LATER
+    await inbox.recv_message()
+    await inbox.close(HAS_ALL)
+    async with asyncio.timeout(10):
+        await woken.wait()
+    assert ends.poll() is Signal.END
+    assert await asyncio.to_thread(sink.finish) == 0
+    await asyncio.to_thread(ends.close, "it has ended")
+
+
+async def test_a_successor_waits_until_the_end_that_was_sent_before_is_taken(servers) -> None:
+    """Its reader has received it, and not acknowledged it: it may be gone before it has done anything with it."""
+    receiver, sender = servers
+    inbox = receiver.register_channel("out", ack="explicit")
+    schema = zset.weighted(pa.schema({"n": pa.int64()}))
+    before = sender.register_channel("out", to=receiver.address, schema=schema, stream="out")
+    await before.send(zset.empty(schema), as_note(Span(30, END)))
+    message = await inbox.recv_message()
+    before.core.detach(time.monotonic())  # as a kill does: nothing is flushed
+    lineage, acknowledged = Lineage(), []
+    lineage.acknowledge = acknowledged.append
+    operator = NetworkSink(id="out", input="in", channel="out", address=receiver.address)
+    sink = ChannelSink(operator, sender, lineage, resumed=True)
+    await asyncio.to_thread(sink.open, schema)
+    assert lineage.start == END
+    finishing = asyncio.create_task(asyncio.to_thread(sink.finish))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(finishing), 0.3)
+    assert acknowledged == []
+    await inbox.ack(message.sequence + 1)
+    assert await finishing == 0
+    assert acknowledged == [END]
+    with pytest.raises(netchannel.EndOfChannel):
+        await inbox.recv_message()
+
+
+async def test_two_neighbours_that_go_on_at_once_finish_where_their_reader_has_all(servers) -> None:
+    """The first makes all of it again, which the second passes over: neither has anything to wait for."""
+    receiver, sender = servers
+    await receiver.register_channel("c").close(HAS_ALL)
+    few = BufferSettings(max_messages=2)
+    ended, runners = [asyncio.Event() for _ in range(2)], []
+    loop = asyncio.get_running_loop()
+    for (read, written), event in zip(("ab", "bc"), ended, strict=True):
+        operators = (
+            NetworkSource(id="in", channel=read, address=receiver.address, schema=COLUMNS),
+            NetworkSink(id="out", input="in", channel=written, address=receiver.address, buffer=few),
+        )
+        fragment = Fragment(id=read, node=receiver.address, operators=operators)
+        on_end = partial(loop.call_soon_threadsafe, event.set)
+        runners.append(FragmentRunner(read, fragment, on_end, max_state_bytes=1 << 20, resumed=True))
+        runners[-1].start(Provider(receiver, sender))
+    producer = sender.register_channel("a", to=receiver.address)
+    batch = zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())}))
+    try:
+        async with asyncio.timeout(10):
+            with suppress(netchannel.ChannelClosedByPeer):  # it may hear early that nothing is wanted
+                for n in range(10):
+                    await producer.send(batch, as_note(Span(n, n + 1)))
+            for event in ended:
+                await event.wait()
+            with pytest.raises(netchannel.ChannelClosedByPeer, match=HAS_ALL):
+                await producer.close()
+    finally:
+        for runner in runners:
+            runner.stop()
+    assert [runner.status.state for runner in runners] == [FragmentState.FINISHED] * 2
 
 
 async def test_a_reader_with_a_state_finds_gaps_too(servers) -> None:
