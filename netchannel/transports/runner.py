@@ -191,7 +191,7 @@ class Runner:
             if (job := worker.begin()) is not None:
                 self._execute(job)
         dials, core.dials = core.dials, []
-        for link in dials:
+        for link in dials if self._done is None else ():  # what is stopping would not end a new connection
             task = self.loop.create_task(self._dial(link), name=f"netchannel dials {link.remote}")
             self._dialing[task] = link
             task.add_done_callback(self._dialed)

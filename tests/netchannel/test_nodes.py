@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 
 import netchannel
-from netchannel import ReceiverServer, SenderServer, Timing
+from netchannel import ReceiverServer, SenderServer, StagingPolicy, Timing
 from netchannel.prometheus import ChannelCollector
+from netchannel.storage import StagingStore
 from tests.support.chaos import Proxy
 from tests.support.consumer import TIMING
 from tests.support.ports import free_addresses
@@ -121,6 +123,24 @@ async def test_two_processes_share_an_address(node: str) -> None:
             await outbox.close()
             assert [bytes(body) async for body in inbox] == [b"x"]
         assert front._core.members.links == {}
+
+
+async def test_a_member_leaves_while_its_disk_is_slow(
+    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not come back meanwhile, as it does when it loses the connection to its node."""
+    close = StagingStore.close
+
+    def slowly(store: StagingStore) -> None:
+        time.sleep(0.5)
+        close(store)
+
+    monkeypatch.setattr(StagingStore, "close", slowly)
+    async with ReceiverServer(members=node, timing=QUICK) as front, asyncio.timeout(10):
+        async with ReceiverServer(node=node, timing=QUICK) as member:
+            member.register_channel("c", staging=StagingPolicy(tmp_path / "staged"))
+            await until(lambda: front.statistics().members, "the member is known")
+        assert front.statistics().members == ()
 
 
 async def test_the_second_who_registers_a_channel_hears_of_it_in_recv(node: str) -> None:
