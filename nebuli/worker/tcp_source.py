@@ -116,6 +116,9 @@ class TcpSource:
             self._put(InputError(f"TCP {self._settings.address}: the connection failed: {error}"))
         except InputError as error:
             self._put(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this thread
+            what = f"{type(error).__name__}: {error}"
+            self._put(FragmentError(f"TCP {self._settings.address}: {what}"))
 
     def _put(self, item: bytes | Signal | FragmentError) -> None:
         with self._changed:

@@ -163,6 +163,8 @@ class Rendezvous:
                 await self._put(batch)
         except netchannel.NetChannelError as error:
             await self._put(FragmentError(f"Spark's result: {error}"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+            await self._put(FragmentError(f"Spark's result: {type(error).__name__}: {error}"))
         else:
             await self._put(Signal.END)
 

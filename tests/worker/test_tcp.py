@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+import topology
 from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.tcp_source import connect
+from nebuli.worker.endpoints import Signal
+from nebuli.worker.errors import FragmentError
+from nebuli.worker.tcp_source import TcpSource, connect
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker
 
@@ -113,6 +116,24 @@ def test_a_line_that_is_none_is_named(worker: Worker, peer: Peer) -> None:
     assert f"TCP {peer.address}, lines 1 to 2" in status.error
     assert "'x'" in status.error
     assert status.cause == wire.CAUSE_INPUT
+
+
+def test_whatever_ends_its_thread_ends_the_fragment(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
+    """As where its memory is at its limit: nobody else would say that nothing comes any more."""
+
+    def out_of_memory(source: TcpSource, item: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(TcpSource, "_put", out_of_memory)
+    settings = topology.TcpSource(type="TCP", logical="l", address=peer.address)
+    source = TcpSource(settings, (topology.Column(name="n", type="int64"),), lambda: None)
+    source.open()
+    with peer.accept() as connection:
+        connection.sendall(b"1\n")
+        with pytest.raises(FragmentError, match=f"TCP {peer.address}: MemoryError: no more"):
+            wait_for(lambda: source.poll() is not Signal.LATER, "something")
+    source.close("the test is over")
 
 
 def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: Peer) -> None:
