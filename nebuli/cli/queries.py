@@ -186,21 +186,29 @@ def stop(id_: str, *, now: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        from nebuli.worker.deployment import running_after
-        from nebuli.worker.deployment import stop as stop_fragments
-
-        all_of_it = (*query.fragments, *query.left)
-        async with _workers(query) as workers:
-            errors = await stop_fragments(all_of_it, workers, at_once=now)
-            running = await running_after(all_of_it, workers, _STOPPED_S)
-        if running:
-            names = ", ".join(each.fragment for each in running)
-            click.echo(
-                f"Error: {names}: still running after {_STOPPED_S:.0f} s: stop it with --now", err=True
-            )
-        return _said(errors) or (ExitCode.FAILED if running else ExitCode.DONE)
+        known = query
+        while True:
+            code = await _stop_deployment(known, at_once=now)
+            before, known = known, saved.again(known)
+            if known.deployment == before.deployment:  # else whoever watches it has begun again meanwhile
+                return code
 
     return _ran(work())
+
+
+async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
+    """Stop the query as it is deployed; the exit code."""
+    from nebuli.worker.deployment import running_after
+    from nebuli.worker.deployment import stop as stop_fragments
+
+    all_of_it = (*query.fragments, *query.left)
+    async with _workers(query) as workers:
+        errors = await stop_fragments(all_of_it, workers, at_once=at_once)
+        running = await running_after(all_of_it, workers, _STOPPED_S)
+    if running:
+        names = ", ".join(each.fragment for each in running)
+        click.echo(f"Error: {names}: still running after {_STOPPED_S:.0f} s: stop it with --now", err=True)
+    return _said(errors) or (ExitCode.FAILED if running else ExitCode.DONE)
 
 
 @click.command()

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from nebuli.cli import queries, saved
+from nebuli.worker import deployment
+from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -117,6 +120,43 @@ def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
         assert site.status(id_)["state"] == "stopped"
     assert "already: unregister the query, and start it from its files" in site.run("start", id_).error
     assert site.run("unregister", id_).exit_code == 0
+
+
+def test_a_query_that_begins_again_meanwhile_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher deploys it anew while its old deployment is stopped."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def deployed(deployment: str) -> DeployedQuery:
+        fragment = DeployedFragment(
+            fragment="f", node="127.0.0.1:1", grpc="127.0.0.1:1", id=f"{deployment}/f"
+        )
+        return DeployedQuery(
+            id="first",
+            name="q",
+            topology="t.yaml",
+            query="q.json",
+            registered="2026-01-01T00:00:00+00:00",
+            deployment=deployment,
+            fragments=(fragment,),
+        )
+
+    stopped = []
+
+    async def stop(fragments: tuple[DeployedFragment, ...], fleet: Workers, *, at_once: bool) -> list[Any]:
+        stopped.extend(each.id for each in fragments)
+        saved.save(deployed("second"))
+        return []
+
+    async def running_after(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(deployment, "stop", stop)
+    monkeypatch.setattr(deployment, "running_after", running_after)
+    saved.save(deployed("first"))
+    assert queries.stop.main(["first"], standalone_mode=False) == 0
+    assert stopped == ["first/f", "second/f"]
 
 
 def test_what_workers_log_is_read_in_one_place(site: Site) -> None:
