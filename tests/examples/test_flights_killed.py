@@ -20,7 +20,7 @@ from nebuli.worker.supervision import Policy
 from tests.examples import flights
 from tests.support.killing import watched
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 TIMES = 4
 """So often the flights are in the file: the demo alone is over before anybody could kill anything."""

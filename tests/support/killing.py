@@ -31,15 +31,19 @@ class Watched:
     said: list[str] = field(default_factory=list)
     seen: dict[str, FragmentStatus] = field(default_factory=dict)
     deployments: list[str] = field(default_factory=list)
+    _killed: set[int] = field(default_factory=set)  # of which a status may still be reported
 
     async def kill_at(self, node: str, rows: int) -> None:
         """Kill the worker, once its fragment has read so many rows in its present process."""
         address = self.nodes[node]
 
-        async def has_read() -> bool:
-            return address in self.seen and self.seen[address].rows_in >= rows
+        async def has_read() -> FragmentStatus | None:
+            status = self.seen.get(address)
+            return status if status and status.rows_in >= rows and status.pid not in self._killed else None
 
-        await until_async(has_read, f"{node} has read {rows} rows", 60.0)
+        status = await until_async(has_read, f"{node} has read {rows} rows", 60.0)
+        if not status.state.is_final:  # else it has no process
+            self._killed.add(status.pid)
         self.workers.workers[address].kill()
         await self.workers.workers[address].died()
         del self.seen[address]
@@ -47,7 +51,7 @@ class Watched:
     async def finish(self, *kills: Coroutine[Any, Any, None]) -> None:
         """Watch the query to its end, while workers are killed; all of them are. Raises what the supervisor raises."""
         try:
-            async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(240), asyncio.TaskGroup() as group:
                 group.create_task(self.supervisor.watch())
                 for kill in kills:
                     group.create_task(kill)

@@ -173,6 +173,11 @@ async def test_windows_close_while_sources_go_on_and_an_idle_one_is_not_waited_f
     async with running(tmp_path, sources, **lengths, late="late.csv") as query, AsyncExitStack() as stack:
         a, b = (stack.enter_context(peer.accept()) for peer in peers)
         send(b, 3)
+
+        async def has_begun() -> bool:
+            return (await query.status("w")).rows_in == 1
+
+        await until_async(has_begun, "the row of b")  # it would be idle before, half a second after its start
         send(a, 1, 5, 12)
         # b has had nothing for half a second; until then its three minutes hold the watermark.
         await query.wait_for_results(("00:00", "1", "3"))

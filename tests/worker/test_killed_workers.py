@@ -24,7 +24,7 @@ from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ROWS = 6_000_000
 CHAIN = ("source", "bridge", "filter", "sink")

@@ -69,14 +69,19 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
                 for sample in family.samples
             }
 
-        found = wait_for(samples, "metrics")
+        def with_both() -> dict[tuple[str, ...], float] | None:
+            """The channel that is waited for is there once its fragment's process has said so."""
+            found = samples()
+            channel = any(key[0].startswith("netchannel_receiver_") and "somewhere" in key for key in found)
+            return found if channel else None
+
+        found = wait_for(with_both, "metrics of the channel, too")
         assert found["nebuli_fragment_rows_in_total", "copy", copied] == 3
         assert found["nebuli_fragment_late_rows_total", "copy", copied] == 0
         assert found["nebuli_fragment_state_bytes", "copy", copied] == 0
         assert ("nebuli_fragment_watermark_seconds", "copy", copied) not in found
         assert found["nebuli_fragment_state", "copy", copied, "finished"] == 1
         assert found["nebuli_fragment_state", "wait", waits, "running"] == 1
-        assert any(key[0].startswith("netchannel_receiver_") and "somewhere" in key for key in found)
         worker.channel.close()
     finally:
         command.process.kill()

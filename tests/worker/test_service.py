@@ -61,11 +61,12 @@ class Worker:
     def statuses(self) -> list[wire.FragmentStatus]:
         return list(self.stub.Status(wire.StatusRequest(), timeout=10).fragments)
 
-    def wait_for_state(self, id_: str, state: wire.State) -> wire.FragmentStatus:
+    def wait_for_state(self, id_: str, state: wire.State, timeout_s: float = 20.0) -> wire.FragmentStatus:
         def found() -> wire.FragmentStatus | None:
             return next((each for each in self.statuses() if each.id == id_ and each.state == state), None)
 
-        return wait_for(found, f"fragment {id_} in state {wire.State.Name(state)}: {self.statuses()}")
+        what = f"fragment {id_} in state {wire.State.Name(state)}: {self.statuses()}"
+        return wait_for(found, what, timeout_s)
 
     def copies(self, name: str = "copy") -> dict[str, Any]:
         """A fragment that copies numbers.csv."""

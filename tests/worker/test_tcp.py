@@ -215,7 +215,8 @@ def test_rows_that_are_not_all_do_not_end_cleanly(
         with pytest.raises(ConnectionResetError):
             read(connection)
     if how == "stopped":
-        assert worker.wait_for_state(id_, wire.STATE_STOPPED).error == "stopped"
+        late = "stopped; it had not ended after 3 s, and its process was ended"
+        assert worker.wait_for_state(id_, wire.STATE_STOPPED).error in ("stopped", late)
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -281,7 +282,7 @@ def test_backpressure_is_per_query(worker: Worker, peer: Peer) -> None:
 
         def stands_still() -> bool:
             before = rows()
-            time.sleep(0.3)
+            time.sleep(2)  # of which it would be told many times
             return before > 0 and rows() == before
 
         wait_for(stands_still, "the stalled query's source is held back")
