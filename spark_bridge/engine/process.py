@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nebuli.spark")
 _TOLD_LINES = 5
 """Of the end of what it wrote, in the error of a process that died."""
+_LAST_WORDS_S = 5.0
 
 
 class DriverProcess:
@@ -66,20 +67,30 @@ class DriverProcess:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         reported = False
-        for line in self._process.stdout:
-            reported = True
-            self._on_report(Report.from_line(line))
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    report = Report.from_line(line)
+                except (ValueError, TypeError):  # a library's own words
+                    self._keep(line)
+                    continue
+                reported = True
+                self._on_report(report)
         code = self._process.wait()
         if not reported:
-            self._following.join()
+            self._following.join(_LAST_WORDS_S)  # Java has its standard error too, and may be slow to end
             told = " | ".join(self._last_lines)
             self._on_report(Report(FAILED, f"its driver ended with exit code {code}{told and f': {told}'}"))
 
     def _follow(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._last_lines.append(line.rstrip())
-            _log.info("spark of fragment %s: %s", self._job.name, line.rstrip())
+        with self._process.stderr as lines:
+            for line in lines:
+                self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        self._last_lines.append(line.rstrip())
+        _log.info("spark of fragment %s: %s", self._job.name, line.rstrip())
 
 
 def _check_installed(job: Job) -> None:

@@ -1,0 +1,42 @@
+"""The driver as its worker has it, without Spark: what it says, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_bridge.engine.job import DONE, FAILED, Job, Report
+from spark_bridge.engine.process import DriverProcess
+from tests.support.waiting import wait_for
+
+JOB = Job("f", "sc://nowhere", True, (), (), "", "", "", "/", "")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("says", "reports"),
+    [
+        ("print(words); print(report)", [Report(DONE)]),
+        ("print(words)", [Report(FAILED, "its driver ended with exit code 0: a library's own words")]),
+        (
+            # Whoever has its standard error, as Java has, may stay for longer.
+            "subprocess.Popen(['sleep', '8'], stdout=subprocess.DEVNULL); sys.exit(3)",
+            [Report(FAILED, "its driver ended with exit code 3")],
+        ),
+    ],
+)
+def test_however_a_driver_ends_there_is_one_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, reports: list[Report]
+) -> None:
+    driver = tmp_path / "driver"
+    words = f'words, report = "a library\'s own words", {Report(DONE).to_line()!r}'
+    driver.write_text(f"#!{sys.executable}\nimport subprocess, sys\n{words}\n{says}\n")
+    driver.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(driver))
+    found: list[Report] = []
+    process = DriverProcess(JOB, found.append)
+    wait_for(lambda: found, "a report")
+    process.end()
+    assert found == reports
