@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .core.client import ClientChannel
-    from .core.messages import Message
+    from .core.messages import Answer, Question
 
 
 class Client:
@@ -74,15 +74,15 @@ class Client:
             raise NetChannelError("this client is not running: use it within 'async with'")
         return self.runner
 
-    async def ask(self, channel: ClientChannel, kind: str, **fields: Any) -> Message:
+    async def ask(self, channel: ClientChannel, kind: type[Question], **fields: Any) -> Any:
         """Ask, and wait for the answer. Raises what the receiver refuses with; a cancel leaves nothing behind."""
         runner = self.running()
         check_loop(runner.loop)
-        future: asyncio.Future[Message] = runner.loop.create_future()
+        future: asyncio.Future[Answer] = runner.loop.create_future()
 
-        def answered(message: Message, now: float) -> None:
+        def answered(answer: Answer, now: float) -> None:
             if not future.done():
-                future.set_result(message)
+                future.set_result(answer)
 
         def failed(error: NetChannelError, now: float) -> None:
             if not future.done():

@@ -12,6 +12,7 @@ from xxhash import xxh3_64
 from .buffering import open_buffer
 from .client import Client
 from .codec import ArrowEncoder
+from .core import messages
 from .core.frames import Scattered
 from .core.groups import WINNER
 from .core.messages import TEXT_LIMIT
@@ -281,21 +282,25 @@ class GroupClient:
             ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what holds.
         """
         group = check_group(Group(application, epoch, 0))
-        message = await self._ask(
-            "commit", application=group.application, epoch=epoch, winners=as_winners(winners), end=end
+        committed: messages.Committed = await self._ask(
+            messages.Commit,
+            application=group.application,
+            epoch=epoch,
+            winners=as_winners(winners),
+            end=end,
         )
-        return bool(message["fresh"])
+        return committed.fresh
 
     async def drop(self, application: str, epoch: int) -> None:
         """Remove the attempts of this epoch, and of those below, that are not committed."""
         group = check_group(Group(application, epoch, 0))
-        await self._ask("drop", application=group.application, epoch=epoch)
+        await self._ask(messages.Drop, application=group.application, epoch=epoch)
 
     async def last_epoch(self, application: str) -> int | None:
         """The last epoch of the application that is committed; None if none is."""
         _check_application(application)
-        message = await self._ask("epoch", application=application)
-        return None if message["epoch"] is None else int(message["epoch"])
+        last: messages.EpochIs = await self._ask(messages.Epoch, application=application)
+        return last.epoch
 
     async def forget(self, application: str) -> None:
         """Give the name up, of which a channel knows 10 000: its epochs begin anew, what was committed stays.
@@ -304,9 +309,9 @@ class GroupClient:
         would find nothing that says that it was done. Raises ChannelClosed once the stream has ended and is read.
         """
         _check_application(application)
-        await self._ask("forget", consumer=application)
+        await self._ask(messages.Forget, consumer=application)
 
-    async def _ask(self, kind: str, **fields: Any) -> dict[str, Any]:
+    async def _ask(self, kind: type[messages.Question], **fields: Any) -> Any:
         if self._channel is None:
             raise ChannelClosed("this GroupClient is not running: use it within 'async with'")
         return await self._client.ask(self._channel, kind, **fields)

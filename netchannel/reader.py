@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .client import Client
 from .codec import ArrowDecoder, CodecName, make_decoder
+from .core import messages
 from .core.reading import Reader
 from .errors import (
     ChannelInUse,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from .codec import Decoder
     from .core.client import ClientChannel, Question
-    from .core.messages import Message as Answer
     from .core.queue import Chunk
     from .core.reading import Reading
     from .core.timing import Timing
@@ -111,7 +111,7 @@ class ChannelReader:
         self._changes = Changes()
         self._reader = Reader(self._channel, self.decoder, MESSAGE_LIMIT)
         self._channel.on_lost = self._lost
-        self._watch = self._channel.ask("watch", self._pushed, self._failed, self._now())
+        self._watch = self._channel.ask(messages.Watch, self._pushed, self._failed, self._now())
         return self
 
     async def __aexit__(
@@ -124,9 +124,9 @@ class ChannelReader:
         if self._entered and (runner := self._client.runner) is not None:
             check_loop(runner.loop)
             if self._channel.error is None:
-                self._channel.tell("unwatch", request=self._watch.number)
+                self._channel.tell(messages.Unwatch, request=self._watch.number)
                 for consumer, holder in self._tried:
-                    self._channel.tell("yield", request=0, consumer=consumer, holder=holder)
+                    self._channel.tell(messages.Yield, request=0, consumer=consumer, holder=holder)
             self._channel.close(self._now())
             self._reader.close(self._channel.error or NetChannelError("closed"))
         if self._own_client:
@@ -137,15 +137,15 @@ class ChannelReader:
 
     # -- what the retaining end says
 
-    def _pushed(self, answer: Answer, now: float) -> None:
-        if answer["codec"] != self._codec:
-            text = f"channel {self.id!r} has the codec {answer['codec']!r} at {self.to}, {self._codec!r} was asked for"
+    def _pushed(self, answer: messages.Heads, now: float) -> None:
+        if answer.codec != self._codec:
+            text = f"channel {self.id!r} has the codec {answer.codec!r} at {self.to}, {self._codec!r} was asked for"
             self._failed(SchemaMismatch(text), now)
             return
-        heads = Heads(*(answer[name] for name in Heads._fields))
-        if heads.stream and answer["schema"] is not None:
+        heads = Heads(*(getattr(answer, name) for name in Heads._fields))
+        if heads.stream and answer.schema is not None:
             try:
-                self.decoder(heads.stream).learn(answer["schema"])
+                self.decoder(heads.stream).learn(answer.schema)
             except NetChannelError as error:
                 text = f"channel {self.id!r} at {self.to}: stream {heads.stream!r} is not as it was: {error}"
                 self._failed(type(error)(text), now)
@@ -174,7 +174,7 @@ class ChannelReader:
             return  # it is asked until it is answered, however many connections are lost meanwhile
         self._renewing.add((consumer, holder))
 
-        def renewed(answer: Answer, now: float) -> None:
+        def renewed(answer: messages.Held, now: float) -> None:
             self._renewing.discard((consumer, holder))
 
         def failed(error: NetChannelError, now: float) -> None:
@@ -184,7 +184,7 @@ class ChannelReader:
                 self._fenced[consumer] = error
 
         fields = {"consumer": consumer, "holder": holder, "renew": True}
-        self._channel.ask("hold", renewed, failed, now, **fields)
+        self._channel.ask(messages.Hold, renewed, failed, now, **fields)
 
     def _check(self) -> None:
         if not self._entered:
@@ -289,10 +289,10 @@ class ChannelReader:
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} is {limit}: expected at least 1, or None for no bound")
         stream, number = await self._place(first)
-        answer = await self._ask(
-            "locate", stream=stream, first=number, max_rows=max_rows, max_bytes=max_bytes
+        answer: messages.Located = await self._ask(
+            messages.Locate, stream=stream, first=number, max_rows=max_rows, max_bytes=max_bytes
         )
-        return Located(answer["until"], answer["rows"], answer["bytes"])
+        return Located(answer.until, answer.rows, answer.bytes)
 
     async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
         """The batches of messages ``first`` to ``until`` (excluded); see `read_messages`."""
@@ -358,13 +358,13 @@ class ChannelReader:
         who = holder or self._held.get(consumer) or self._name
         self._tried.add((consumer, who))
         try:
-            answer = await self._ask("hold", consumer=consumer, holder=who, renew=False)
+            answer: messages.Held = await self._ask(messages.Hold, consumer=consumer, holder=who, renew=False)
         except NetChannelError:
             self._tried.discard((consumer, who))
             raise
         self._held[consumer] = who
         self._fenced.pop(consumer, None)
-        return int(answer["position"])
+        return answer.position
 
     async def ack(self, consumer: str, upto: Position | int) -> None:
         """Everything below ``upto`` is done, and may be freed once all consumers say so.
@@ -382,7 +382,11 @@ class ChannelReader:
                 raise ConsumerFenced(str(error)) from None
         try:
             await self._ask(
-                "acknowledge", consumer=consumer, holder=self._held[consumer], stream=stream, upto=number
+                messages.Acknowledge,
+                consumer=consumer,
+                holder=self._held[consumer],
+                stream=stream,
+                upto=number,
             )
         except ConsumerFenced as error:
             self._held.pop(consumer, None)
@@ -391,9 +395,9 @@ class ChannelReader:
 
     async def forget(self, consumer: str) -> None:
         """Nothing need be kept for the name any more, whoever holds it."""
-        await self._ask("forget", consumer=consumer)
+        await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)
 
-    async def _ask(self, kind: str, **fields: Any) -> Answer:
+    async def _ask(self, kind: type[messages.Question], **fields: Any) -> Any:
         self._check()
         return await self._client.ask(self._channel, kind, **fields)

@@ -327,14 +327,19 @@ def check_kind(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} is {shown}: expected a {kind.__name__}")
 
 
+def is_channel_id(text: str) -> bool:
+    """Whether it can be one: 1 to 255 bytes of printable UTF-8."""
+    # Surrogates are not printable, so what passes can be encoded.
+    return text.isprintable() and 1 <= len(text.encode()) <= 255
+
+
 def check_channel_id(channel_id: str) -> str:
     """A channel id is 1 to 255 bytes of printable UTF-8. Raises NetChannelError otherwise."""
     if not isinstance(channel_id, str):
         raise NetChannelError(
             f"the channel id {channel_id!r} is no string: expected 1 to 255 bytes of printable UTF-8"
         )
-    # Surrogates are not printable, so what passes can be encoded.
-    if not channel_id.isprintable() or not 1 <= len(channel_id.encode()) <= 255:
+    if not is_channel_id(channel_id):
         raise NetChannelError(
             f"the channel id {channel_id[:60]!r} has {len(channel_id)} characters: expected 1 to 255 bytes of "
             f"printable UTF-8"

@@ -11,7 +11,7 @@ from .link import log, printable
 
 if TYPE_CHECKING:
     from .inbound import InboundChannel
-    from .messages import Message
+    from .messages import Open
     from .receiver import ReceiverControl
 
 
@@ -22,30 +22,28 @@ class Refusal(NamedTuple):
     message: str
 
 
-def refusal(
-    channel: InboundChannel, session: ReceiverControl, request: Message, now: float
-) -> Refusal | None:
+def refusal(channel: InboundChannel, session: ReceiverControl, request: Open, now: float) -> Refusal | None:
     """What stands against the open request; None takes it. What no other sender can mend, the consumer is told."""
-    if request["codec"] != channel.codec:
-        ours, theirs = channel.codec, request["codec"]
+    if request.codec != channel.codec:
+        ours, theirs = channel.codec, request.codec
         text = f"channel {channel.id!r} has the codec {ours!r} here, {theirs!r} at {session.peer}"
         channel.fail(SchemaMismatch(text), now)
         return Refusal("codec", text)
-    if request["lossy"] and channel.explicit:
+    if request.lossy and channel.explicit:
         text = (
             f"channel {channel.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
         )
         return Refusal("policy", f"{text}: use one or the other")
-    if request["schema"] is not None:
+    if request.schema is not None:
         try:
-            channel.learn(request["schema"])
+            channel.learn(request.schema)
         except SchemaMismatch as error:
             channel.fail(error, now)
             return Refusal("schema", str(error))
     if channel.keeper is not None and channel.stream is None and (text := channel.keeper.against()):
         return Refusal("unread", text)
-    if channel.stream is not None and channel.stream != request["stream"]:
-        against = _other_stream(channel, session, request["stream"], now)
+    if channel.stream is not None and channel.stream != request.stream:
+        against = _other_stream(channel, session, request.stream, now)
         if against is not None:
             return against
     return _misplaced(channel, request, now)
@@ -82,11 +80,11 @@ def _other_stream(
     return Refusal("replaced", text)
 
 
-def _misplaced(channel: InboundChannel, request: Message, now: float) -> Refusal | None:
-    expected, oldest, head = channel.expected, request["oldest"], request["head"]
+def _misplaced(channel: InboundChannel, request: Open, now: float) -> Refusal | None:
+    expected, oldest, head = channel.expected, request.oldest, request.head
     if expected is None or head is None:
         return None
-    place = f"channel {channel.id!r} is to go on at number {expected} of stream {request['stream']!r}"
+    place = f"channel {channel.id!r} is to go on at number {expected} of stream {request.stream!r}"
     error: NetChannelError
     if expected > head:
         error = StreamReplaced(f"{place}, which has only got to {head}: that is another stream")

@@ -22,32 +22,33 @@ from netchannel.errors import (
     StreamReplaced,
 )
 
+from . import messages
 from .control import FOR_REQUESTS, ControlLink, greeting
+from .envelope import check_sendable
 from .link import Core, log, printable
-from .messages import check_sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.values import FaultPolicy
 
-    from .messages import Message
+    from .declared import Message
     from .timers import Timer
 
-ANSWERS = {
-    "watch": "heads",
-    "locate": "located",
-    "read": "reading",
-    "hold": "held",
-    "acknowledge": "acknowledged",
-    "forget": "forgotten",
-    "commit": "committed",
-    "drop": "dropped",
-    "epoch": "epoch_is",
+ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
+    messages.Watch: messages.Heads,
+    messages.Locate: messages.Located,
+    messages.Read: messages.Reading,
+    messages.Hold: messages.Held,
+    messages.Acknowledge: messages.Acknowledged,
+    messages.Forget: messages.Forgotten,
+    messages.Commit: messages.Committed,
+    messages.Drop: messages.Dropped,
+    messages.Epoch: messages.EpochIs,
 }
 """What is asked, and how it is answered."""
 
-TOLD = frozenset({"yield", "unwatch"})
+TOLD = (messages.Yield, messages.Unwatch)
 """What a client says beside, and is not answered."""
 
 ERRORS: dict[str, type[NetChannelError]] = {
@@ -78,9 +79,9 @@ class Question:
     def __init__(
         self,
         channel: ClientChannel,
-        kind: str,
+        kind: type[messages.Question],
         fields: dict[str, Any],
-        answered: Callable[[Message, float], None],
+        answered: Callable[[Any, float], None],
         failed: Callable[[NetChannelError, float], None],
     ) -> None:
         self.channel = channel
@@ -153,8 +154,8 @@ class ClientChannel:
 
     def ask(
         self,
-        kind: str,
-        answered: Callable[[Message, float], None],
+        kind: type[messages.Question],
+        answered: Callable[[Any, float], None],
         failed: Callable[[NetChannelError, float], None],
         now: float,
         **fields: Any,
@@ -165,7 +166,7 @@ class ClientChannel:
         """
         self.check_live()
         try:
-            check_sendable({"t": kind, "channel": self.id, "request": _ANY_NUMBER, **fields})
+            check_sendable(kind(channel=self.id, request=_ANY_NUMBER, **fields))
         except ProtocolError as error:
             raise NetChannelError(f"channel {self.id!r}: this cannot be asked: {error}") from error
         question = Question(self, kind, fields, answered, failed)
@@ -184,11 +185,11 @@ class ClientChannel:
         if self.error is not None:
             raise type(self.error)(*self.error.args)
 
-    def tell(self, kind: str, **fields: Any) -> None:
+    def tell(self, kind: type[messages.Question], **fields: Any) -> None:
         """Say what is not answered; where there is no connection, its loss has said it."""
         control = self.peer.control
         if control is not None and control.greeted:
-            control.say(kind, channel=self.id, **fields)
+            control.say(kind(channel=self.id, **fields))
 
     def close(self, now: float) -> None:
         """Ask no more."""
@@ -320,7 +321,7 @@ class ClientPeer:
         if self.control is not None and self.control.greeted:
             question.refused = False
             self.control.say(
-                question.kind, channel=question.channel.id, request=question.number, **question.fields
+                question.kind(channel=question.channel.id, request=question.number, **question.fields)
             )
 
     def _dial(self) -> None:
@@ -335,28 +336,29 @@ class ClientPeer:
             for question in list(channel.questions.values()):
                 self.ask(question, now)
 
-    def answered(self, message: Message, now: float) -> None:
-        """The receiver says something."""
-        if message["t"] == "ready":
-            for channel in [channel for channel in self.channels if channel.id == message["channel"]]:
-                channel.ask_again(now)
-            return
-        question = self.core.questions.get(message["request"])
+    def ready(self, channel_id: str, now: float) -> None:
+        """The receiver has it now."""
+        for channel in [channel for channel in self.channels if channel.id == channel_id]:
+            channel.ask_again(now)
+
+    def answered(self, answer: messages.Answer, now: float) -> None:
+        """The receiver answers a question."""
+        question = self.core.questions.get(answer.request)
         if question is None or question.channel.peer is not self:
             return  # nobody waits for it any more
         channel = question.channel
-        match message["t"]:
-            case "deny":
-                self._denied(question, message["code"], printable(message["message"]), now)
-            case "elsewhere":
-                self._sent_on(channel, message["port"], now)
-            case kind if kind == ANSWERS[question.kind]:
+        match answer:
+            case messages.Deny():
+                self._denied(question, answer.code, printable(answer.message), now)
+            case messages.Elsewhere():
+                self._sent_on(channel, answer.port, now)
+            case _ if type(answer) is ANSWERS[question.kind]:
                 channel.reached()
-                if question.kind != "watch":
+                if question.kind is not messages.Watch:
                     channel.forget(question)
-                question.answered(message, now)
-            case kind:
-                raise ProtocolError(f"{self.address} answers {question.kind!r} with {kind!r}")
+                question.answered(answer, now)
+            case _:
+                raise ProtocolError(f"{self.address} answers {question.kind.kind!r} with {answer.kind!r}")
 
     def _denied(self, question: Question, code: str, text: str, now: float) -> None:
         channel = question.channel
@@ -462,11 +464,17 @@ class ClientControl(ControlLink):
         self._owner.established(now)
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] not in ("ready", "deny", "elsewhere") and message["t"] not in ANSWERS.values():
-            raise ProtocolError(
-                f"{self.peer} sent {message['t']!r}, which a receiver does not send to its clients"
-            )
-        self._owner.answered(message, now)
+        match message:
+            case messages.Ready():
+                self._owner.ready(message.channel, now)
+            case messages.Ok() | messages.Finished():
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which answers senders")
+            case messages.Answer():
+                self._owner.answered(message, now)
+            case _:
+                raise ProtocolError(
+                    f"{self.peer} sent {message.kind!r}, which a receiver does not send to its clients"
+                )
 
     def refused(self, error: HandshakeError, now: float) -> None:
         self._owner.refused(error, now)

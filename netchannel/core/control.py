@@ -13,10 +13,12 @@ from xxhash import xxh3_64_intdigest
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.values import PeerStatistics
 
-from .link import Closing, Link, log, printable
-from .messages import MESSAGE_LIMIT, STRANGER_LIMIT, VERSION, Message, MessageParser, encode
+from . import messages
+from .envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParser, encode
+from .link import Closing, Link, encodable, log, printable
 
 if TYPE_CHECKING:
+    from .declared import Message
     from .frames import Buffer
     from .link import Core
     from .receiver import ReceiverCore
@@ -29,7 +31,7 @@ FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS, FOR_READING = 0, 1, 2, 3, 4
 
 def greeting(purpose: int) -> bytes:
     """What the side that dialed sends first."""
-    return with_check(GREETING.pack(MAGIC, VERSION, VERSION, purpose, 0))
+    return with_check(GREETING.pack(MAGIC, messages.VERSION, messages.VERSION, purpose, 0))
 
 
 def with_check(greeting: bytes) -> bytes:
@@ -71,28 +73,28 @@ class ControlLink(Link):
         self.greeted = False
         self.round_trip = RoundTrip()
         self._parser = MessageParser(STRANGER_LIMIT)
-        self._nonce = core.random(16)
+        self._nonce = core.random(messages.NONCE_SIZE)
         self._peer_nonce = b""
         self._heard = 0.0
         self._beat_due = 0.0
         self._beat_s = core.timing.heartbeat_s
 
-    def say(self, kind: str, **fields: object) -> None:
+    def say(self, message: Message) -> None:
         """Send one message."""
-        self.send(encode({"t": kind, **fields}))
+        self.send(encode(message))
 
     def connected(self, now: float) -> None:
         """Begin the handshake."""
         self._heard = now
         self.arm(now + self.core.timing.handshake_s, self._handshake_expired)
-        self.say(
-            "hello",
-            version=VERSION,
+        hello = messages.Hello(
+            version=messages.VERSION,
             node=self.core.name,
             dead_after_ms=int(self.core.timing.dead_after_s * 1000),
             nonce=self._nonce,
             secret=self.core.secret is not None,
         )
+        self.say(hello)
 
     def heard(self, now: float) -> None:
         """A byte came from the peer, on this connection or on one that depends on it."""
@@ -109,47 +111,46 @@ class ControlLink(Link):
             self._dispatch(message, now)
 
     def _dispatch(self, message: Message, now: float) -> None:
-        match message["t"]:
-            case "hello":
+        match message:
+            case messages.Hello():
                 self._greet(message, now)
-            case "proof":
-                self._check_proof(message["mac"], now)
-            case "error":
+            case messages.Proof():
+                self._check_proof(message.mac, now)
+            case messages.Error():
                 self._told_off(message, now)
-            case "ping" if self.writable:  # else the peer does not read, and answers would pile up
-                self.say("pong", at=message["at"])
-            case "ping":
-                pass
-            case "pong":
-                self.round_trip.note(max(0.0, now - message["at"] / 1e6))
+            case messages.Ping():
+                if self.writable:  # else the peer does not read, and answers would pile up
+                    self.say(messages.Pong(at=message.at))
+            case messages.Pong():
+                self.round_trip.note(max(0.0, now - message.at / 1e6))
             case _ if self.greeted:
                 self.told(message, now)
-            case kind:
-                raise ProtocolError(f"{self.peer} sent {kind!r} before its hello")
+            case _:
+                raise ProtocolError(f"{self.peer} sent {message.kind!r} before its hello")
 
-    def _told_off(self, message: Message, now: float) -> None:
+    def _told_off(self, message: messages.Error, now: float) -> None:
         """The peer hangs up; only what two versions or two secrets cannot mend is for good."""
-        said = printable(message["message"])
+        said = printable(message.message)
         self.cause = f"the other side says: {said}"
-        if message["permanent"]:
+        if message.permanent:
             self.refused(HandshakeError(f"{self.peer} says: {said}"), now)
         else:
             self.abort()
 
-    def _greet(self, message: Message, now: float) -> None:
+    def _greet(self, message: messages.Hello, now: float) -> None:
         if self._peer_nonce:
             raise ProtocolError(f"{self.peer} sent a second hello")
-        if message["secret"] is not (self.core.secret is not None):
-            has, lacks = ("asks for a", "has none") if message["secret"] else ("has no", "asks for one")
+        if message.secret is not (self.core.secret is not None):
+            has, lacks = ("asks for a", "has none") if message.secret else ("has no", "asks for one")
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
-        self._peer_nonce = message["nonce"] or b"-"
-        self.node = printable(message["node"][:200])
+        self._peer_nonce = message.nonce
+        self.node = printable(message.node[:200])
         self.peer = f"{self.node} at {self.remote}"
-        self._beat_s = min(self._beat_s, max(message["dead_after_ms"] / 3000, 0.01))
+        self._beat_s = min(self._beat_s, max(message.dead_after_ms / 3000, 0.01))
         if self.core.secret is None:
             self._establish(now)
         else:
-            self.say("proof", mac=self._mac(self.role, self._nonce, self._peer_nonce))
+            self.say(messages.Proof(mac=self._mac(self.role, self._nonce, self._peer_nonce)))
 
     def _mac(self, role: bytes, own: bytes, other: bytes) -> bytes:
         return hmac.digest(self.core.secret or b"", b"netchannel " + role + own + other, "sha256")
@@ -179,13 +180,15 @@ class ControlLink(Link):
         if now - self._heard >= dead_after:
             self.abort(f"not heard of for {dead_after:.1f} s")
             return
-        self.say("ping", at=int(now * 1e6))
+        self.say(messages.Ping(at=int(now * 1e6)))
         self._beat_due = now + self._beat_s
         self.arm(self._beat_due, self._beat)
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """Tell the peer why before hanging up."""
-        self.say("error", message=str(error)[:1000], permanent=isinstance(error, HandshakeError))
+        self.say(
+            messages.Error(message=encodable(str(error)[:1000]), permanent=isinstance(error, HandshakeError))
+        )
         self.close(str(error))
 
     def lost(self, reason: str, now: float) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, GREETING, MAGIC, with_check
+from .envelope import encode
 from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
 from .link import Closing, Link, log, printable
-from .messages import VERSION, encode
+from .messages import VERSION, Error
 from .parsing import FrameParser
 
 if TYPE_CHECKING:
@@ -63,11 +64,10 @@ class Incoming(Link):
             )
         if not lowest <= VERSION <= highest:
             text = f"the sender speaks versions {lowest} to {highest}, the receiver version {VERSION}"
-            answer = {"t": "error", "message": text, "permanent": True}
             if purpose == FOR_DATA:
                 self.send(signal(Kind.REFUSED, payload=text.encode()))
             else:
-                self.send(encode(answer))
+                self.send(encode(Error(message=text, permanent=True)))
             self._warn(text, now)
             self.close()
             return

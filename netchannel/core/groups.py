@@ -11,13 +11,13 @@ from netchannel.errors import (
     ChannelBroken,
     NetChannelError,
     PositionLost,
-    ProtocolError,
     SchemaMismatch,
     StreamReplaced,
 )
 from netchannel.storage import AttemptKey, StorageFull
 from netchannel.values import FaultPolicy
 
+from . import messages
 from .admission import Refusal
 from .attempts import Attempt, AttemptDecoder
 from .feeding import Feeder
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from netchannel.storage import SealedAttempt, StagingStore
     from netchannel.values import StagingPolicy
 
-    from .messages import Message
     from .receiver import ReceiverCore
     from .requests import RequestControl
     from .timers import Timer
 
 WINNER = struct.Struct("<QQQQ16s")
+assert WINNER.size == messages.WINNER_SIZE
 """An attempt that a commit names: partition, messages, bytes, checksum, and which of the partition's it is."""
 ATTEMPTS_LIMIT = 10_000
 """Attempts of a channel that are being written at a time."""
@@ -57,12 +57,6 @@ class Winner(NamedTuple):
     size: int
     checksum: int
     attempt: str
-
-
-def check_winners(data: bytes) -> None:
-    """Raise ProtocolError for what cannot be the attempts of a commit."""
-    if len(data) % WINNER.size:
-        raise ProtocolError(f"the winners of a commit have {len(data)} bytes: {WINNER.size} are one")
 
 
 def winners_of(data: bytes) -> list[Winner]:
@@ -198,13 +192,13 @@ class StagedChannel(Service):
 
     # -- attempts
 
-    def open(self, request: Message, now: float) -> InboundChannel | Refusal | Tombstone:
+    def open(self, request: messages.Open, now: float) -> InboundChannel | Refusal | Tombstone:
         """Somebody wants to send an attempt: the channel for it, or what stands against it."""
         key = AttemptKey(
-            request["application"] or "", request["epoch"] or 0, request["partition"] or 0, request["stream"]
+            request.application or "", request.epoch or 0, request.partition or 0, request.stream
         )
         if (known := self._attempts.get(key)) is not None:
-            return self._again(known, request["channel"])
+            return self._again(known, request.channel)
         if (found := self._sealed.get(key)) is not None:
             return Tombstone(found[0].count, "end", "it is sealed")
         against = self._against(key, request)
@@ -220,17 +214,19 @@ class StagedChannel(Service):
             return Refusal("policy", f"{text}: another attempt needs an identity of its own")
         return channel
 
-    def _against(self, key: AttemptKey, request: Message) -> Refusal | None:
+    def _against(self, key: AttemptKey, request: messages.Open) -> Refusal | None:
         if (regressed := self.regressed(key.application, key.epoch)) is not None:
             return regressed
         if self._ended:
             return Refusal("ended", f"the stream of channel {self.channel.id!r} has ended")
-        if request["lossy"]:
+        if request.lossy:
             return Refusal(
                 "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
             )
-        if request["oldest"]:
-            text = f"{request['oldest']} messages of the attempt were taken by a receiver that has been restarted"
+        if request.oldest:
+            text = (
+                f"{request.oldest} messages of the attempt were taken by a receiver that has been restarted"
+            )
             return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
         if len(self._attempts) >= ATTEMPTS_LIMIT:
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
@@ -241,11 +237,11 @@ class StagedChannel(Service):
         """What stands against an attempt whose epoch is committed, or below one that is; also when all is over."""
         return regression(self.store.state.epochs, application, epoch)
 
-    def _opened(self, key: AttemptKey, request: Message, now: float) -> InboundChannel:
+    def _opened(self, key: AttemptKey, request: messages.Open, now: float) -> InboundChannel:
         decoder = AttemptDecoder(self._make_decoder())
         channel = InboundChannel(
             self.core,
-            request["channel"],
+            request.channel,
             codec=self.channel.codec,
             decoder=decoder,
             explicit=False,
@@ -336,19 +332,16 @@ class StagedChannel(Service):
 
     # -- what clients ask
 
-    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
-        application = message.get("consumer" if message["t"] == "forget" else "application", "")
-        if not application and message["t"] in ("commit", "drop", "epoch", "forget"):
-            raise ProtocolError(f"{client.peer} asks for groups of an application without a name")
-        match message["t"]:
-            case "commit":
-                check_winners(message["winners"])
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
+        match message:
+            case messages.Commit():
                 self._ask(lambda: self._commit(client, message))
-            case "drop":
+            case messages.Drop():
                 self._ask(lambda: self._drop(client, message))
-            case "epoch":
+            case messages.Epoch():
+                application = message.application
                 self._ask(lambda: client.answer(message, epoch=self.store.state.epochs.get(application)))
-            case "forget":
+            case messages.Forget():
                 self._ask(lambda: self._forget(client, message))
             case _:
                 return False
@@ -361,16 +354,14 @@ class StagedChannel(Service):
         else:
             self.keeper.do(step)
 
-    def _commit(self, client: RequestControl, message: Message) -> Job | None:
+    def _commit(self, client: RequestControl, message: messages.Commit) -> Job | None:
         if answered_by(self.store.state.epochs, self.channel.id, client, message):
             return None
         if self._over or self._ended:
             self._refuse(client, message)
             return None
-        application, epoch = message["application"], message["epoch"]
-        winners = winners_of(
-            message["winners"]
-        )  # not before its turn: they are many times larger in this form
+        application, epoch = message.application, message.epoch
+        winners = winners_of(message.winners)  # not before its turn: they are many times larger in this form
         keys = [AttemptKey(application, epoch, winner.partition, winner.attempt) for winner in winners]
         against = self._too_many(application) or next(self._objections(keys, winners), None)
         if against is not None:
@@ -378,13 +369,15 @@ class StagedChannel(Service):
             return None
         return self._publish(client, message, [self._sealed[key][0] for key in keys])
 
-    def _publish(self, client: RequestControl, message: Message, found: list[SealedAttempt]) -> Job | None:
+    def _publish(
+        self, client: RequestControl, message: messages.Commit, found: list[SealedAttempt]
+    ) -> Job | None:
         if text := self._too_much(sum(sealed.segment.size for sealed in found)):
             self.core.wait(client, self.channel.id)
             client.deny(message, "full", f"channel {self.channel.id!r}: {text}")
             return None
-        application, epoch = message["application"], message["epoch"]
-        write = partial(self.store.commit, application, epoch, found, end=message["end"])
+        application, epoch = message.application, message.epoch
+        write = partial(self.store.commit, application, epoch, found, end=message.end)
 
         def then(now: float) -> None:
             client.answer(message, fresh=True)
@@ -413,7 +406,7 @@ class StagedChannel(Service):
             f"exceeded: the consumer is to acknowledge some first"
         )
 
-    def _refuse(self, client: RequestControl, message: Message) -> None:
+    def _refuse(self, client: RequestControl, message: messages.Question) -> None:
         """Nothing is written down any more, or not by this one."""
         if self._over and self._awaits_successor:
             client.deny(message, "unregistered", self._over)
@@ -421,8 +414,8 @@ class StagedChannel(Service):
             text = f"the stream of channel {self.channel.id!r} has ended: register it again for a new one"
             client.deny(message, "ended", self._over or text)
 
-    def _forget(self, client: RequestControl, message: Message) -> Job | None:
-        application = message["consumer"]
+    def _forget(self, client: RequestControl, message: messages.Forget) -> Job | None:
+        application = message.consumer
         if application not in self.store.state.epochs:
             client.answer(message)
             return None
@@ -480,7 +473,7 @@ class StagedChannel(Service):
         """The disk has failed: nothing can be promised any more."""
         self.channel.fail(error, now)
 
-    def _drop(self, client: RequestControl, message: Message) -> Job | None:
+    def _drop(self, client: RequestControl, message: messages.Drop) -> Job | None:
         if self._over and self._awaits_successor:
             self._refuse(client, message)
             return None
@@ -510,7 +503,7 @@ class _Write(Job):
         self,
         owner: StagedChannel,
         client: RequestControl,
-        message: Message,
+        message: messages.Question,
         write: Callable[[], None],
         then: Callable[[float], None],
     ) -> None:
@@ -542,17 +535,17 @@ class _Write(Job):
 
 
 class _Drop(Job):
-    def __init__(self, owner: StagedChannel, client: RequestControl, message: Message) -> None:
+    def __init__(self, owner: StagedChannel, client: RequestControl, message: messages.Drop) -> None:
         self._owner = owner
         self._client = client
         self._message = message
-        self._unwanted = owner.unwanted(message["application"], message["epoch"])
+        self._unwanted = owner.unwanted(message.application, message.epoch)
 
     def run(self) -> None:
         self._owner.store.remove(self._unwanted, durably=True)
 
     def done(self, now: float) -> None:
         message = self._message
-        self._owner.close_attempts(message["application"], message["epoch"], "was dropped", now)
+        self._owner.close_attempts(message.application, message.epoch, "was dropped", now)
         self._client.answer(message)
         self._owner.keeper.ended(now)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
-from netchannel.values import MemberStatistics, check_channel_id
+from netchannel.errors import ChannelInUse, ProtocolError
+from netchannel.values import MemberStatistics
 
+from . import messages
 from .control import AcceptedControl
 from .over import OVER_LIMIT
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from .messages import Message
+    from .declared import Message
     from .receiver import ReceiverCore
-
-REASONS = ("end", "failed", "closed")
-"""Why a stream is over, as tombstones say it."""
-
-
-class Claim(NamedTuple):
-    """A channel that a member has; ``number`` is how the member calls its claim."""
-
-    number: int
-    held: bool
 
 
 def in_use(channel_id: str, holder: str) -> str:
@@ -55,21 +46,22 @@ class Members:
         """The member that has the channel."""
         return self._holders.get(channel_id)
 
-    def claim(self, link: MemberControl, channel_id: str, claim: Claim, now: float) -> None:
+    def claim(self, link: MemberControl, claim: messages.Claim, now: float) -> None:
         """A member has registered a channel: senders are sent on to it, unless another process has the channel."""
+        channel_id = claim.channel
         own, holder = self._core.channels.get(channel_id), self._holders.get(channel_id)
         if own is not None:
             if not claim.held or own.session is not None:
-                link.taken(channel_id, claim, self._core.name, now)
+                link.taken(claim, self._core.name, now)
                 return
             own.fail(ChannelInUse(in_use(channel_id, link.peer)), now)
         elif holder is not None and holder is not link:
             theirs = holder.claims[channel_id]
             if not claim.held or theirs.held:
-                link.taken(channel_id, claim, holder.peer, now)
+                link.taken(claim, holder.peer, now)
                 return
             del holder.claims[channel_id]
-            holder.taken(channel_id, theirs, link.peer, now)
+            holder.taken(theirs, link.peer, now)
         self._holders[channel_id] = link
         link.claims[channel_id] = claim
         self._core.over.pop(channel_id, None)
@@ -85,14 +77,14 @@ class Members:
         if link.claims.pop(channel_id, None) is not None:
             del self._holders[channel_id]
 
-    def over(self, link: MemberControl, message: Message, now: float) -> None:
+    def over(self, link: MemberControl, message: messages.Over, now: float) -> None:
         """A stream was over at a member: late requests get the answer here, where they come first."""
-        channel_id = message["channel"]
+        channel_id = message.channel
         if channel_id in self._core.channels or self._holders.get(channel_id, link) is not link:
             return
-        tombstone = Tombstone(message["count"], message["reason"], message["message"])
-        self._core.tombstones.bury(channel_id, message["stream"], tombstone, now)
-        if message.get("answers"):
+        tombstone = Tombstone(message.count, message.reason, message.message)
+        self._core.tombstones.bury(channel_id, message.stream, tombstone, now)
+        if message.answers:
             self._answering[channel_id] = link
             if len(self._answering) > OVER_LIMIT:
                 del self._answering[next(iter(self._answering))]
@@ -123,15 +115,15 @@ class MemberControl(AcceptedControl):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self.port = 0
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, messages.Claim] = {}
 
     def statistics_as_member(self) -> MemberStatistics:
         """Who it is, and how much it has."""
         return MemberStatistics(name=self.node, port=self.port, channels=len(self.claims))
 
-    def taken(self, channel_id: str, claim: Claim, holder: str, now: float) -> None:
+    def taken(self, claim: messages.Claim, holder: str, now: float) -> None:
         """The member cannot have a channel."""
-        text = in_use(channel_id, holder)
+        text = in_use(claim.channel, holder)
         self.core.complain(
             self.remote,
             now,
@@ -140,39 +132,29 @@ class MemberControl(AcceptedControl):
             self.peer,
             text,
         )
-        self.say("taken", channel=channel_id, number=claim.number, message=text)
+        self.say(messages.Taken(channel=claim.channel, number=claim.number, message=text))
 
     def told(self, message: Message, now: float) -> None:
         members = self._receiver.members
-        match message["t"]:
-            case "member":
-                self._introduce(message["port"])
-            case "claim":
+        match message:
+            case messages.Member():
+                self._introduce(message.port)
+            case messages.Claim():
                 if not self.port:
                     raise ProtocolError(f"{self.peer} claims a channel and has not said its port")
-                claim = Claim(message["number"], message["held"])
-                members.claim(self, self._channel(message), claim, now)
-            case "release":
-                members.release(self, self._channel(message))
-            case "over":
-                if message["reason"] not in REASONS:
-                    raise ProtocolError(f"{self.peer} says that a stream is over for no reason that there is")
-                self._channel(message)
+                members.claim(self, message, now)
+            case messages.Release():
+                members.release(self, message.channel)
+            case messages.Over():
                 members.over(self, message, now)
-            case kind:
-                raise ProtocolError(f"{self.peer} sent {kind!r}, which a member does not send")
+            case _:
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a member does not send")
 
     def _introduce(self, port: int) -> None:
-        if self.port or not 0 < port < 1 << 16:
+        if self.port:
             raise ProtocolError(f"{self.peer} says that it listens at port {port}, before at {self.port}")
         self.port = port
         self._receiver.members.joined(self)
-
-    def _channel(self, message: Message) -> str:
-        try:
-            return check_channel_id(message["channel"])
-        except NetChannelError as error:
-            raise ProtocolError(f"{self.peer} names a channel that cannot be: {error}") from error
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.gone(self)

@@ -1,290 +1,461 @@
-"""The messages of control connections: a prefix and a msgpack map.
+"""The messages of control connections, as docs/protocol.md has them: each class declares the fields of one.
 
-The prefix is the map's length (u32, little-endian), a check of it (u16, the lowest quarter of XXH3-64 over the four
-bytes of the length) and a checksum (u32, the lower half of XXH3-64 over the map).
-
-Every message has a type under ``t``; `FIELDS` lists the fields of each and what they hold. Unknown fields are
-ignored, so that a later version can add some; a missing or mistyped one is a ProtocolError.
+Unknown fields are ignored, so that a later version can add some. A field that may be None may be left out.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, ClassVar
 
-import msgpack
-from xxhash import xxh3_64_intdigest
+from netchannel.values import is_channel_id
 
-from netchannel.errors import HandshakeError, ProtocolError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .declared import Message, Rule, declared
 
 VERSION = 1
 """Of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
 
-Message = dict[str, Any]
-
-_LENGTH = struct.Struct("<I")
-_PREFIX = struct.Struct("<IHI")
-MESSAGE_LIMIT = 4 << 20
-"""The largest control message in bytes; an open request carries a schema."""
-
-STRANGER_LIMIT = 64 << 10
-"""The same before the peer has said who it is."""
-
-FIELDS_LIMIT = 64
-"""The most fields in a control message, known or not."""
-
 TEXT_LIMIT = 4096
 """The longest text in a control message, in characters."""
 
-_CONTAINERS = frozenset(bytes([first]) for first in [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
-"""First bytes of maps and arrays in msgpack."""
-_Optional = type(None)
-FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
-    # both directions
-    "hello": {
-        "version": (int,),
-        "node": (str,),
-        "dead_after_ms": (int,),
-        "nonce": (bytes,),
-        "secret": (bool,),
-    },
-    "proof": {"mac": (bytes,)},
-    "ping": {"at": (int,)},
-    "pong": {"at": (int,)},
-    "error": {"message": (str,), "permanent": (bool,)},
-    # sender to receiver
-    "open": {
-        "channel": (str,),
-        "request": (int,),
-        "stream": (str,),
-        "codec": (str,),
-        "schema": (bytes, _Optional),
-        "oldest": (int,),
-        "head": (int, _Optional),
-        "lossy": (bool,),
-        "into": (str, _Optional),
-        "application": (str, _Optional),
-        "epoch": (int, _Optional),
-        "partition": (int, _Optional),
-    },
-    # receiver to sender
-    "ok": {
-        "channel": (str,),
-        "request": (int,),
-        "attempt": (int,),
-        "token": (bytes,),
-        "port": (int, _Optional),
-        "message_limit": (int,),
-    },
-    "deny": {"channel": (str,), "request": (int,), "code": (str,), "message": (str,)},
-    "finished": {"channel": (str,), "request": (int,), "count": (int,), "reason": (str,), "message": (str,)},
-    "elsewhere": {"channel": (str,), "request": (int,), "port": (int,)},
-    "ready": {"channel": (str,)},
-    # member to node
-    "member": {"port": (int,)},
-    "claim": {"channel": (str,), "number": (int,), "held": (bool,)},
-    "release": {"channel": (str,)},
-    "over": {
-        "channel": (str,),
-        "stream": (str,),
-        "count": (int,),
-        "reason": (str,),
-        "message": (str,),
-        "answers": (bool, _Optional),
-    },
-    # node to member
-    "taken": {"channel": (str,), "number": (int,), "message": (str,)},
-    # client to receiver
-    "watch": {"channel": (str,), "request": (int,)},
-    "locate": {
-        "channel": (str,),
-        "request": (int,),
-        "stream": (str,),
-        "first": (int,),
-        "max_rows": (int, _Optional),
-        "max_bytes": (int, _Optional),
-    },
-    "read": {"channel": (str,), "request": (int,), "stream": (str,)},
-    "hold": {
-        "channel": (str,),
-        "request": (int,),
-        "consumer": (str,),
-        "holder": (str,),
-        "renew": (bool,),
-    },
-    "acknowledge": {
-        "channel": (str,),
-        "request": (int,),
-        "consumer": (str,),
-        "holder": (str,),
-        "stream": (str,),
-        "upto": (int,),
-    },
-    "forget": {"channel": (str,), "request": (int,), "consumer": (str,)},
-    "yield": {"channel": (str,), "request": (int,), "consumer": (str,), "holder": (str,)},
-    "unwatch": {"channel": (str,), "request": (int,)},
-    "commit": {
-        "channel": (str,),
-        "request": (int,),
-        "application": (str,),
-        "epoch": (int,),
-        "winners": (bytes,),
-        "end": (bool,),
-    },
-    "drop": {"channel": (str,), "request": (int,), "application": (str,), "epoch": (int,)},
-    "epoch": {"channel": (str,), "request": (int,), "application": (str,)},
-    # receiver to client
-    "heads": {
-        "channel": (str,),
-        "request": (int,),
-        "stream": (str,),
-        "codec": (str,),
-        "oldest": (int,),
-        "head": (int,),
-        "rows": (int,),
-        "bytes": (int,),
-        "ended": (bool,),
-        "failure": (str, _Optional),
-        "schema": (bytes, _Optional),
-    },
-    "located": {"channel": (str,), "request": (int,), "until": (int,), "rows": (int,), "bytes": (int,)},
-    "reading": {"channel": (str,), "request": (int,), "token": (bytes,)},
-    "held": {"channel": (str,), "request": (int,), "stream": (str,), "position": (int,)},
-    "acknowledged": {"channel": (str,), "request": (int,), "position": (int,)},
-    "forgotten": {"channel": (str,), "request": (int,)},
-    "committed": {"channel": (str,), "request": (int,), "fresh": (bool,)},
-    "dropped": {"channel": (str,), "request": (int,)},
-    "epoch_is": {"channel": (str,), "request": (int,), "epoch": (int, _Optional)},
+SCHEMA_LIMIT = 1 << 20
+"""The largest schema in a control message, in bytes: a larger one comes with the data connection, in pieces."""
+
+TOKEN_SIZE = 16
+NONCE_SIZE = 16
+WINNER_SIZE = 48
+"""Bytes of an attempt that a commit names."""
+
+CODECS = ("arrow", "bytes")
+REASONS = ("end", "failed", "closed")
+"""Why a stream is over."""
+
+Boolean = Annotated[bool, Rule("boolean", "true or false", lambda value: True)]
+Integer = Annotated[int, Rule("integer", "from 0 to 2^64 - 1", lambda value: value >= 0)]
+Number = Annotated[int, Rule("number", "of a message: from 0 to 2^63", lambda value: 0 <= value <= 1 << 63)]
+Port = Annotated[int, Rule("port", "from 1 to 65535", lambda value: 0 < value < 1 << 16)]
+Text = Annotated[
+    str, Rule("text", f"at most {TEXT_LIMIT} characters", lambda value: len(value) <= TEXT_LIMIT)
+]
+Name = Annotated[
+    str, Rule("name", f"1 to {TEXT_LIMIT} characters", lambda value: 0 < len(value) <= TEXT_LIMIT)
+]
+ChannelId = Annotated[str, Rule("channel id", "1 to 255 bytes of printable UTF-8", is_channel_id)]
+Codec = Annotated[str, Rule("codec", " or ".join(CODECS), CODECS.__contains__)]
+Reason = Annotated[str, Rule("reason", " or ".join(REASONS), REASONS.__contains__)]
+Bytes = Annotated[bytes, Rule("bytes", "as many as the message may have", lambda value: True)]
+Nonce = Annotated[bytes, Rule("nonce", f"{NONCE_SIZE} bytes", lambda value: len(value) == NONCE_SIZE)]
+Token = Annotated[bytes, Rule("token", f"{TOKEN_SIZE} bytes", lambda value: len(value) == TOKEN_SIZE)]
+Schema = Annotated[
+    bytes, Rule("schema", f"at most {SCHEMA_LIMIT} bytes", lambda value: len(value) <= SCHEMA_LIMIT)
+]
+Winners = Annotated[
+    bytes, Rule("winners", f"{WINNER_SIZE} bytes each", lambda value: len(value) % WINNER_SIZE == 0)
+]
+
+
+# -- both directions
+
+
+@declared
+class Hello(Message):
+    """The first message of each side."""
+
+    kind: ClassVar[str] = "hello"
+    version: Integer
+    node: Text
+    dead_after_ms: Integer
+    nonce: Nonce
+    secret: Boolean
+
+
+@declared
+class Proof(Message):
+    """That the side knows the secret."""
+
+    kind: ClassVar[str] = "proof"
+    mac: Bytes
+
+
+@declared
+class Ping(Message):
+    """A heartbeat."""
+
+    kind: ClassVar[str] = "ping"
+    at: Integer
+
+
+@declared
+class Pong(Message):
+    """The answer to a heartbeat."""
+
+    kind: ClassVar[str] = "pong"
+    at: Integer
+
+
+@declared
+class Error(Message):
+    """The side will not talk, or not any more."""
+
+    kind: ClassVar[str] = "error"
+    message: Text
+    permanent: Boolean
+
+
+# -- sender to receiver
+
+
+@declared
+class Open(Message):
+    """A sender asks for a channel."""
+
+    kind: ClassVar[str] = "open"
+    channel: ChannelId
+    request: Integer
+    stream: Name
+    codec: Codec
+    schema: Schema | None = None
+    oldest: Number
+    head: Number | None = None
+    lossy: Boolean
+    into: ChannelId | None = None
+    application: Name | None = None
+    epoch: Integer | None = None
+    partition: Integer | None = None
+
+    def flaw(self) -> str:
+        group = {name: getattr(self, name) for name in ("into", "application", "epoch", "partition")}
+        said = [name for name, value in group.items() if value is not None]
+        if 0 < len(said) < len(group):
+            left_out = " and ".join(name for name in group if name not in said)
+            return f"it has {' and '.join(said)}, and not {left_out}: an attempt at a group has all four"
+        if self.head is not None and self.oldest > self.head:
+            return f"its oldest message, {self.oldest}, is above its head, {self.head}"
+        if self.schema and self.codec == "bytes":
+            return f"it has a schema of {len(self.schema)} bytes, and the codec bytes, which has none"
+        return ""
+
+
+# -- receiver to sender
+
+
+@declared
+class Answer(Message):
+    """What answers a question, or an ``open``."""
+
+    channel: ChannelId
+    request: Integer
+
+
+@declared
+class Ok(Answer):
+    """The channel is granted."""
+
+    kind: ClassVar[str] = "ok"
+    attempt: Integer
+    token: Token
+    port: Port | None = None
+    message_limit: Integer
+
+
+@declared
+class Deny(Answer):
+    """The answer is no; a code that is not known is one to ask again."""
+
+    kind: ClassVar[str] = "deny"
+    code: Text
+    message: Text
+
+
+@declared
+class Finished(Answer):
+    """The stream is over already."""
+
+    kind: ClassVar[str] = "finished"
+    count: Number
+    reason: Reason
+    message: Text
+
+
+@declared
+class Elsewhere(Answer):
+    """Another process of the node has the channel."""
+
+    kind: ClassVar[str] = "elsewhere"
+    port: Port
+
+
+@declared
+class Ready(Message):
+    """Somebody has registered the channel now."""
+
+    kind: ClassVar[str] = "ready"
+    channel: ChannelId
+
+
+# -- member to node
+
+
+@declared
+class Member(Message):
+    """Where senders reach the member."""
+
+    kind: ClassVar[str] = "member"
+    port: Port
+
+
+@declared
+class Claim(Message):
+    """The member has a channel."""
+
+    kind: ClassVar[str] = "claim"
+    channel: ChannelId
+    number: Integer
+    held: Boolean
+
+
+@declared
+class Release(Message):
+    """It has it no more."""
+
+    kind: ClassVar[str] = "release"
+    channel: ChannelId
+
+
+@declared
+class Over(Message):
+    """The member has a tombstone."""
+
+    kind: ClassVar[str] = "over"
+    channel: ChannelId
+    stream: Text
+    count: Number
+    reason: Reason
+    message: Text
+    answers: Boolean | None = None
+
+
+# -- node to member
+
+
+@declared
+class Taken(Message):
+    """The member cannot have the channel."""
+
+    kind: ClassVar[str] = "taken"
+    channel: ChannelId
+    number: Integer
+    message: Text
+
+
+# -- client to receiver
+
+
+@declared
+class Question(Message):
+    """What a client says about a channel."""
+
+    channel: ChannelId
+    request: Integer
+
+
+@declared
+class Watch(Question):
+    """Wants `Heads`, now and whenever they change."""
+
+    kind: ClassVar[str] = "watch"
+
+
+@declared
+class Locate(Question):
+    """Wants a range."""
+
+    kind: ClassVar[str] = "locate"
+    stream: Text
+    first: Number
+    max_rows: Integer | None = None
+    max_bytes: Integer | None = None
+
+
+@declared
+class Read(Question):
+    """Wants a token for a connection to read on."""
+
+    kind: ClassVar[str] = "read"
+    stream: Text
+
+
+@declared
+class Hold(Question):
+    """Wants a name to acknowledge under."""
+
+    kind: ClassVar[str] = "hold"
+    consumer: Name
+    holder: Text
+    renew: Boolean
+
+
+@declared
+class Acknowledge(Question):
+    """Everything below ``upto`` is done."""
+
+    kind: ClassVar[str] = "acknowledge"
+    consumer: Name
+    holder: Text
+    stream: Text
+    upto: Number
+
+
+@declared
+class Forget(Question):
+    """Nothing need be kept for a name any more."""
+
+    kind: ClassVar[str] = "forget"
+    consumer: Name
+
+
+@declared
+class Yield(Question):
+    """The holder is gone, and the connection may stay."""
+
+    kind: ClassVar[str] = "yield"
+    consumer: Name
+    holder: Text
+
+
+@declared
+class Unwatch(Question):
+    """Wants no more `Heads`."""
+
+    kind: ClassVar[str] = "unwatch"
+
+
+@declared
+class Commit(Question):
+    """Wants a group published."""
+
+    kind: ClassVar[str] = "commit"
+    application: Name
+    epoch: Integer
+    winners: Winners
+    end: Boolean
+
+
+@declared
+class Drop(Question):
+    """Wants a group, and those below, removed."""
+
+    kind: ClassVar[str] = "drop"
+    application: Name
+    epoch: Integer
+
+
+@declared
+class Epoch(Question):
+    """Wants the last epoch that is committed."""
+
+    kind: ClassVar[str] = "epoch"
+    application: Name
+
+
+# -- receiver to client
+
+
+@declared
+class Heads(Answer):
+    """How far the stream goes that is kept."""
+
+    kind: ClassVar[str] = "heads"
+    stream: Text
+    codec: Codec
+    oldest: Number
+    head: Number
+    rows: Integer
+    bytes: Integer
+    ended: Boolean
+    failure: Text | None = None
+    schema: Schema | None = None
+
+    def flaw(self) -> str:
+        if self.oldest > self.head:
+            return f"its oldest message, {self.oldest}, is above its head, {self.head}"
+        return ""
+
+
+@declared
+class Located(Answer):
+    """A range."""
+
+    kind: ClassVar[str] = "located"
+    until: Number
+    rows: Integer
+    bytes: Integer
+
+
+@declared
+class Reading(Answer):
+    """A token to read with."""
+
+    kind: ClassVar[str] = "reading"
+    token: Token
+
+
+@declared
+class Held(Answer):
+    """The client has the name."""
+
+    kind: ClassVar[str] = "held"
+    stream: Text
+    position: Number
+
+
+@declared
+class Acknowledged(Answer):
+    """It is remembered."""
+
+    kind: ClassVar[str] = "acknowledged"
+    position: Number
+
+
+@declared
+class Forgotten(Answer):
+    """It is forgotten."""
+
+    kind: ClassVar[str] = "forgotten"
+
+
+@declared
+class Committed(Answer):
+    """The group is published."""
+
+    kind: ClassVar[str] = "committed"
+    fresh: Boolean
+
+
+@declared
+class Dropped(Answer):
+    """The group is removed."""
+
+    kind: ClassVar[str] = "dropped"
+
+
+@declared
+class EpochIs(Answer):
+    """The last epoch that is committed."""
+
+    kind: ClassVar[str] = "epoch_is"
+    epoch: Integer | None = None
+
+
+MESSAGES: dict[str, type[Message]] = {
+    each.kind: each
+    for each in (
+        *(Hello, Proof, Ping, Pong, Error),
+        Open,
+        *(Ok, Deny, Finished, Elsewhere, Ready),
+        *(Member, Claim, Release, Over),
+        Taken,
+        *(Watch, Locate, Read, Hold, Acknowledge, Forget, Yield, Unwatch, Commit, Drop, Epoch),
+        *(Heads, Located, Reading, Held, Acknowledged, Forgotten, Committed, Dropped, EpochIs),
+    )
 }
-
-
-def encode(message: Message) -> bytes:
-    """The bytes of one message on the wire."""
-    payload: bytes = msgpack.packb(message)
-    return _PREFIX.pack(len(payload), _check(len(payload)), _checksum(payload)) + payload
-
-
-def check_sendable(message: Message) -> None:
-    """Raise ProtocolError for a message that no peer would take: each that is sent it would close the connection."""
-    try:
-        payload: bytes = msgpack.packb(message)
-    except (OverflowError, TypeError, ValueError) as error:
-        raise ProtocolError(
-            f"a control message {message['t']!r} cannot hold {str(message)[:200]}: {error}"
-        ) from error
-    if len(payload) > MESSAGE_LIMIT:
-        raise ProtocolError(
-            f"a control message {message['t']!r} has {len(payload)} bytes: the limit is {MESSAGE_LIMIT}"
-        )
-    decode(payload)
-
-
-def _check(length: int) -> int:
-    return xxh3_64_intdigest(_LENGTH.pack(length)) & 0xFFFF
-
-
-def _checksum(payload: bytes) -> int:
-    return xxh3_64_intdigest(payload) & 0xFFFFFFFF
-
-
-def decode(payload: bytes) -> Message:
-    """Read and check one message. Raises ProtocolError naming the message, the field and what it holds."""
-    try:
-        message = _unpacked(payload)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(
-            f"a control message of {len(payload)} bytes is no map in msgpack: {str(error) or type(error).__name__}"
-        ) from error
-    if not isinstance(message.get("t"), str):
-        raise ProtocolError(f"a control message is {str(message)[:80]!r}: it has no type under 't'")
-    fields = FIELDS.get(message["t"])
-    if fields is None:
-        raise ProtocolError(f"a control message of unknown type {message['t'][:40]!r}")
-    if message["t"] == "hello" and isinstance(version := message.get("version"), int) and version != VERSION:
-        raise HandshakeError(f"the peer speaks version {version}, this side version {VERSION}")
-    for field, types in fields.items():
-        value = message.get(field)
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise ProtocolError(
-                f"the field {field!r} of a control message {message['t']!r} holds {str(value)[:80]!r}: "
-                f"expected {' or '.join(kind.__name__ for kind in types)}"
-            )
-        if isinstance(value, str) and len(value) > TEXT_LIMIT:
-            raise ProtocolError(
-                f"the field {field!r} of a control message {message['t']!r} has {len(value)} characters: the limit is "
-                f"{TEXT_LIMIT}"
-            )
-        if isinstance(value, int) and value < 0:
-            raise ProtocolError(
-                f"the field {field!r} of a control message {message['t']!r} is {value}: negative"
-            )
-    return message
-
-
-def _unpacked(payload: bytes) -> Message:
-    """A map of scalars. Nothing nested, of which a message of 4 MiB would take hundreds of MiB of memory."""
-    size = max(1, len(payload))
-    unpacker = msgpack.Unpacker(read_size=size, max_buffer_size=size)
-    unpacker.feed(payload)
-    count = unpacker.read_map_header()
-    if count > FIELDS_LIMIT:
-        raise ValueError(f"it has {count} fields, the limit is {FIELDS_LIMIT}")
-    message: Message = {}
-    for _ in range(count):
-        key = _scalar(unpacker, payload)
-        message[key] = _scalar(unpacker, payload)
-    if unpacker.tell() != len(payload):
-        raise ValueError("something follows the map")
-    return message
-
-
-def _scalar(unpacker: msgpack.Unpacker, payload: bytes) -> Any:
-    at = unpacker.tell()
-    if payload[at : at + 1] in _CONTAINERS:
-        raise ValueError("a map or an array is inside the map")
-    return unpacker.unpack()
-
-
-class MessageParser:
-    """Bytes in, control messages out. A claim above ``limit`` bytes is refused before anything is allocated.
-
-    Each message may change the limit for those behind it, be they in the same bytes.
-    """
-
-    def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
-        self.limit = limit
-        self._kept = bytearray()
-
-    def received(self, data: memoryview) -> Iterator[Message]:
-        """The messages that ``data`` completes."""
-        self._kept += data
-        start = 0
-        try:
-            while (end := self._next_end(start)) is not None:
-                payload = bytes(self._kept[start + _PREFIX.size : end])
-                _, _, checksum = _PREFIX.unpack_from(self._kept, start)
-                if _checksum(payload) != checksum:
-                    raise ProtocolError(
-                        f"a control message of {len(payload)} bytes was changed on the way: its checksum differs"
-                    )
-                start = end
-                yield decode(payload)
-        finally:
-            del self._kept[:start]
-
-    def _next_end(self, start: int) -> int | None:
-        """Where the message ends that begins at ``start``, if all of it is there."""
-        if len(self._kept) - start < _PREFIX.size:
-            return None
-        length, check, _ = _PREFIX.unpack_from(self._kept, start)
-        if check != _check(length):
-            raise ProtocolError(
-                "a control message's length does not match its check: it was changed on the way"
-            )
-        if length > self.limit:
-            raise ProtocolError(f"a control message claims {length} bytes: the limit is {self.limit}")
-        end: int = start + _PREFIX.size + length
-        return end if end <= len(self._kept) else None
+"""All of them, by their type on the wire."""

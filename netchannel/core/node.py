@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
 from netchannel.values import PeerStatistics
 
+from . import messages
 from .control import FOR_MEMBERS, ControlLink, greeting
 from .link import log, printable
 
 if TYPE_CHECKING:
+    from .declared import Message
     from .inbound import InboundChannel
-    from .messages import Message
     from .receiver import ReceiverCore
     from .tombstones import Tombstone
 
@@ -47,19 +48,20 @@ class Node:
         self._numbers += 1
         self._claims[channel.id] = self._numbers
         if (link := self._up) is not None:
-            link.say("claim", channel=channel.id, number=self._numbers, held=channel.session is not None)
+            link.say(
+                messages.Claim(channel=channel.id, number=self._numbers, held=channel.session is not None)
+            )
 
     def release(self, channel_id: str) -> None:
         """A channel is registered here no more."""
         del self._claims[channel_id]
         if (link := self._up) is not None:
-            link.say("release", channel=channel_id)
+            link.say(messages.Release(channel=channel_id))
 
     def tell(self, channel_id: str, stream: str, tombstone: Tombstone) -> None:
         """A stream is over."""
         if (link := self._up) is not None:
-            link.say(
-                "over",
+            over = messages.Over(
                 channel=channel_id,
                 stream=stream,
                 count=tombstone.messages,
@@ -67,6 +69,7 @@ class Node:
                 message=tombstone.message,
                 answers=channel_id in self.core.staged or channel_id in self.core.over,
             )
+            link.say(over)
 
     @property
     def _up(self) -> NodeControl | None:
@@ -76,7 +79,7 @@ class Node:
         """The connection is up: say everything."""
         self._backoff_s = self.core.timing.backoff_s
         self._failing_since, self._complained = None, False
-        link.say("member", port=self.port)
+        link.say(messages.Member(port=self.port))
         for channel_id, stream, tombstone in self.core.tombstones.standing(now):
             self.tell(channel_id, stream, tombstone)
         for channel in self.core.channels.values():
@@ -131,11 +134,11 @@ class NodeControl(ControlLink):
         self._owner.established(self, now)
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] != "taken":
+        if not isinstance(message, messages.Taken):
             raise ProtocolError(
-                f"{self.peer} sent {message['t']!r}, which a node does not send to its members"
+                f"{self.peer} sent {message.kind!r}, which a node does not send to its members"
             )
-        self._owner.taken(message["channel"], message["number"], message["message"], now)
+        self._owner.taken(message.channel, message.number, message.message, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         self.abort(str(error))

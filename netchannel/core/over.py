@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import messages
 from .admission import Refusal
 from .requests import Service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .messages import Message
     from .requests import RequestControl
 
 OVER_LIMIT = 1000
 """Channels that are over, and still answer whether something was committed."""
 
 
-def answered_by(epochs: Mapping[str, int], channel_id: str, client: RequestControl, message: Message) -> bool:
+def answered_by(
+    epochs: Mapping[str, int], channel_id: str, client: RequestControl, message: messages.Commit
+) -> bool:
     """Whether the last epochs that are committed answer this commit; then they have."""
-    application, epoch = message["application"], message["epoch"]
+    application, epoch = message.application, message.epoch
     last = epochs.get(application)
     if last == epoch:
         client.answer(message, fresh=False)
@@ -53,17 +55,17 @@ class Over(Service):
         """What stands against an attempt whose epoch is committed, or below one that is."""
         return regression(self._epochs, application, epoch)
 
-    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
-        match message["t"]:
-            case "commit":
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
+        match message:
+            case messages.Commit():
                 if not answered_by(self._epochs, self._channel_id, client, message):
                     client.deny(message, "ended", self._why)
-            case "forget":
+            case messages.Forget():
                 client.deny(message, "ended", self._why)
-            case "drop":
+            case messages.Drop():
                 client.answer(message)
-            case "epoch":
-                client.answer(message, epoch=self._epochs.get(message["application"]))
+            case messages.Epoch():
+                client.answer(message, epoch=self._epochs.get(message.application))
             case _:
                 return False
         return True

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
 
+from . import messages
 from .client import ERRORS
 from .control import FOR_READING, greeting
 from .frames import LAST, Frame, Kind, signal, unpack
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
 
     from .client import ClientChannel, ClientControl, Question
-    from .messages import Message
 
 QUEUE_BYTES = 8 << 20
 """What has come and is not taken, at most: above it the connection is not read."""
@@ -141,15 +141,15 @@ class Reader:
                 link.begin(reading)
                 return
 
-        def answered(message: Message, now: float) -> None:
+        def answered(answer: messages.Reading, now: float) -> None:
             reading.question = None
-            self._dial(reading, message["token"])
+            self._dial(reading, answer.token)
 
         def failed(error: NetChannelError, now: float) -> None:
             reading.question = None
             self._failed(reading, error)
 
-        reading.question = self.channel.ask("read", answered, failed, now, stream=reading.stream)
+        reading.question = self.channel.ask(messages.Read, answered, failed, now, stream=reading.stream)
 
     def _dial(self, reading: Reading, token: bytes) -> None:
         peer = self.channel.peer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import ChannelInUse, NetChannelError, ProtocolError
-from netchannel.values import check_channel_id
+from netchannel.errors import ChannelInUse, ProtocolError
 
+from . import messages
 from .admission import Refusal, refusal
 from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_READING, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from netchannel.codec import Decoder
     from netchannel.values import BufferPolicy, FaultPolicy, Position
 
+    from .declared import Message
     from .groups import StagedChannel
     from .link import Link
-    from .messages import Message
     from .node import Node
     from .over import Over
     from .requests import Service
     from .timing import Timing
 
-TOKEN_SIZE = 16
 WAITING_LIMIT = 100_000
 """Channels that senders have asked for and that nobody has registered: so many are remembered, of all senders."""
 STRANGERS = 1024
@@ -170,7 +169,7 @@ class ReceiverCore(Core):
         for link in self._askers():
             if channel_id in link.waiting:
                 link.waiting.discard(channel_id)
-                link.say("ready", channel=channel_id)
+                link.say(messages.Ready(channel=channel_id))
 
     def retire(self, service: Service) -> None:
         """A service is over: nobody who has asked it need tell it any more when he leaves."""
@@ -269,7 +268,7 @@ class ReceiverCore(Core):
 
     def reading_token(self, retained: Retained, client: RequestControl, now: float) -> bytes:
         """A token for one connection on which ``client`` reads. Raises NetChannelError if it has too many unused."""
-        token = self.random(TOKEN_SIZE)
+        token = self.random(messages.TOKEN_SIZE)
         client.hold(token)
         self._reading_tokens[token] = ReadingToken(retained, client)
         self.timers.at(now + self.timing.token_s, lambda _: self._forget_reading(token))
@@ -286,23 +285,20 @@ class ReceiverCore(Core):
         found.client.let_go(token)
         return found if found.client in self.clients else None
 
-    def requested(self, session: ReceiverControl, request: Message, now: float) -> None:
+    def requested(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
         """A sender asks to open a channel."""
-        channel_id, stream, number = request["channel"], request["stream"], request["request"]
-        tombstone = self.tombstones.find(channel_id, stream)
+        channel_id, number = request.channel, request.request
+        tombstone = self.tombstones.find(channel_id, request.stream)
         if tombstone is not None:
             self._finished(session, request, tombstone)
             return
-        target = channel_id if request.get("into") is None else request["into"]
+        target = channel_id if request.into is None else request.into
         channel = self.channels.get(target)
         if channel is None and (member := self.members.holder(target)) is not None:
-            session.say("elsewhere", channel=channel_id, request=number, port=member.port)
+            session.say(messages.Elsewhere(channel=channel_id, request=number, port=member.port))
             return
         if channel is None:
-            refused = self._absent(session, request, target)
-            session.say(
-                "deny", channel=channel_id, request=number, code=refused.code, message=refused.message[:1000]
-            )
+            _deny(session, request, self._absent(session, request, target))
             return
         against: Refusal | None
         match self._wanted(channel, request, now):
@@ -314,19 +310,17 @@ class ReceiverCore(Core):
             case against:
                 pass
         if against is not None:
-            if request.get("into") is None:
+            if request.into is None:
                 self.wait(session, channel_id)
-            session.say(
-                "deny", channel=channel_id, request=number, code=against.code, message=against.message[:1000]
-            )
+            _deny(session, request, against)
             return
         self._grant(channel, session, request, now)
 
-    def _absent(self, session: ReceiverControl, request: Message, target: str) -> Refusal:
+    def _absent(self, session: ReceiverControl, request: messages.Open, target: str) -> Refusal:
         """What is said where ``target`` is not registered: whether an attempt is over is known all the same."""
         over = self.over.get(target)
-        if over is not None and request.get("into") is not None:
-            regressed = over.regressed(request["application"], request["epoch"])
+        if over is not None and request.application is not None and request.epoch is not None:
+            regressed = over.regressed(request.application, request.epoch)
             if regressed is not None:
                 return regressed
         self.wait(session, target)
@@ -337,22 +331,22 @@ class ReceiverCore(Core):
             text = f"{text} any more: {service.broken}"
         return Refusal("unregistered", text)
 
-    def _finished(self, session: ReceiverControl, request: Message, tombstone: Tombstone) -> None:
-        session.say(
-            "finished",
-            channel=request["channel"],
-            request=request["request"],
+    def _finished(self, session: ReceiverControl, request: messages.Open, tombstone: Tombstone) -> None:
+        finished = messages.Finished(
+            channel=request.channel,
+            request=request.request,
             count=tombstone.messages,
             reason=tombstone.reason,
             message=tombstone.message,
         )
+        session.say(finished)
 
     def _wanted(
-        self, channel: InboundChannel, request: Message, now: float
+        self, channel: InboundChannel, request: messages.Open, now: float
     ) -> InboundChannel | Refusal | Tombstone:
         """What a sender means: ``channel``, or a channel for an attempt that may be committed into it."""
         staged = self.staged.get(channel.id)
-        if request.get("into") is None:
+        if request.into is None:
             if staged is None:
                 return channel
             text = f"channel {channel.id!r} takes groups only: register it with group=Group(...)"
@@ -364,32 +358,31 @@ class ReceiverCore(Core):
             return Refusal("policy", text)
         return staged.open(request, now)
 
-    def _grant(self, channel: InboundChannel, session: ReceiverControl, request: Message, now: float) -> None:
+    def _grant(
+        self, channel: InboundChannel, session: ReceiverControl, request: messages.Open, now: float
+    ) -> None:
         port = None
         if self.lease is not None:
             try:
                 lease = self.lease()
             except OSError as error:
-                text = f"no port for the data connection: {error}"
-                session.say(
-                    "deny", channel=channel.id, request=request["request"], code="ports", message=text
-                )
+                _deny(session, request, Refusal("ports", f"no port for the data connection: {error}"))
                 return
             channel.hold(lease.close)
             port = lease.port
-        token = self.random(TOKEN_SIZE)
-        channel.grant(session, request["stream"], token, now)
+        token = self.random(messages.TOKEN_SIZE)
+        channel.grant(session, request.stream, token, now)
         self._tokens[token] = channel, channel.attempt
         self.timers.at(now + self.timing.token_s, lambda _: self._forget(token))
-        session.say(
-            "ok",
+        granted = messages.Ok(
             channel=channel.id,
-            request=request["request"],
+            request=request.request,
             attempt=channel.attempt,
             token=token,
             port=port,
             message_limit=self.message_limit,
         )
+        session.say(granted)
 
     def _forget(self, token: bytes) -> None:
         self._tokens.pop(token, None)
@@ -415,6 +408,13 @@ class ReceiverCore(Core):
                 link.supersede()
 
 
+def _deny(session: ReceiverControl, request: messages.Open, refused: Refusal) -> None:
+    text = refused.message[:1000]
+    session.say(
+        messages.Deny(channel=request.channel, request=request.request, code=refused.code, message=text)
+    )
+
+
 class ReceiverControl(AcceptedControl):
     """The receiver's end of a sender's control connection."""
 
@@ -427,25 +427,9 @@ class ReceiverControl(AcceptedControl):
         core.sessions[self] = None
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] != "open":
-            raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a sender does not send")
-        try:
-            check_channel_id(message["channel"])
-        except NetChannelError as error:
-            raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
-        if message.get("into") is not None:
-            self._check_group(message)
-        if not message["stream"]:
-            raise ProtocolError(f"{self.peer} asks for a channel with a stream without identity")
+        if not isinstance(message, messages.Open):
+            raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a sender does not send")
         self._receiver.requested(self, message, now)
-
-    def _check_group(self, message: Message) -> None:
-        try:
-            check_channel_id(message["into"])
-        except NetChannelError as error:
-            raise ProtocolError(f"{self.peer} sends a group to a channel that cannot be: {error}") from error
-        if not message.get("application") or message.get("epoch") is None or message.get("partition") is None:
-            raise ProtocolError(f"{self.peer} sends to {message['into']!r}, and does not say of which group")
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)

@@ -6,15 +6,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from netchannel.errors import NetChannelError, ProtocolError
-from netchannel.values import check_channel_id
 
+from . import messages
 from .client import ANSWERS, TOLD
 from .control import AcceptedControl
+from .declared import as_map
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from .messages import Message
+    from .declared import Message
     from .receiver import ReceiverCore
 
 
@@ -28,10 +29,12 @@ _QUESTION_BYTES = 512
 """Of any question, beside its texts."""
 
 
-def _cost(message: Message) -> int:
-    if message["t"] == "watch" or message["t"] in TOLD:
+def _cost(message: messages.Question) -> int:
+    if isinstance(message, (messages.Watch, *TOLD)):
         return 0  # answered at once, and again; or not at all
-    return _QUESTION_BYTES + sum(len(value) for value in message.values() if isinstance(value, (str, bytes)))
+    return _QUESTION_BYTES + sum(
+        len(value) for value in as_map(message).values() if isinstance(value, (str, bytes))
+    )
 
 
 class Service(ABC):
@@ -43,7 +46,7 @@ class Service(ABC):
     broken: NetChannelError | None = None
 
     @abstractmethod
-    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
         """Answer ``message``, now or later; False if that is not a thing to ask this channel for."""
 
     def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service keeps who asked
@@ -82,23 +85,18 @@ class RequestControl(AcceptedControl):
         self._held.discard(what)
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] not in ANSWERS and message["t"] not in TOLD:
-            raise ProtocolError(f"{self.peer} sent {message['t']!r}, which a client does not send")
-        channel_id = message["channel"]
-        try:
-            check_channel_id(channel_id)
-        except NetChannelError as error:
-            raise ProtocolError(f"{self.peer} asks for a channel that cannot be: {error}") from error
+        if not isinstance(message, messages.Question):
+            raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a client does not send")
         self._unanswered += _cost(message)
         if self._unanswered > UNANSWERED_BYTES and _cost(message):
             text = f"{self.peer} has asked for {self._unanswered} bytes that are not answered yet"
             self.deny(message, "busy", f"{text}, the limit is {UNANSWERED_BYTES}")
-        elif not self._served(channel_id, message, now) and message["t"] not in TOLD:
-            self._refuse(channel_id, message)
+        elif not self._served(message, now) and not isinstance(message, TOLD):
+            self._refuse(message)
 
-    def _served(self, channel_id: str, message: Message, now: float) -> bool:
+    def _served(self, message: messages.Question, now: float) -> bool:
         """Whether there is somebody here who answers it, now or later."""
-        core = self._receiver
+        core, channel_id = self._receiver, message.channel
         service = core.services.get(channel_id)
         if service is not None:
             self.asked_of[service] = None
@@ -106,28 +104,28 @@ class RequestControl(AcceptedControl):
             service = core.over.get(channel_id)
         return service is not None and service.asked(self, message, now)
 
-    def _refuse(self, channel_id: str, message: Message) -> None:
-        core = self._receiver
+    def _refuse(self, message: messages.Question) -> None:
+        core, channel_id = self._receiver, message.channel
         if channel_id in core.services or channel_id in core.over or channel_id in core.channels:
-            self.deny(message, "policy", _not_offered(channel_id, message["t"]))
+            self.deny(message, "policy", _not_offered(message))
         elif (member := core.members.answering(channel_id)) is not None:
-            self._reply(message, "elsewhere", port=member.port)
+            self._reply(message, messages.Elsewhere, port=member.port)
         else:
             core.wait(self, channel_id)
-            text = f"channel {channel_id!r} is not registered there with {_needed(message['t'])}"
+            text = f"channel {channel_id!r} is not registered there with {_needed(message)}"
             self.deny(message, "unregistered", text)
 
-    def answer(self, message: Message, **fields: Any) -> None:
+    def answer(self, message: messages.Question, **fields: Any) -> None:
         """Answer ``message``."""
-        self._reply(message, ANSWERS[message["t"]], **fields)
+        self._reply(message, ANSWERS[type(message)], **fields)
 
-    def deny(self, message: Message, code: str, text: str) -> None:
+    def deny(self, message: messages.Question, code: str, text: str) -> None:
         """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
-        self._reply(message, "deny", code=code, message=text[:1000])
+        self._reply(message, messages.Deny, code=code, message=text[:1000])
 
-    def _reply(self, question: Message, kind: str, **fields: Any) -> None:
+    def _reply(self, question: messages.Question, kind: type[messages.Answer], **fields: Any) -> None:
         self._unanswered -= _cost(question)
-        self.say(kind, channel=question["channel"], request=question["request"], **fields)
+        self.say(kind(channel=question.channel, request=question.request, **fields))
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.gone(self)
@@ -137,13 +135,13 @@ class RequestControl(AcceptedControl):
         self._receiver.on_client_gone()
 
 
-_OF_GROUPS = ("commit", "drop", "epoch")
+_OF_GROUPS = (messages.Commit, messages.Drop, messages.Epoch)
 
 
-def _needed(kind: str) -> str:
-    return "staging=StagingPolicy(...)" if kind in _OF_GROUPS else "retain=RetainPolicy(...)"
+def _needed(question: messages.Question) -> str:
+    return "staging=StagingPolicy(...)" if isinstance(question, _OF_GROUPS) else "retain=RetainPolicy(...)"
 
 
-def _not_offered(channel_id: str, kind: str) -> str:
-    what = "takes no groups" if kind in _OF_GROUPS else "keeps nothing to be read"
-    return f"channel {channel_id!r} {what}: register it there with {_needed(kind)}"
+def _not_offered(question: messages.Question) -> str:
+    what = "takes no groups" if isinstance(question, _OF_GROUPS) else "keeps nothing to be read"
+    return f"channel {question.channel!r} {what}: register it there with {_needed(question)}"

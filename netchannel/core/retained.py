@@ -15,6 +15,7 @@ from netchannel.errors import (
 from netchannel.storage import LogBroken
 from netchannel.values import Heads
 
+from . import messages
 from .consumers import Consumers
 from .disk import NO_DESCRIPTORS
 from .link import log, printable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from netchannel.values import Located, RetainPolicy
 
     from .history import History
-    from .messages import Message
     from .receiver import ReceiverCore
     from .requests import RequestControl
     from .serving import ServingData
@@ -36,8 +36,6 @@ PUSH_S = 0.01
 """Heads are pushed to who watches so often at most."""
 RETRY_S = 0.1
 """When it is tried again to push to somebody who does not read."""
-HEADS_SCHEMA_LIMIT = 1 << 20
-"""The largest schema in heads, in bytes: a larger one is read."""
 
 CODES: tuple[tuple[type[NetChannelError], str], ...] = (
     (PositionLost, "position"),
@@ -60,7 +58,7 @@ class _Watch:
 
     __slots__ = ("message", "schema_of", "told")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: messages.Watch) -> None:
         self.message = message
         self.told: Heads | None = None
         self.schema_of = ""  # the stream whose schema it has been told
@@ -196,7 +194,7 @@ class Retained(Service):
         watch.told = heads
         if news:
             watch.schema_of = heads.stream
-        if schema is not None and len(schema) > HEADS_SCHEMA_LIMIT:
+        if schema is not None and len(schema) > messages.SCHEMA_LIMIT:
             schema = None
         fields = heads._asdict()
         if heads.failure is not None:
@@ -205,20 +203,20 @@ class Retained(Service):
 
     # -- questions
 
-    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
         try:
-            match message["t"]:
-                case "watch":
+            match message:
+                case messages.Watch():
                     self._watch(client, message)
-                case "unwatch":
-                    self._unwatch(client, message["request"])
-                case "yield":
-                    self.consumers.release(message["consumer"], message["holder"], client, now)
-                case "hold":
+                case messages.Unwatch():
+                    self._unwatch(client, message.request)
+                case messages.Yield():
+                    self.consumers.release(message.consumer, message.holder, client, now)
+                case messages.Hold():
                     self._hold(client, message, now)
-                case "forget":
+                case messages.Forget():
                     self._forget(client, message, now)
-                case "locate" | "read" | "acknowledge":
+                case messages.Locate() | messages.Read() | messages.Acknowledge():
                     self._of_stream(client, message, now)
                 case _:
                     return False
@@ -226,42 +224,47 @@ class Retained(Service):
             client.deny(message, code_of(error), str(error))
         return True
 
-    def _watch(self, client: RequestControl, message: Message) -> None:
-        client.hold((self.id, message["request"]))
-        watch = self._watching[client, message["request"]] = _Watch(message)
+    def _watch(self, client: RequestControl, message: messages.Watch) -> None:
+        client.hold((self.id, message.request))
+        watch = self._watching[client, message.request] = _Watch(message)
         self._tell(client, watch, self.heads)
 
     def _unwatch(self, client: RequestControl, number: int) -> None:
         if self._watching.pop((client, number), None) is not None:
             client.let_go((self.id, number))
 
-    def _no_stream(self, client: RequestControl, message: Message) -> None:
+    def _no_stream(self, client: RequestControl, message: messages.Question) -> None:
         """The client asks again when there is one. Raises ChannelBroken if there will be none."""
         if self.broken is not None:
             raise ChannelBroken(f"channel {self.id!r} has no stream: {self.broken}")
         self.core.wait(client, self.id)
         client.deny(message, "empty", f"channel {self.id!r} has no stream yet")
 
-    def _of_stream(self, client: RequestControl, message: Message, now: float) -> None:
+    def _of_stream(
+        self,
+        client: RequestControl,
+        message: messages.Locate | messages.Read | messages.Acknowledge,
+        now: float,
+    ) -> None:
         history = self.history
         if history is None:
             self._no_stream(client, message)
             return
-        if message["stream"] != history.stream:
+        if message.stream != history.stream:
             raise StreamReplaced(
                 f"channel {self.id!r} keeps stream {history.stream!r}, from number {history.oldest} to {history.head}; "
-                f"stream {message['stream']!r} was asked for"
+                f"stream {message.stream!r} was asked for"
             )
-        match message["t"]:
-            case "locate":
+        match message:
+            case messages.Locate():
                 self._locate(history, client, message, now)
-            case "read":
+            case messages.Read():
                 client.answer(message, token=self.core.reading_token(self, client, now))
-            case _:
+            case messages.Acknowledge():
                 self._acknowledge(history, client, message, now)
 
-    def _locate(self, history: History, client: RequestControl, message: Message, now: float) -> None:
-        first = message["first"]
+    def _locate(self, history: History, client: RequestControl, message: messages.Locate, now: float) -> None:
+        first = message.first
         history.check_range(first, max(first, history.oldest))
 
         def answer(found: Located | NetChannelError, now: float) -> None:
@@ -270,39 +273,43 @@ class Retained(Service):
             else:
                 client.answer(message, **found._asdict())
 
-        history.locate(first, message["max_rows"], message["max_bytes"], answer, now)
+        history.locate(first, message.max_rows, message.max_bytes, answer, now)
 
-    def _hold(self, client: RequestControl, message: Message, now: float) -> None:
+    def _hold(self, client: RequestControl, message: messages.Hold, now: float) -> None:
         history = self.history
         if history is None and self.policy.directory is not None:
             self._no_stream(client, message)  # there is nowhere to remember it yet
             return
         consumer = self.consumers.hold(
-            message["consumer"],
-            message["holder"],
+            message.consumer,
+            message.holder,
             client,
             f" at {client.peer}",
             now,
             oldest=0 if history is None else history.oldest,
-            renew=message["renew"],
+            renew=message.renew,
         )
         stream = "" if history is None else history.stream
         self._settled(client, message, now, stream=stream, position=consumer.position)
 
-    def _acknowledge(self, history: History, client: RequestControl, message: Message, now: float) -> None:
-        upto = message["upto"]
+    def _acknowledge(
+        self, history: History, client: RequestControl, message: messages.Acknowledge, now: float
+    ) -> None:
+        upto = message.upto
         if upto > history.head:
             raise NetChannelError(
                 f"channel {self.id!r}: everything below {upto} was acknowledged, kept are {history.head} messages"
             )
-        consumer = self.consumers.acknowledge(message["consumer"], message["holder"], upto)
+        consumer = self.consumers.acknowledge(message.consumer, message.holder, upto)
         self._settled(client, message, now, position=consumer.position)
 
-    def _forget(self, client: RequestControl, message: Message, now: float) -> None:
-        self.consumers.forget(message["consumer"])
+    def _forget(self, client: RequestControl, message: messages.Forget, now: float) -> None:
+        self.consumers.forget(message.consumer)
         self._settled(client, message, now)
 
-    def _settled(self, client: RequestControl, message: Message, now: float, **fields: object) -> None:
+    def _settled(
+        self, client: RequestControl, message: messages.Question, now: float, **fields: object
+    ) -> None:
         """Answer once it is durable who has acknowledged what, where that is kept, and free what is not wanted."""
 
         def settled(error: NetChannelError | None, now: float) -> None:

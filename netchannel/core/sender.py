@@ -16,6 +16,7 @@ from netchannel.errors import (
     SchemaMismatch,
 )
 
+from . import messages
 from .control import FOR_CONTROL, ControlLink, greeting
 from .data_sender import SenderData
 from .link import Core, log
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from netchannel.values import BufferPolicy, FaultPolicy
 
-    from .messages import Message
+    from .declared import Message
     from .timers import Timer
     from .timing import Timing
 
@@ -40,10 +41,6 @@ PERMANENT: dict[str, type[NetChannelError]] = {
     "ended": ChannelClosedByPeer,
 }
 """Codes of refusals that asking again cannot change, and what they raise."""
-
-
-OPEN_SCHEMA_LIMIT = 1 << 20
-"""The largest schema in an open request, in bytes: a larger one comes with the data connection, in pieces."""
 
 
 class SenderCore(Core):
@@ -171,18 +168,19 @@ class Peer:
         if channel.retry is not None:
             channel.retry.cancel()
         channel.move(SenderEvent.OPEN, now)
-        self.control.say(
-            "open",
+        schema = channel.schema or b""
+        opening = messages.Open(
             channel=channel.id,
             request=channel.request,
             stream=channel.stream,
             codec=channel.codec,
-            schema=None if len(channel.schema or b"") > OPEN_SCHEMA_LIMIT else channel.schema,
+            schema=schema if 0 < len(schema) <= messages.SCHEMA_LIMIT else None,
             oldest=channel.acknowledged,
             head=channel.offered if channel.placed else None,
             lossy=channel.buffer.when_full == "drop_oldest",
             **({} if channel.group is None else channel.group._asdict()),
         )
+        self.control.say(opening)
 
     def established(self, now: float) -> None:
         """The control connection is up: open everything."""
@@ -311,37 +309,43 @@ class SenderControl(ControlLink):
         self._owner.established(now)
 
     def told(self, message: Message, now: float) -> None:
-        if message["t"] == "ready":
-            self._owner.ready(message["channel"], now)
-            return
-        channel = self._owner.channels.get(message.get("channel", ""))
+        match message:
+            case messages.Ready():
+                self._owner.ready(message.channel, now)
+            case messages.Ok() | messages.Deny() | messages.Elsewhere() | messages.Finished():
+                self._answered(message, now)
+            case _:
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a receiver does not send")
+
+    def _answered(
+        self, answer: messages.Ok | messages.Deny | messages.Elsewhere | messages.Finished, now: float
+    ) -> None:
+        channel = self._owner.channels.get(answer.channel)
         if channel is None:
             return  # it ended while the answer was on its way
-        if message.get("request") != channel.request or channel.state is not SenderState.REQUESTED:
+        if answer.request != channel.request or channel.state is not SenderState.REQUESTED:
             return  # an answer to an earlier attempt
-        match message["t"]:
-            case "ok":
-                self._granted(channel, message, now)
-            case "deny":
-                self._denied(channel, message, now)
-            case "elsewhere":
-                self._owner.sent_on(channel, message["port"], now)
-            case "finished":
-                channel.finished(message["reason"], message["message"], now, message["count"])
-            case kind:
-                raise ProtocolError(f"{self.peer} sent {kind!r}, which a receiver does not send")
+        match answer:
+            case messages.Ok():
+                self._granted(channel, answer, now)
+            case messages.Deny():
+                self._denied(channel, answer, now)
+            case messages.Elsewhere():
+                self._owner.sent_on(channel, answer.port, now)
+            case messages.Finished():
+                channel.finished(answer.reason, answer.message, now, answer.count)
 
-    def _granted(self, channel: OutboundChannel, message: Message, now: float) -> None:
+    def _granted(self, channel: OutboundChannel, answer: messages.Ok, now: float) -> None:
         remote = self.remote
-        if message["port"] is not None:
-            remote = f"{remote.rpartition(':')[0]}:{message['port']}"
-        link = SenderData(channel, self, remote, message["token"])
-        channel.granted(link, message["message_limit"], now)
+        if answer.port is not None:
+            remote = f"{remote.rpartition(':')[0]}:{answer.port}"
+        link = SenderData(channel, self, remote, answer.token)
+        channel.granted(link, answer.message_limit, now)
 
-    def _denied(self, channel: OutboundChannel, message: Message, now: float) -> None:
-        text = message["message"]
-        permanent = PERMANENT.get(message["code"])
-        if message["code"] == "position" and channel.replayable:
+    def _denied(self, channel: OutboundChannel, answer: messages.Deny, now: float) -> None:
+        text = answer.message
+        permanent = PERMANENT.get(answer.code)
+        if answer.code == "position" and channel.replayable:
             permanent, text = PositionLost, f"{text}; register the channel again, and it goes on there"
         if permanent is not None:
             error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")
@@ -350,7 +354,7 @@ class SenderControl(ControlLink):
         channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)
         if channel.terminal:
             return
-        if message["code"] == "unregistered":
+        if answer.code == "unregistered":
             self._owner.ask_the_node(channel, now)
         else:
             self._owner.reopen(channel, now)

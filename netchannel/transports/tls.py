@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from netchannel.address import parse_address
 from netchannel.core.control import FOR_CONTROL, GREETING, MAGIC
-from netchannel.core.messages import encode
+from netchannel.core.envelope import encode
+from netchannel.core.messages import Error
 from netchannel.errors import CertificateError, HandshakeError
 
 from . import schemes
@@ -211,7 +212,7 @@ class Accepted(TlsConnection):
             self._fail(HandshakeError(f"its first bytes {self._greeting!r} are not those of TLS"))
         elif len(self._greeting) >= GREETING.size:
             if GREETING.unpack_from(self._greeting)[3] == FOR_CONTROL:
-                self._tcp.write(encode({"t": "error", "message": PLAIN, "permanent": True}))
+                self._tcp.write(encode(Error(message=PLAIN, permanent=True)))
             self._fail(HandshakeError("it speaks no TLS: is the sender without tls=?"))
         return False
 

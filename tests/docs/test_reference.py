@@ -28,6 +28,7 @@ from nebuli.dataflow.types import arrow_type
 from netchannel.core import (
     consumers,
     control,
+    envelope,
     frames,
     groups,
     messages,
@@ -432,13 +433,20 @@ def test_fields_and_units_of_time_are_described() -> None:
 
 # -- protocol.md
 
-_TYPES = {bool: "boolean", int: "integer", str: "text", bytes: "bytes", type(None): "nil"}
+_TYPES = {bool: "boolean", int: "integer", str: "text", bytes: "bytes"}
 
 
-@pytest.mark.parametrize("name", messages.FIELDS)
+def test_what_fields_may_hold_is_described() -> None:
+    fields = [field for message in messages.MESSAGES.values() for field in message.fields]
+    wanted = {field.rule.name: [_TYPES[field.type], field.rule.says] for field in fields}
+    assert {row[0]: row[1:] for row in table(PROTOCOL, "What fields may hold")} == wanted
+
+
+@pytest.mark.parametrize("name", messages.MESSAGES)
 def test_every_control_message_is_described_with_its_fields(name: str) -> None:
     wanted = {
-        field: " or ".join(_TYPES[each] for each in types) for field, types in messages.FIELDS[name].items()
+        field.name: f"{field.rule.name} or nil" if field.optional else field.rule.name
+        for field in messages.MESSAGES[name].fields
     }
     fields = {code(row[0]): row[1] for row in table(PROTOCOL, name)[: len(wanted)]}
     assert fields == wanted
@@ -446,7 +454,7 @@ def test_every_control_message_is_described_with_its_fields(name: str) -> None:
 
 def test_no_other_control_message_is_described() -> None:
     levels = [heading for heading in headings(PROTOCOL) if heading.level == 4]
-    assert [heading.text for heading in levels] == list(messages.FIELDS)
+    assert [heading.text for heading in levels] == list(messages.MESSAGES)
 
 
 def test_every_kind_of_frame_is_described_with_its_number() -> None:
@@ -484,7 +492,7 @@ def test_the_greeting_is_described_byte_by_byte() -> None:
 
 
 def test_the_prefix_of_a_control_message_is_described_byte_by_byte() -> None:
-    prefix = messages._PREFIX
+    prefix = envelope._PREFIX
     assert f"a prefix of {prefix.size} bytes (`{prefix.format}`" in PROTOCOL.read_text()
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Control connection")]
     sizes = [struct.calcsize(f"<{each}") for each in prefix.format.removeprefix("<")]
@@ -499,9 +507,9 @@ def test_limits_are_those_of_the_code() -> None:
     }
     assert limits == {
         "channel id": [255],
-        "control message": [messages.MESSAGE_LIMIT],
-        "control message before the handshake is done": [messages.STRANGER_LIMIT],
-        "fields of a control message": [messages.FIELDS_LIMIT],
+        "control message": [envelope.MESSAGE_LIMIT],
+        "control message before the handshake is done": [envelope.STRANGER_LIMIT],
+        "fields of a control message": [envelope.FIELDS_LIMIT],
         "text in a control message": [messages.TEXT_LIMIT],
         "payload of a frame": [frames.PAYLOAD_LIMIT],
         "payload of a frame before the token": [frames.TOKEN_FRAME_LIMIT],
@@ -511,7 +519,7 @@ def test_limits_are_those_of_the_code() -> None:
         "messages in a frame": [frames.PACK_COUNT],
         "note": [frames.NOTE_LIMIT],
         "body": [MESSAGE_LIMIT],
-        "token": [receiver.TOKEN_SIZE, timing.token_s],
+        "token": [messages.TOKEN_SIZE, timing.token_s],
         "handshake of a connection": [timing.handshake_s],
         "heartbeat, dead after": [timing.heartbeat_s, timing.dead_after_s],
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
@@ -524,7 +532,7 @@ def test_limits_are_those_of_the_code() -> None:
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],
         "time between heads": [retained.PUSH_S],
-        "schema in heads": [retained.HEADS_SCHEMA_LIMIT],
+        "schema in `open` and `heads`": [messages.SCHEMA_LIMIT],
         "watches and unused tokens of a client": [requests.HELD_LIMIT],
         "unanswered questions of a client": [requests.UNANSWERED_BYTES],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],

@@ -14,8 +14,8 @@ import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.frames import Kind, signal
-from netchannel.core.messages import encode
 from netchannel.testing.deadlines import eventually
+from tests.support.forged import forged
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 256, "line\nbreak", "\ud800", 5])
@@ -105,7 +105,7 @@ async def test_versions_are_compared(sender: SenderServer) -> None:
     """CH-VER-1: a peer of version 99 gets a sentence with both versions, and is not retried for ever."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(encode({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000}))
+        writer.write(forged({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000}))
         await reader.read()
         writer.close()
 

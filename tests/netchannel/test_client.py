@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from netchannel.core import messages
 from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.messages import STRANGER_LIMIT, Message
+from netchannel.core.envelope import STRANGER_LIMIT
 from netchannel.core.requests import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
 from netchannel.values import FaultPolicy
@@ -23,13 +24,13 @@ class Counting(Service):
         self.silent = False
         self.refuses = ""
 
-    def asked(self, client: RequestControl, message: Message, now: float) -> bool:
-        self.asked_for.append(message["t"])
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
+        self.asked_for.append(message.kind)
         if self.refuses:
             client.deny(message, self.refuses, "not now")
-        elif message["t"] == "forget":
+        elif isinstance(message, messages.Forget):
             client.deny(message, "held", "somebody has it")
-        elif message["t"] != "hold":
+        elif not isinstance(message, messages.Hold):
             return False
         elif not self.silent:
             client.answer(message, stream="s", position=7)
@@ -45,12 +46,12 @@ class Asker:
         self.core = ClientCore("client", world.timing, world.wall, world.random.randbytes, secret)
         world.cores.append(self.core)
         self.channel: ClientChannel = self.core.register("c", "r:1", FaultPolicy(retry=retry), world.now)
-        self.answers: list[Message] = []
+        self.answers: list[Any] = []
         self.errors: list[NetChannelError] = []
 
-    def hold(self, kind: str = "hold") -> None:
+    def hold(self, kind: type[messages.Question] = messages.Hold) -> None:
         fields: dict[str, Any] = {"consumer": "me"}
-        if kind == "hold":
+        if kind is messages.Hold:
             fields |= {"holder": "x", "renew": False}
         self.channel.ask(
             kind,
@@ -71,7 +72,7 @@ def test_a_question_is_answered_once() -> None:
     receiver.services["c"] = Counting()
     asker.hold()
     world.run(lambda: asker.told == 1)
-    assert asker.answers[0]["position"] == 7
+    assert asker.answers[0].position == 7
     assert not asker.core.questions
 
 
@@ -107,10 +108,12 @@ def test_a_refusal_for_good_is_raised_and_others_wait() -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
     receiver.services["c"] = Counting()
-    asker.hold("forget")
+    asker.hold(messages.Forget)
     world.run(lambda: asker.told == 1)
     assert isinstance(asker.errors[0], ChannelInUse)
-    asker.channel.ask("watch", lambda *_: None, lambda error, now: asker.errors.append(error), world.now)
+    asker.channel.ask(
+        messages.Watch, lambda *_: None, lambda error, now: asker.errors.append(error), world.now
+    )
     world.run(lambda: asker.told == 2)
     assert "retain=" in str(asker.errors[1])
 
@@ -157,13 +160,13 @@ def test_what_is_large_may_come_in_the_same_bytes_as_the_handshake() -> None:
     downs = []
     asker.channel.on_lost = lambda reason, now: downs.append(reason)
     asker.channel.ask(
-        "commit",
+        messages.Commit,
         lambda message, now: asker.answers.append(message),
         lambda error, now: asker.errors.append(error),
         world.now,
         application="a",
         epoch=0,
-        winners=bytes(STRANGER_LIMIT),
+        winners=bytes(STRANGER_LIMIT // 48 * 48 + 48),
         end=False,
     )
     receiver = world.receiver()
@@ -177,18 +180,18 @@ def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
     """The rest waits at the client, and its turn comes."""
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    waiting: list[Message] = []
+    waiting: list[Any] = []
 
     class Slow(Service):
-        def asked(self, client: RequestControl, message: Message, now: float) -> bool:
+        def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
             waiting.append(message)
             return True
 
     receiver.services["c"] = Slow()
-    winners = bytes(4_000_000)
+    winners = bytes(4_000_032)
     for epoch in range(10):
         asker.channel.ask(
-            "commit",
+            messages.Commit,
             lambda message, now: asker.answers.append(message),
             lambda error, now: asker.errors.append(error),
             world.now,
@@ -198,15 +201,15 @@ def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
             end=False,
         )
     world.settle()
-    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_032
     world.pass_time(10)
-    assert len(waiting) == UNANSWERED_BYTES // 4_000_000
+    assert len(waiting) == UNANSWERED_BYTES // 4_000_032
     (client,) = receiver.clients
     for answered in range(10):
         world.run(lambda answered=answered: len(waiting) > answered)
         client.answer(waiting[answered], fresh=True)
     world.run(lambda: asker.told == 10)
-    assert sorted(message["epoch"] for message in waiting) == list(range(10))
+    assert sorted(message.epoch for message in waiting) == list(range(10))
     assert len(asker.answers) == 10
 
 
@@ -215,13 +218,13 @@ def test_what_is_told_is_not_answered(registered: bool) -> None:
     """Where the channel does not do that, or is not there, as well."""
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    said: list[Message] = []
+    said: list[Any] = []
     asker.channel.peer.answered = lambda message, now: said.append(message)  # type: ignore[method-assign]
     if registered:
         receiver.services["c"] = Counting()
     world.settle()
-    asker.channel.tell("unwatch", request=1)
-    asker.channel.tell("yield", request=0, consumer="me", holder="x")
+    asker.channel.tell(messages.Unwatch, request=1)
+    asker.channel.tell(messages.Yield, request=0, consumer="me", holder="x")
     world.settle()
     assert not said
     assert not any(client.waiting for client in receiver.clients)

@@ -22,11 +22,12 @@ from netchannel.core.data_sender import SenderData
 from netchannel.core.frames import Kind, signal
 from netchannel.core.link import Closing
 from netchannel.core.members import MemberControl
-from netchannel.core.messages import FIELDS, encode
+from netchannel.core.messages import MESSAGES as KINDS
 from netchannel.core.node import NodeControl
 from netchannel.core.receiver import ReceiverControl
 from netchannel.core.sender import SenderControl
 from netchannel.core.states import ReceiverState, SenderState
+from tests.support.forged import forged
 from tests.support.world import Consumer, End, Producer, World
 
 LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData, MemberControl, NodeControl]
@@ -150,16 +151,21 @@ VALUES: dict[type, st.SearchStrategy[Any]] = {
     str: TEXTS,
     bytes: st.sampled_from([b"", bytes(16), bytes(70_000)]),
     bool: st.booleans(),
-    type(None): st.none(),
 }
 
 
-def message(kind: str) -> st.SearchStrategy[bytes]:
-    fields = {
-        name: st.one_of([VALUES[each] for each in types]) if name != "version" else st.just(1)
-        for name, types in FIELDS[kind].items()
-    }
-    return st.fixed_dictionaries({"t": st.just(kind), **fields}).map(encode)
+@st.composite
+def message(draw: st.DrawFn, kind: str) -> bytes:
+    """Of that kind: mostly as it is declared, and else with a field that no declaration allows, or is left out."""
+    fields: dict[str, Any] = {"t": kind}
+    wrong = draw(st.booleans() | st.just(False))
+    for name, type_, rule, optional in KINDS[kind].fields:
+        value = VALUES[type_] if wrong else VALUES[type_].filter(rule.holds)
+        fields[name] = 1 if name == "version" else draw(value | st.none() if optional or wrong else value)
+    left_out = draw(st.sampled_from(sorted(fields)))
+    if wrong or fields[left_out] is None:
+        del fields[left_out]
+    return forged(fields)
 
 
 def as_it_is(data: bytes) -> Part:
@@ -168,7 +174,7 @@ def as_it_is(data: bytes) -> Part:
 
 Part = Callable[[Session], bytes]
 """A piece of an attack, made when it is under way."""
-MESSAGES = st.sampled_from(sorted(FIELDS)).flatmap(message).map(as_it_is)
+MESSAGES = st.sampled_from(sorted(KINDS)).flatmap(message).map(as_it_is)
 PAYLOADS = st.sampled_from([b"", bytes(8), bytes(16), b"text", bytes(1 << 12), bytes(1 << 17)])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from netchannel.codec import make_encoder
 from netchannel.core.groups import WINNER, StagedChannel
-from netchannel.core.messages import encode
+from netchannel.core.messages import Answer, Commit, Drop, Epoch, Watch
 from netchannel.core.receiver import Lease, ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.core.timing import Timing
@@ -19,6 +19,7 @@ from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, NetChan
 from netchannel.groups import open_attempt
 from netchannel.storage import LogDamaged
 from netchannel.values import BufferPolicy, Group
+from tests.support.forged import forged
 from tests.support.simulated_files import Crash
 from tests.support.staged import Staged, Writing
 from tests.support.world import World
@@ -44,7 +45,7 @@ def test_a_commit_is_done_or_not_wherever_the_receiver_stops(power: bool) -> Non
             staged.files.crash_at = crash_at
             staged.commit(0, winners)
             if not crashed(staged, lambda staged=staged: bool(staged.answers)):
-                assert staged.answers.pop()["fresh"] is True  # type: ignore[index]  # it is no error
+                assert staged.answers.pop().fresh is True
                 if not crashed(staged, lambda staged=staged: len(staged.inbox.channel.queue) == 6):
                     continue
                 staged.commit(0, winners)
@@ -52,12 +53,12 @@ def test_a_commit_is_done_or_not_wherever_the_receiver_stops(power: bool) -> Non
             staged.stop(power=power)
             staged.start()
             answer = staged.answer()
-            assert isinstance(answer, dict)
-            fresh.append(answer["fresh"])
+            assert isinstance(answer, Answer)
+            fresh.append(answer.fresh)
             assert not known
             assert staged.read() == [b"%d.%d" % (p, n) for p in range(2) for n in range(3)]
             staged.commit(0, winners)
-            assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+            assert staged.answer().fresh is False
     assert set(fresh) == {False, True}
 
 
@@ -68,12 +69,12 @@ def test_an_answered_commit_survives_whatever_comes(power: bool) -> None:
         staged = Staged(seed)
         winners = [staged.write([b"x", b"y"])]
         staged.commit(0, winners)
-        assert isinstance(staged.answer(), dict)
+        assert isinstance(staged.answer(), Answer)
         staged.stop(power=power)
         staged.start()
         assert staged.read() == [b"x", b"y"]
         staged.commit(0, winners)
-        assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+        assert staged.answer().fresh is False
 
 
 def test_an_answer_that_is_sent_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def test_a_seal_is_durable_before_it_is_said(power: bool) -> None:
         staged.start()
         staged.commit(0, [sealed])
         answer = staged.answer()
-        assert isinstance(answer, dict), answer
+        assert isinstance(answer, Answer), answer
         assert staged.read() == [b"x"] * 3
 
 
@@ -106,7 +107,7 @@ def test_what_was_sealed_is_compared_with_what_is_committed(monkeypatch: pytest.
         assert isinstance(staged.answer(), AttemptLost)
     monkeypatch.setattr(StagedChannel, "_objections", lambda self, keys, winners: iter(()))
     staged.commit(0, [sealed._replace(count=5)])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"x"] * 3
 
 
@@ -142,7 +143,7 @@ def test_the_end_is_kept_until_it_has_been_read(explicit: bool) -> None:
             staged.inbox.read()
             assert staged.inbox.values in ([b"x", b"y"], [])
         staged.commit(0, [])
-        assert staged.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+        assert staged.answer().fresh is False
     assert over == {False, True}
 
 
@@ -170,7 +171,7 @@ def test_a_full_disk_makes_a_commit_wait() -> None:
     staged.world.pass_time(5)
     assert not staged.answers
     staged.files.capacity = None
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"x"]
 
 
@@ -188,7 +189,7 @@ def test_a_disk_that_fails_breaks_the_channel_and_tells_the_client() -> None:
     staged.world.pass_time(3)
     staged.files.kill()
     staged.register()
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"x"]
 
 
@@ -199,7 +200,7 @@ def test_an_attempt_whose_disk_fails_is_refused_alone() -> None:
     with pytest.raises(AssertionError):
         staged.write([b"y"], partition=1)
     staged.commit(0, [good])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"x"]
 
 
@@ -229,7 +230,7 @@ def test_an_attempt_that_nobody_names_is_dropped_in_time() -> None:
     staged.start()
     staged.world.pass_time(50)
     staged.commit(1, [second])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"y"]
 
 
@@ -263,7 +264,7 @@ def test_attempts_wait_for_those_of_their_group_that_take_long() -> None:
     staged.world.pass_time(50)
     assert len(staged.names(".attempt")) == 3
     staged.commit(0, [first, second, writing.sealed()])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"x", b"y", b"z"]
 
 
@@ -303,7 +304,7 @@ def test_requests_that_make_no_sense_end_the_connection(fields: dict[str, Any]) 
     control = staged.asked.peer.control
     assert control is not None
     staged.world.run(lambda: control.greeted)
-    control.say("commit", channel="c", request=1, epoch=0, end=False, **fields)
+    control.say(Commit(channel="c", request=1, epoch=0, end=False, **fields))
     staged.world.run(lambda: staged.asked.peer.control is not control)
 
 
@@ -325,7 +326,7 @@ def test_another_stream_does_not_slip_into_an_attempt() -> None:
         staged.world.run(lambda producer=producer: producer.channel.terminal)
         assert producer.channel.error is None
     staged.commit(0, [Writing(writers[1], 0).sealed()])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"1"]
 
 
@@ -346,7 +347,7 @@ def test_an_attempt_has_its_file_to_itself() -> None:
     staged.world.run(lambda: first.channel.terminal)
     assert first.channel.error is None
     staged.commit(0, [Writing(first, 0).sealed()])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     assert staged.read() == [b"first"]
 
 
@@ -369,7 +370,7 @@ def test_an_attempt_that_nothing_came_of_is_forgotten_with_its_token(monkeypatch
     staged.write([b"x"])
     (end,) = [end for end in staged.world.ends if type(end.link) is ReceiverControl]
     for number in range(3):
-        end.inbox += encode(
+        end.inbox += forged(
             {
                 "t": "open", "channel": f"a {number}", "request": 1 << 40, "stream": f"{number:032x}",
                 "codec": "bytes", "schema": None, "oldest": 0, "head": 0, "lossy": False,
@@ -416,7 +417,7 @@ def test_a_process_without_descriptors_reads_its_groups_later(caplog: pytest.Log
     staged.commit(0, [staged.write([b"x"])])
     staged.files.fail("open", errno.EMFILE, times=5)
     began = staged.world.now
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     staged.world.run(lambda: bool(staged.inbox.channel.queue))
     assert 5 <= staged.world.now - began <= 7
     assert staged.read() == [b"x"]
@@ -446,7 +447,7 @@ def test_a_drop_that_its_channel_left_undone_is_asked_again() -> None:
     staged.world.disk_works = False
     staged.commit(0, [sealed])
     staged.asked.ask(
-        "drop",
+        Drop,
         lambda message, now: staged.answers.append(message),
         lambda error, now: staged.answers.append(error),
         staged.world.now,
@@ -456,12 +457,12 @@ def test_a_drop_that_its_channel_left_undone_is_asked_again() -> None:
     staged.world.settle()
     staged.inbox.channel.detach(staged.world.now)
     staged.world.disk_works = True
-    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert staged.answer().fresh is True
     staged.world.pass_time(5)
     assert not staged.answers
     assert len(staged.names(".attempt")) == 2
     staged.register()
-    assert staged.answer()["t"] == "dropped"  # type: ignore[index]  # it is no error
+    assert staged.answer().kind == "dropped"
     assert len(staged.names(".attempt")) == 1
 
 
@@ -476,7 +477,7 @@ def test_a_commit_waits_while_too_much_is_kept() -> None:
         winners = [staged.write([bytes(size)], epoch=epoch)] if size else []
         staged.commit(epoch, winners, end=end)
         world.pass_time(5)
-        return staged.answers.pop()["fresh"] if staged.answers else None  # type: ignore[index]  # it is no error
+        return staged.answers.pop().fresh if staged.answers else None
 
     assert fresh(0, 20_000) is True
     assert fresh(0, 0) is False
@@ -485,12 +486,12 @@ def test_a_commit_waits_while_too_much_is_kept() -> None:
     world.pass_time(5)
     assert not staged.answers
     staged.inbox.ack(1)
-    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert staged.answer().fresh is True
     assert fresh(2, 2000) is True
     assert fresh(3, 4000) is None
     staged.read()
     staged.inbox.ack(2)
-    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert staged.answer().fresh is True
     assert fresh(4, 0, end=True) is True
     assert staged.read() == [bytes(size) for size in (20_000, 6000, 2000, 4000)]
     staged.inbox.ack(4)
@@ -505,14 +506,14 @@ def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.M
     winners = [[staged.write([bytes(6000)], epoch=epoch)] for epoch in range(2)]
     staged.files.fail("sync_directory", errno.EIO)
     staged.commit(0, winners[0])
-    assert isinstance(staged.answer(), dict)
+    assert isinstance(staged.answer(), Answer)
     staged.commit(1, winners[1])
     assert isinstance(staged.answer(), ChannelBroken)
     staged.world.settle()
     staged.register()
     staged.commit(1, winners[1])
     assert staged.read() == [bytes(6000)] * 2
-    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert staged.answer().fresh is True
 
 
 def test_a_channel_that_is_over_takes_no_memory_of_who_asks_it() -> None:
@@ -528,14 +529,14 @@ def test_a_channel_that_is_over_takes_no_memory_of_who_asks_it() -> None:
     (client,) = staged.receiver.clients
     assert client.asks == 0
     staged.answers.clear()
-    for epoch, kind in ((0, dict), (1, ChannelClosed)):
+    for epoch, kind in ((0, Answer), (1, ChannelClosed)):
         staged.commit(epoch, [])
         assert isinstance(staged.answer(), kind)
-    staged.ask("drop", epoch=5)
-    assert isinstance(staged.answer(), dict)
-    staged.ask("epoch")
-    assert staged.answer()["epoch"] == 0  # type: ignore[index]  # it is no error
+    staged.ask(Drop, epoch=5)
+    assert isinstance(staged.answer(), Answer)
+    staged.ask(Epoch)
+    assert staged.answer().epoch == 0
     staged.asked.ask(
-        "watch", lambda *_: None, lambda error, now: staged.answers.append(error), staged.world.now
+        Watch, lambda *_: None, lambda error, now: staged.answers.append(error), staged.world.now
     )
     assert isinstance(staged.answer(), NetChannelError)

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from netchannel.core.client import ClientControl
 from netchannel.core.data_receiver import ReceiverData
-from netchannel.core.messages import encode
+from netchannel.core.messages import Committed
 from netchannel.core.receiver import ReceiverControl
 from netchannel.core.requests import RequestControl
 from netchannel.core.sender import SenderControl
 from netchannel.groups import as_winners
 from netchannel.values import Sealed
 from tests.netchannel.test_fuzz import message
+from tests.support.forged import forged
 from tests.support.staged import Staged
 from tests.support.world import End
 
@@ -85,13 +86,13 @@ def test_noise_anywhere_costs_a_connection_and_nothing_else(
             case "repeat":
                 end.inbox[place:place] = end.inbox[: len(noise)]
     session.finish()
-    assert isinstance(session.staged.answers.pop(), dict)
+    assert isinstance(session.staged.answers.pop(), Committed)
     assert session.staged.read() == VALUES * 2
 
 
 WINNERS = as_winners([Sealed(partition, "ab" * 16, 3, 3, 20_003, 0) for partition in range(2)])
 COMMITS = st.builds(
-    lambda application, epoch, winners, end: encode(
+    lambda application, epoch, winners, end: forged(
         {
             "t": "commit",
             "channel": "c",
@@ -108,7 +109,7 @@ COMMITS = st.builds(
     st.booleans(),
 )
 OPENS = st.builds(
-    lambda channel, stream, oldest, into, epoch: encode(
+    lambda channel, stream, oldest, into, epoch: forged(
         {
             "t": "open",
             "channel": channel,
@@ -155,5 +156,5 @@ def test_what_is_well_formed_and_hostile_harms_nobody_else(
     assert got in ([], VALUES * 2)
     other = Staged(seed, world=session.staged.world, receiver=session.staged.receiver, channel_id="other")
     other.commit(0, [other.write(VALUES)])
-    assert isinstance(other.answer(), dict)
+    assert isinstance(other.answer(), Committed)
     assert other.read() == VALUES

@@ -10,6 +10,7 @@ import pytest
 
 from netchannel.core.groups import StagedChannel
 from netchannel.core.inbound import InboundChannel
+from netchannel.core.messages import Committed
 from netchannel.values import Position, Sealed
 from tests.support.simulated_files import Crash
 from tests.support.staged import Staged
@@ -109,8 +110,8 @@ class Story:
         self.disturb()
         self.run(lambda: self.staged.answers)
         answer = self.staged.answers.pop()
-        assert isinstance(answer, dict), answer
-        return bool(answer["fresh"])
+        assert isinstance(answer, Committed), answer
+        return bool(answer.fresh)
 
     def tell(self) -> None:
         for epoch in range(8):
@@ -141,7 +142,7 @@ def test_a_story_notices_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyP
 
     def forgetful(self: StagedChannel, client: Any, message: Any) -> Any:
         epochs = self.store.state.epochs
-        if message["epoch"] == epochs.get("app"):
+        if message.epoch == epochs.get("app"):
             del epochs["app"]
         return commit(self, client, message)
 

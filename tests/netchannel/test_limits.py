@@ -17,15 +17,17 @@ from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, 
 from netchannel.core import receiver as receiver_module
 from netchannel.core.complaints import CAUSES, QUIET_S
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
+from netchannel.core.envelope import MessageParser
 from netchannel.core.frames import PACK_COUNT, Kind, signal
 from netchannel.core.link import Closing, Link
-from netchannel.core.messages import TEXT_LIMIT, MessageParser, encode
+from netchannel.core.messages import TEXT_LIMIT, Error
 from netchannel.core.receiver import STRANGERS, ReceiverCore
 from netchannel.core.states import SenderState
+from tests.support.forged import forged
 from tests.support.waiting import until_async
 from tests.support.world import World
 
-HELLO = {"t": "hello", "version": 1, "node": "n", "dead_after_ms": 5000, "nonce": b"n", "secret": False}
+HELLO = {"t": "hello", "version": 1, "node": "n", "dead_after_ms": 5000, "nonce": b"n" * 16, "secret": False}
 OPEN = {
     "t": "open",
     "channel": "c",
@@ -67,7 +69,7 @@ def is_open(link: Link) -> bool:
         greeting(FOR_CONTROL)[:7],
         greeting(FOR_DATA),
         greeting(FOR_CONTROL),
-        greeting(FOR_CONTROL) + encode({**HELLO, "secret": True}),
+        greeting(FOR_CONTROL) + forged({**HELLO, "secret": True}),
     ],
     ids=["nothing", "half a greeting", "data", "control", "no proof"],
 )
@@ -84,7 +86,7 @@ def test_a_flood_of_strangers_drops_its_own_oldest(said: bytes, caplog: pytest.L
     )
 
 
-@pytest.mark.parametrize("said", [b"", greeting(FOR_CONTROL) + encode({**HELLO, "secret": True})])
+@pytest.mark.parametrize("said", [b"", greeting(FOR_CONTROL) + forged({**HELLO, "secret": True})])
 def test_a_flood_does_not_keep_a_peer_out(said: bytes) -> None:
     """CH-BAD-2: three strangers at each step of its handshakes, and its channel is there at the first attempt."""
     world = World()
@@ -119,12 +121,12 @@ def test_there_are_so_many_connections_and_no_more() -> None:
     """Above `max_connections` newcomers are dropped, those that are there are not; and there is room again."""
     world = World()
     receiver = world.receiver(max_connections=10)
-    established = [connect(world, receiver, greeting(FOR_CONTROL) + encode(HELLO)) for _ in range(9)]
+    established = [connect(world, receiver, greeting(FOR_CONTROL) + forged(HELLO)) for _ in range(9)]
     waiting = connect(world, receiver)
     assert is_open(waiting)
     newcomer = connect(world, receiver)
     assert (is_open(waiting), is_open(newcomer)) == (False, True)  # of strangers the older one goes
-    ninth = connect(world, receiver, greeting(FOR_CONTROL) + encode(HELLO))
+    ninth = connect(world, receiver, greeting(FOR_CONTROL) + forged(HELLO))
     assert (is_open(newcomer), is_open(ninth)) == (False, True)
     late = connect(world, receiver)
     assert not is_open(late)
@@ -194,7 +196,7 @@ async def test_another_version_is_refused_with_a_sentence(receiver: ReceiverServ
         assert answer == signal(Kind.REFUSED, payload=text)
     else:
         (message,) = MessageParser().received(memoryview(answer))
-        assert (message["t"], message["message"], message["permanent"]) == ("error", text.decode(), True)
+        assert message == Error(message=text.decode(), permanent=True)
 
 
 def test_the_reason_of_a_refused_data_connection_is_told() -> None:
@@ -229,9 +231,9 @@ async def test_who_asks_and_does_not_listen_is_not_read_any_further(
         with socket.socket(family) as rude:
             host, _, port = receiver.address.rpartition(":")
             rude.connect(f"{tmp_path}/s" if family == socket.AF_UNIX else (host, int(port)))
-            rude.sendall(greeting(FOR_CONTROL) + encode({**HELLO, "secret": secret is not None}))
+            rude.sendall(greeting(FOR_CONTROL) + forged({**HELLO, "secret": secret is not None}))
             rude.setblocking(False)
-            ask = encode(asked) * 1000
+            ask = forged(asked) * 1000
             (session,) = await _sessions(receiver)
             most = 0
             async with asyncio.timeout(20):
@@ -250,7 +252,7 @@ async def test_a_last_word_is_not_waited_for_for_ever(tmp_path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as rude:
             rude.connect(f"{tmp_path}/s")
             rude.setblocking(False)
-            said = greeting(FOR_CONTROL) + encode(HELLO) + encode(OPEN) * 6000 + b"nonsense, and enough of it"
+            said = greeting(FOR_CONTROL) + forged(HELLO) + forged(OPEN) * 6000 + b"nonsense, and enough of it"
             await asyncio.get_running_loop().sock_sendall(rude, said)
             (session,) = await _sessions(receiver)
             await until(lambda: session.closing is not Closing.OPEN, "the nonsense was read")
@@ -265,7 +267,7 @@ def test_pings_of_a_receiver_that_does_not_listen_are_not_answered() -> None:
     world.open(world.sender())
     (wire,) = (world.settle(), world.wires(control=True))[1]
     wire.link.writable = False
-    wire.inbox += encode({"t": "ping", "at": 1}) * 1000
+    wire.inbox += forged({"t": "ping", "at": 1}) * 1000
     while wire.inbox:
         world._read(wire)
     assert len(wire.link.output()) < 10
@@ -279,23 +281,24 @@ async def _sessions(receiver: ReceiverServer) -> list[receiver_module.ReceiverCo
 @pytest.mark.parametrize(
     ("field", "value", "why"),
     [
-        ("channel", "", "expected 1 to 255"),
-        ("channel", "x" * 256, "expected 1 to 255"),
-        ("channel", "two\nlines", "expected 1 to 255"),
-        ("stream", "", "without identity"),
-        ("stream", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
-        ("codec", "x" * (TEXT_LIMIT + 1), f"the limit is {TEXT_LIMIT}"),
+        ("channel", "", "1 to 255 bytes"),
+        ("channel", "x" * 256, "1 to 255 bytes"),
+        ("channel", "two\nlines", "1 to 255 bytes"),
+        ("stream", "", "expected name"),
+        ("stream", "x" * (TEXT_LIMIT + 1), f"{TEXT_LIMIT + 1} characters"),
+        ("codec", "x" * (TEXT_LIMIT + 1), "expected codec"),
     ],
 )
 async def test_names_are_as_long_as_they_may_be(
     receiver: ReceiverServer, field: str, value: str, why: str
 ) -> None:
     """What a receiver would keep of an open request is bounded: any other is an error."""
-    said = greeting(FOR_CONTROL) + encode(HELLO) + encode({**OPEN, field: value})
+    said = greeting(FOR_CONTROL) + forged(HELLO) + forged({**OPEN, field: value})
     async with dialed(receiver.address, said) as reader, asyncio.timeout(5):
         *_, last = MessageParser().received(memoryview(await reader.read()))
-    assert (last["t"], last["permanent"]) == ("error", False)
-    assert why in last["message"]
+    assert isinstance(last, Error)
+    assert not last.permanent
+    assert why in last.message
 
 
 def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +324,8 @@ BROKEN = {
     "token": greeting(FOR_DATA) + signal(Kind.ATTACH, payload=bytes(16)),
     "frame": greeting(FOR_DATA) + bytes(100),
     "message": greeting(FOR_CONTROL) + bytes(100),
-    "rules": greeting(FOR_CONTROL) + encode(HELLO) + encode({"t": "ready", "channel": "c"}),
-    "secret": greeting(FOR_CONTROL) + encode({**HELLO, "secret": True}),
+    "rules": greeting(FOR_CONTROL) + forged(HELLO) + forged({"t": "ready", "channel": "c"}),
+    "secret": greeting(FOR_CONTROL) + forged({**HELLO, "secret": True}),
 }
 
 
@@ -363,7 +366,7 @@ def test_what_a_peer_calls_itself_begins_no_line_in_a_log(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO)
     world = World()
     name = "n\nERROR all is lost\x1b[2J" + "x" * 3000
-    rude = encode({**HELLO, "node": name}) + encode({"t": "error", "message": name, "permanent": False})
+    rude = forged({**HELLO, "node": name}) + forged({"t": "error", "message": name, "permanent": False})
     receiver = world.receiver()
     connect(world, receiver, greeting(FOR_CONTROL) + rude)
     consumer = world.inbox(receiver)

@@ -11,10 +11,10 @@ import pytest
 import netchannel
 from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
-from netchannel.core.messages import encode
 from netchannel.core.over import Over
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
+from tests.support.forged import forged
 from tests.support.staged import Committing, Staged
 from tests.support.world import Consumer, End, Producer, World
 
@@ -72,7 +72,7 @@ class Site:
 
 def says(site: Site, member: ReceiverCore, *messages: dict[str, Any]) -> None:
     """What a member says to the front, as if it had."""
-    site.member_wire(member).peer.inbox += b"".join(encode(message) for message in messages)
+    site.member_wire(member).peer.inbox += b"".join(forged(message) for message in messages)
     site.world.settle()
 
 
@@ -520,10 +520,10 @@ def test_an_answer_to_an_earlier_claim_harms_no_later_one() -> None:
     wire = site.member_wire(site.first)
     first.channel.detach(site.world.now)
     again = site.world.inbox(site.first)
-    wire.inbox += encode({"t": "taken", "channel": "c", "number": 1, "message": "somebody"})
+    wire.inbox += forged({"t": "taken", "channel": "c", "number": 1, "message": "somebody"})
     site.world.settle()
     assert again.channel.error is None
-    wire.inbox += encode({"t": "taken", "channel": "c", "number": 2, "message": "somebody"})
+    wire.inbox += forged({"t": "taken", "channel": "c", "number": 2, "message": "somebody"})
     site.world.settle()
     assert "somebody" in str(raised(again))
 
@@ -640,7 +640,7 @@ def test_a_member_that_breaks_the_protocol_loses_its_connection(message: dict[st
 def test_a_node_that_says_what_only_members_say_loses_its_member() -> None:
     site = Site()
     before = site.member_wire(site.first)
-    before.inbox += encode(CLAIM)
+    before.inbox += forged(CLAIM)
     site.world.settle()
     assert before.over
 
@@ -654,7 +654,7 @@ def ended(site: Site, receiver: ReceiverCore) -> Staged:
     staged.commit(0, [staged.write([b"x"])], end=True)
     assert staged.read() == [b"x"]
     site.world.run(lambda: isinstance(receiver.over.get("c"), Over))
-    assert staged.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert staged.answer().fresh is True
     return staged
 
 
@@ -664,7 +664,7 @@ def test_what_a_front_remembers_of_a_channel_does_not_hide_who_has_it_now() -> N
     again = Staged(world=site.world, receiver=site.second)
     site.world.settle()
     again.commit(1, [again.write([b"y"], epoch=1)])
-    assert again.answer()["fresh"] is True  # type: ignore[index]  # it is no error
+    assert again.answer().fresh is True
     assert again.read() == [b"y"]
 
 
@@ -675,7 +675,7 @@ def test_a_member_that_a_channel_was_over_at_is_asked_what_was_committed() -> No
     for _ in range(2):
         late = Committing(site.world)
         late.commit(0, [])
-        assert late.answer()["fresh"] is False  # type: ignore[index]  # it is no error
+        assert late.answer().fresh is False
         late.commit(1, [])
         assert isinstance(late.answer(), ChannelClosed)
         site.world.cut(site.member_wire(site.first))  # and told again

@@ -24,10 +24,11 @@ import netchannel
 from netchannel import BufferPolicy, NetChannelError, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import RoundTrip
 from netchannel.core.link import Core, Link
-from netchannel.core.messages import TEXT_LIMIT, encode
+from netchannel.core.messages import TEXT_LIMIT
 from netchannel.core.states import SenderState
 from netchannel.prometheus import ChannelCollector
 from netchannel.transports.lag import Lag
+from tests.support.forged import forged
 from tests.support.world import World
 
 QUICK = Timing(heartbeat_s=0.05)
@@ -669,7 +670,7 @@ def test_a_strangers_name_stays_on_its_line(caplog: pytest.LogCaptureFixture) ->
         control = receiver.accepted(receiver.accept("evil:1"), 0)
         control.connected(world.now)
         hello = {"version": 1, "node": name, "dead_after_ms": 5000, "nonce": bytes(16), "secret": False}
-        data = encode({"t": "hello", **hello})
+        data = forged({"t": "hello", **hello})
         control.get_buffer(len(data))[: len(data)] = data
         control.received(len(data), world.now)
         control.lost("gone", world.now)

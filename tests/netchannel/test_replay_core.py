@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.codec import make_decoder
+from netchannel.core import messages
 from netchannel.core.client import ClientControl, ClientCore, Question
 from netchannel.core.control import FOR_READING, greeting
 from netchannel.core.frames import Kind, blob, pack, signal
@@ -310,9 +311,9 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
         assert session.end_of(ReadingData) is None or session.all_of(reading) == SENT
 
 
-@pytest.mark.parametrize("kind", ["watch", "read"])
+@pytest.mark.parametrize("kind", [messages.Watch, messages.Read])
 def test_a_client_has_no_more_watches_and_tokens_than_it_may(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[messages.Question], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netchannel.core.requests.HELD_LIMIT", 3)
     session = Session()
@@ -321,7 +322,7 @@ def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     errors: list[NetChannelError] = []
 
     def ask() -> Question:
-        fields = {"stream": "s"} if kind == "read" else {}
+        fields = {"stream": "s"} if kind is messages.Read else {}
         return channel.ask(
             kind,
             lambda answer, now: answers.append(answer),
@@ -334,8 +335,8 @@ def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     world.run(lambda: len(errors) == 1)
     assert len(answers) == 3
     assert "a client may have 3" in str(errors[0])
-    if kind == "watch":
-        channel.tell("unwatch", request=questions[0].number)
+    if kind is messages.Watch:
+        channel.tell(messages.Unwatch, request=questions[0].number)
     else:
         expiry = world.now + world.timing.token_s
         world.run(lambda: world.now > expiry)

@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 from netchannel.codec import make_decoder
+from netchannel.core import messages
 from netchannel.core.client import ClientCore
 from netchannel.core.frames import FRAME_LIMIT, PACK_LIMIT
 from netchannel.core.keeping import Keeping
-from netchannel.core.messages import Message
 from netchannel.core.reading import Reader, Reading
 from netchannel.core.receiver import ReceiverCore
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
@@ -40,43 +40,43 @@ class Follower:
         self.holder = holder
         self.position: int | None = None  # everything below is done
         self.acknowledged = 0
-        self.heads: Message | None = None
+        self.heads: messages.Heads | None = None
         self.reading: Reading | None = None
         self.core = ClientCore(f"client {holder}", play.world.timing, play.world.wall, play.draw.randbytes)
         play.world.cores.append(self.core)
         self.channel = self.core.register("c", "r:1", FaultPolicy(), play.world.now)
         self.channel.on_lost = self.lost
         self.reader = Reader(self.channel, lambda stream: make_decoder("bytes", None), 1 << 30)
-        self.ask("watch", self.pushed)
+        self.ask(messages.Watch, self.pushed)
         self.hold(renew=False)
 
-    def ask(self, kind: str, answered: Any, **fields: Any) -> None:
+    def ask(self, kind: type[messages.Question], answered: Any, **fields: Any) -> None:
         def failed(error: NetChannelError, now: float) -> None:
             if isinstance(error, ChannelInUse | ConsumerFenced):
                 self.position = None
                 self.play.world.timers_of(self.core, 0.5, lambda _: self.hold(renew=False))
             else:
-                raise Violation(f"{self.holder} asked {kind!r} and got {error!r}")
+                raise Violation(f"{self.holder} asked {kind.kind!r} and got {error!r}")
 
         self.channel.ask(kind, answered, failed, self.play.world.now, **fields)
 
     def hold(self, *, renew: bool) -> None:
         if self.core in self.play.world.cores:
-            self.ask("hold", self.held, consumer=self.name, holder=self.holder, renew=renew)
+            self.ask(messages.Hold, self.held, consumer=self.name, holder=self.holder, renew=renew)
 
     def lost(self, reason: str, now: float) -> None:
         self.reader.control_lost()
         if self.position is not None:
             self.hold(renew=True)
 
-    def pushed(self, message: Message, now: float) -> None:
+    def pushed(self, message: messages.Heads, now: float) -> None:
         before = self.heads
-        if before is not None and message["head"] < before["head"] and message["stream"] == before["stream"]:
+        if before is not None and message.head < before.head and message.stream == before.stream:
             raise Violation(f"the head went from {before['head']} back to {message['head']}")
         self.heads = message
 
-    def held(self, message: Message, now: float) -> None:
-        position = message["position"]
+    def held(self, message: messages.Held, now: float) -> None:
+        position = message.position
         known = self.play.done[self.name]
         if not known.acknowledged <= position <= known.read:
             raise Violation(
@@ -88,11 +88,11 @@ class Follower:
     def act(self) -> None:
         """Read on, check, acknowledge."""
         heads, known = self.heads, self.play.done[self.name]
-        if not self.play.begun or self.position is None or heads is None or not heads["stream"]:
+        if not self.play.begun or self.position is None or heads is None or not heads.stream:
             return
-        if self.reading is None and heads["head"] > self.position:
-            until = self.play.draw.randint(self.position + 1, heads["head"])
-            self.reading = self.reader.read(heads["stream"], self.position, until, self.play.world.now)
+        if self.reading is None and heads.head > self.position:
+            until = self.play.draw.randint(self.position + 1, heads.head)
+            self.reading = self.reader.read(heads.stream, self.position, until, self.play.world.now)
         if self.reading is None:
             return
         reading = self.reading
@@ -112,9 +112,9 @@ class Follower:
             self.reading = None
 
     def acknowledge(self, upto: int) -> None:
-        def acknowledged(message: Message, now: float) -> None:
+        def acknowledged(message: messages.Acknowledged, now: float) -> None:
             known = self.play.done[self.name]
-            if message["position"] < upto:
+            if message.position < upto:
                 raise Violation(f"{upto} was acknowledged, and it is {message['position']}")
             known.acknowledged = max(known.acknowledged, upto)
 
@@ -122,10 +122,10 @@ class Follower:
         fields = {
             "consumer": self.name,
             "holder": self.holder,
-            "stream": self.heads["stream"],
+            "stream": self.heads.stream,
             "upto": upto,
         }
-        self.ask("acknowledge", acknowledged, **fields)
+        self.ask(messages.Acknowledge, acknowledged, **fields)
 
 
 class Known:
@@ -313,13 +313,13 @@ class Play:
 
         def told() -> bool:
             heads = self.followers["a"].heads
-            return heads is not None and bool(heads["ended"]) and heads["oldest"] == self.count
+            return heads is not None and heads.ended and heads.oldest == self.count
 
         world.run(told)
         heads = self.followers["a"].heads
         assert heads is not None
         size = sum(len(self.body(number)) for number in range(self.count))
-        found = [heads[name] for name in ("head", "rows", "bytes", "failure")]
+        found = [heads.head, heads.rows, heads.bytes, heads.failure]
         if found != [self.count, self.count, size, failure]:
             raise Violation(
                 f"the heads are {found} at the end, not {[self.count, self.count, size, failure]}"

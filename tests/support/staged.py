@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from netchannel.codec import CodecName, make_decoder, make_encoder
+from netchannel.core import messages
 from netchannel.core.client import ClientChannel, ClientCore
 from netchannel.core.groups import StagedChannel
-from netchannel.core.messages import Message
 from netchannel.core.outbound import OutboundChannel
 from netchannel.core.receiver import ReceiverCore
-from netchannel.errors import NetChannelError
 from netchannel.groups import Tally, as_winners, open_attempt
 from netchannel.storage import StagingStore
 from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
@@ -48,25 +47,25 @@ class Committing:
         self.client = ClientCore("client", world.timing, world.wall, world.random.randbytes)
         world.cores.append(self.client)
         self.asked: ClientChannel = self.client.register(channel_id, "r:1", FaultPolicy(), world.now)
-        self.answers: list[Message | NetChannelError] = []
+        self.answers: list[Any] = []
 
     def commit(self, epoch: int, winners: list[Sealed], *, end: bool = False) -> None:
         """Ask for it."""
-        self.ask("commit", epoch=epoch, winners=as_winners(winners), end=end)
+        self.ask(messages.Commit, epoch=epoch, winners=as_winners(winners), end=end)
 
-    def ask(self, kind: str, **fields: Any) -> None:
+    def ask(self, kind: type[messages.Question], **fields: Any) -> None:
         """Ask for something of the application ``app``."""
         self.asked.ask(
             kind,
-            lambda message, now: self.answers.append(message),
+            lambda answer, now: self.answers.append(answer),
             lambda error, now: self.answers.append(error),
             self.world.now,
             application="app",
             **fields,
         )
 
-    def answer(self) -> Message | NetChannelError:
-        """The next one."""
+    def answer(self) -> Any:
+        """The next one: a message, or what it was refused with."""
         self.world.run(lambda: bool(self.answers))
         return self.answers.pop(0)
 
