@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import reader, services
-from netchannel.errors import EndOfChannel
+from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.faces import (
     ChannelReaderFace,
     GroupChannelFace,
@@ -155,7 +155,12 @@ class ReceiverChannel(ReceiverChannelFace):
 
     async def recv_message(self) -> Message:
         """As `netchannel.ReceiverChannel.recv_message`."""
-        return self._channel.read(await self._thread.run(self._channel.next_item(), self._channel.put_back))
+        item = await self._thread.run(self._channel.next_item(), self._channel.put_back)
+        try:
+            return self._channel.read(item)
+        except ProtocolError as error:
+            self._thread.tell(self._channel.unreadable, item.sequence, error)
+            raise
 
     async def ack(self, upto: int) -> None:
         """As `netchannel.ReceiverChannel.ack`."""

@@ -6,11 +6,21 @@ refer to (their *context*), which travel once per connection and only when they 
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
 from .core.frames import ALONE, Body, Buffer, Scattered
+from .core.metadata import (
+    DICTIONARY_BATCH,
+    RECORD_BATCH,
+    Likeness,
+    NoMessage,
+    decompressed,
+    header_of,
+    rows_in,
+)
 from .errors import NetChannelError, ProtocolError, SchemaMismatch
 from .values import check_kind
 
@@ -44,8 +54,17 @@ class Decoder(Protocol):
     def learn(self, schema: bytes) -> None:
         """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
 
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Look at bodies that have come, before they are taken: whether they have the form that `decode` needs.
+
+        Raises ProtocolError for what nobody could read, or would have more than ``limit`` bytes when it is.
+        """
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """The same of what bodies need beside the schema."""
+
     def decode(self, body: memoryview, context: memoryview | None) -> Any:
-        """Read a body; the value may refer to its memory."""
+        """Read a body; the value may refer to its memory. Raises ProtocolError for one that is none."""
 
 
 def make_encoder(codec: CodecName, schema: pa.Schema | None) -> Encoder:
@@ -106,7 +125,16 @@ class BytesDecoder:
     learned = b""
 
     def learn(self, schema: bytes) -> None:
-        """There is nothing to learn."""
+        """There is nothing to learn. Raises ProtocolError for what is meant to be."""
+        if schema:
+            raise ProtocolError(f"a schema of {len(schema)} bytes came, and the codec bytes has none")
+
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Any bytes will do."""
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """There is none."""
+        raise ProtocolError(f"a context of {len(context)} bytes came, and the codec bytes has none")
 
     def decode(self, body: memoryview, context: memoryview | None) -> memoryview:
         """The body itself."""
@@ -228,6 +256,7 @@ class ArrowDecoder:
         self.schema: pa.Schema | None = None
         self.learned = b""
         self._dictionaries = False
+        self._likeness: Likeness | None = None
 
     def learn(self, schema: bytes) -> None:
         """Take the sender's schema; once known, only the same one."""
@@ -246,6 +275,51 @@ class ArrowDecoder:
         self.schema, self.learned = theirs, bytes(schema)
         self._dictionaries = any(_has_dictionary(field.type) for field in theirs)
 
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Whether each is a record batch that is all there; what compression hides counts as what it becomes."""
+        if self.schema is None:
+            raise ProtocolError("a batch came before its schema")
+        if self._dictionaries and context is None:
+            raise ProtocolError("a batch with dictionaries came before them")
+        likeness = self._likeness
+        like = 0 if likeness is None else likeness.count(bodies)
+        for body in bodies[like:]:
+            self._examine(body, limit)
+
+    def _examine(self, body: memoryview, limit: int) -> None:
+        try:
+            header = header_of(body)
+            if header.kind != RECORD_BATCH:
+                raise NoMessage(f"it is a message of kind {header.kind}")
+            size = decompressed(body, header)
+            if self._likeness is None and size is None and rows_in(body, header):
+                self._likeness = Likeness(body)
+        except (NoMessage, struct.error) as error:
+            raise ProtocolError(f"a body of {len(body)} bytes is no record batch: {error}") from error
+        _check_size("a body", len(body), size or 0, limit)
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """Whether it is the channel's schema and dictionaries; these count as what they become."""
+        if self.schema is None or not self._dictionaries:
+            why = "and no schema before it" if self.schema is None else "and no column has a dictionary"
+            raise ProtocolError(f"a context of {len(context)} bytes came, {why}")
+        try:
+            theirs = pa.ipc.read_schema(pa.py_buffer(context))
+            size, at = 0, header_of(context).end
+            while at < len(context):
+                header = header_of(context, at)
+                if header.kind != DICTIONARY_BATCH:
+                    raise NoMessage(f"a message of kind {header.kind} is among its dictionaries")
+                size += decompressed(context, header) or 0
+                at = header.end
+        except (NoMessage, struct.error, pa.ArrowException, OSError, EOFError, StopIteration) as error:
+            raise ProtocolError(f"a context of {len(context)} bytes cannot be read: {error}") from error
+        if not theirs.equals(self.schema):
+            raise ProtocolError(
+                f"a context has the schema ({_describe(theirs)}), and the channel ({_describe(self.schema)})"
+            )
+        _check_size("a context", len(context), size, limit)
+
     def decode(self, body: memoryview, context: memoryview | None) -> pa.RecordBatch:
         """Read one batch. Raises ProtocolError if it is none."""
         if self.schema is None:
@@ -260,6 +334,13 @@ class ArrowDecoder:
                 f"a body of {len(body)} bytes is no batch of the channel's schema: {error}"
             ) from error
         return batch
+
+
+def _check_size(what: str, size: int, becomes: int, limit: int) -> None:
+    if becomes > limit:
+        raise ProtocolError(
+            f"{what} of {size} bytes has {becomes} once it is decompressed: the limit here is {limit}"
+        )
 
 
 class _Joined:

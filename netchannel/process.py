@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from netchannel import services
-from netchannel.errors import EndOfChannel
+from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.faces import (
     ChannelReaderFace,
     GroupChannelFace,
@@ -137,7 +137,12 @@ class BlockingReceiverChannel(ReceiverChannelFace):
 
     def recv_message(self) -> Message:
         """As `ReceiverChannel.recv_message`."""
-        return self._channel.read(self._thread.wait(self._channel.next_item(), self._channel.put_back))
+        item = self._thread.wait(self._channel.next_item(), self._channel.put_back)
+        try:
+            return self._channel.read(item)
+        except ProtocolError as error:
+            self._thread.tell(self._channel.unreadable, item.sequence, error)
+            raise
 
     def ack(self, upto: int) -> None:
         """As `ReceiverChannel.ack`."""

@@ -20,7 +20,7 @@ from .core.link import log
 from .core.node import Node
 from .core.receiver import ReceiverCore
 from .core.timing import Timing
-from .errors import EndOfChannel, NetChannelError
+from .errors import EndOfChannel, NetChannelError, ProtocolError
 from .identity import encoded, node_name, wall_us
 from .retaining import RetainedChannel, keep_stream, retained_statistics
 from .storage import StagingStore
@@ -427,7 +427,7 @@ class ReceiverChannel:
         self._changes = Changes()
         core.on_change = self._changes.notify
         self._decoder = decoder
-        self._decode = decoder.decode if isinstance(decoder, ArrowDecoder) else None
+        self._decode = self._decoded if isinstance(decoder, ArrowDecoder) else None
         self._clock = clock
 
     @property
@@ -472,6 +472,7 @@ class ReceiverChannel:
             ChannelFailed: the producer aborted, after all that was read.
             PositionLost, StreamReplaced: ``resume_from`` cannot be met.
             SchemaMismatch: the sender has another schema or codec.
+            ProtocolError: a message cannot be read; the channel ends there, and its sender is told.
             ChannelBroken, ChannelClosed: nothing will come any more.
         """
         queue, decode = self._core.queue, self._decode
@@ -482,7 +483,12 @@ class ReceiverChannel:
 
     async def recv_message(self) -> Message:
         """Wait for the next message, with its note, number and send timestamp."""
-        return self.read(await self.next_item())
+        item = await self.next_item()
+        try:
+            return self.read(item)
+        except ProtocolError as error:
+            self.unreadable(item.sequence, error)
+            raise
 
     async def next_item(self) -> Item:
         """Wait for the next message as it was received; for faces on other threads, which `read` it there."""
@@ -521,6 +527,17 @@ class ReceiverChannel:
         """Decode an item."""
         body, note, sequence, timestamp, context = item
         return Message(self._decoder.decode(body, context), note, sequence, timestamp)
+
+    def _decoded(self, body: memoryview, context: memoryview | None) -> Any:
+        try:
+            return self._decoder.decode(body, context)
+        except ProtocolError as error:
+            self.unreadable(self._core.queue.taken, error)
+            raise
+
+    def unreadable(self, number: int, error: ProtocolError) -> None:
+        """Message ``number`` could not be decoded: nothing behind it is given out, and its sender is told."""
+        self._core.unreadable(number, error, self._clock())
 
     async def ack(self, upto: int) -> None:
         """Everything below number ``upto`` is done; for channels with ``ack="explicit"``."""

@@ -14,7 +14,7 @@ from .staged_records import packed
 from .states import ReceiverState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from netchannel.codec import Decoder
     from netchannel.storage import AttemptFile, AttemptKey, SealedAttempt
@@ -39,6 +39,14 @@ class AttemptDecoder:
         """The sender's schema is here. Raises SchemaMismatch."""
         self._decoder.learn(schema)
         self.learned = schema
+
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """As the channel's own would."""
+        self._decoder.check(bodies, context, limit)
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """As the channel's own would."""
+        self._decoder.check_context(context, limit)
 
     def decode(self, body: memoryview, context: memoryview | None) -> Any:
         """Nobody asks for it."""

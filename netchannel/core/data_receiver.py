@@ -8,10 +8,11 @@ from netchannel.errors import ProtocolError, SchemaMismatch
 
 from .control import FOR_DATA, GREETING, MAGIC, with_check
 from .envelope import encode
-from .frames import LAST, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
+from .frames import PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
 from .link import Closing, Link, log, printable
 from .messages import VERSION, Error
 from .parsing import FrameParser
+from .pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -101,7 +102,7 @@ class ReceiverData(Link):
         self._channel: InboundChannel | None = None
         self._leaving = False  # the channel is over; what still comes is passed over
         self.acknowledging = False
-        self._blob = bytearray()
+        self._pieces = Pieces(core.message_limit)
 
     def connected(self, now: float) -> None:
         self.arm(now + self.core.timing.handshake_s, self._expired)
@@ -142,6 +143,7 @@ class ReceiverData(Link):
             channel.attach(self, frame.sequence, now)
 
     def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
+        self._pieces.check_whole(frame)
         match frame.kind:
             case Kind.DATA:
                 channel.deliver(frame)
@@ -161,17 +163,14 @@ class ReceiverData(Link):
                 raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
 
     def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
-        self._blob += frame.payload
-        if len(self._blob) > self._receiver.message_limit:
-            raise ProtocolError(f"a schema or dictionaries of more than {self._receiver.message_limit} bytes")
-        if not frame.flags & LAST:
-            return
-        blob, self._blob = bytes(self._blob), bytearray()
-        if frame.kind == Kind.CONTEXT:
-            channel.context = memoryview(blob)
+        whole = self._pieces.add(frame)
+        if whole is None:
             return
         try:
-            channel.learn(blob)
+            if frame.kind == Kind.CONTEXT:
+                channel.learn_context(whole)
+            else:
+                channel.learn(whole)
         except SchemaMismatch as error:
             channel.fail(error, now)
 

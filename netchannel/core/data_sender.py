@@ -101,7 +101,7 @@ class SenderData(Link):
 
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
         """The channel's schema, once it is known and if it was not sent."""
-        if self._schema_sent or channel.schema is None:
+        if self._schema_sent or not channel.schema:
             return []
         self._schema_sent = True
         return blob(Kind.SCHEMA, channel.schema)

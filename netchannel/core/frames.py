@@ -286,20 +286,22 @@ Messages = tuple[list[memoryview], list[bytes], int]
 def unpack(frame: Frame) -> Messages:
     """The messages of a DATA frame. Raises ProtocolError if the lengths do not add up."""
     payload, count = frame.payload, frame.items
-    if count > PACK_COUNT:
-        raise ProtocolError(f"a frame claims {count} messages: the limit is {PACK_COUNT}")
+    if not 0 < count <= PACK_COUNT:
+        raise ProtocolError(
+            f"a frame claims {count} messages from number {frame.sequence} on: expected 1 to {PACK_COUNT}"
+        )
     if count == 1 and not frame.flags & NOTES:
         return _unpack_one(payload)
     lengths, offset = _table(payload, 0, count)
     notes: list[bytes] = []
     if frame.flags & NOTES:
         note_lengths, offset = _table(payload, offset, count)
+        if max(note_lengths) > NOTE_LIMIT:
+            raise ProtocolError(f"a note has {max(note_lengths)} bytes: the limit is {NOTE_LIMIT}")
         ends = list(accumulate(note_lengths, initial=offset))
         notes = [bytes(payload[start:end]) for start, end in pairwise(ends)]
         offset = ends[-1] + (-ends[-1] & 7)
-    if not count:
-        bodies = []
-    elif lengths.count(length := lengths[0]) == count:
+    if lengths.count(length := lengths[0]) == count:
         step = (length + 7) & ~7
         end = offset + count * step
         bodies = (
@@ -314,7 +316,21 @@ def unpack(frame: Frame) -> Messages:
         bodies = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     if offset != len(payload):
         raise ProtocolError(f"the messages of a frame end at byte {offset} of {len(payload)}")
-    return bodies, notes, max(lengths, default=0)
+    largest = max(lengths)
+    if count == 1:
+        _check_whole(largest)
+    elif len(payload) > PACK_LIMIT and (size := sum(lengths) + sum(map(len, notes))) > PACK_LIMIT:
+        raise ProtocolError(
+            f"a frame packs {count} messages of {size} bytes from number {frame.sequence} on: the limit is {PACK_LIMIT}"
+        )
+    return bodies, notes, largest
+
+
+def _check_whole(size: int) -> None:
+    if size > WHOLE_LIMIT:
+        raise ProtocolError(
+            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones go in parts"
+        )
 
 
 def _unpack_one(payload: memoryview) -> Messages:
@@ -324,6 +340,8 @@ def _unpack_one(payload: memoryview) -> Messages:
     end = _ONE.size + size + (-size & 7)
     if end != len(payload):
         raise ProtocolError(f"the messages of a frame end at byte {end} of {len(payload)}")
+    if size > WHOLE_LIMIT:
+        _check_whole(size)
     return [payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size
 
 

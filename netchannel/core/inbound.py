@@ -96,6 +96,7 @@ class InboundChannel:
         self.acked = self.expected or 0
         self.last_note = b""
         self.holder = ""
+        self.lossy = False  # whether its sender said that it may drop messages
         self.attempt = 0
         self.token = b""
         self.bytes = 0
@@ -279,7 +280,7 @@ class InboundChannel:
                 return signal(Kind.FINISHED)
             case ReceiverState.CLOSED:
                 return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
-            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch):
+            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch | ProtocolError):
                 return signal(Kind.REFUSED, payload=self.last_word.encode()[:1000])
         return None
 
@@ -308,7 +309,7 @@ class InboundChannel:
         self.stream, self.expected, self.start, self.acked = None, start, start, start or 0
         self.last_note = b""
 
-    def grant(self, session: ReceiverControl, stream: str, token: bytes, now: float) -> None:
+    def grant(self, session: ReceiverControl, stream: str, token: bytes, now: float, *, lossy: bool) -> None:
         """Promise the channel to ``session`` for as long as the token is good; older attempts are void."""
         if self.link is not None:
             self.link.supersede()
@@ -317,6 +318,7 @@ class InboundChannel:
         self.session = session
         session.channels[self] = None
         self.stream = stream
+        self.lossy = lossy
         self.holder = session.peer
         self.attempt += 1
         self.token = token
@@ -389,6 +391,11 @@ class InboundChannel:
         self.decoder.learn(schema)
         self.on_change()
 
+    def learn_context(self, context: bytes) -> None:
+        """What the bodies that follow need beside the schema."""
+        self.decoder.check_context(context, self.core.message_limit)
+        self.context = memoryview(context)
+
     def deliver(self, frame: Frame) -> None:
         """A DATA frame; messages that are here already are passed over."""
         bodies, notes, largest = unpack(frame)
@@ -400,9 +407,30 @@ class InboundChannel:
         if known := self._due(frame.sequence) - frame.sequence:
             bodies, notes = bodies[known:], notes[known:]
         if bodies:
+            self._check(bodies)
             self.take_in(bodies, notes, frame.timestamp)
         else:
             self._touch()
+
+    def _check(self, bodies: list[memoryview]) -> None:
+        """What nobody could read is not acknowledged."""
+        try:
+            self.decoder.check(bodies, self.context, self.core.message_limit)
+        except ProtocolError as error:
+            raise ProtocolError(f"channel {self.id!r}, from message {self.expected} on: {error}") from error
+
+    def unreadable(self, number: int, error: NetChannelError, now: float) -> None:
+        """The consumer cannot read message ``number``, which looked well: it gets nothing behind it, and that is said.
+
+        What is acknowledged at receipt may be acknowledged, and the end too; then the consumer alone can be told.
+        """
+        text = f"channel {self.id!r}: message {number} cannot be read: {error}"
+        self.queue.clear()
+        if self.terminal:
+            self.error = ProtocolError(text)
+            self.on_change()
+        else:
+            self.fail(ProtocolError(text), now)
 
     def deliver_part(self, frame: Frame) -> None:
         """A message in parts: first its note, then its whole body."""
@@ -410,12 +438,20 @@ class InboundChannel:
         if frame.items == 0:
             self._part_note = bytes(frame.payload)
         elif frame.sequence == expected:
+            self._check([frame.payload])
             self.take_in([frame.payload], [self._part_note], frame.timestamp)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""
         expected = self._due(first)
         end = first + count
+        if not self.lossy:
+            raise ProtocolError(
+                f"channel {self.id!r}: its sender says that it has dropped {count} messages from number {first} on, "
+                f"and said when it opened the channel that it drops none"
+            )
+        if not count:
+            raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages came at number {first}")
         if end > expected:
             if not self._dropping:
                 self._dropping = True

@@ -119,7 +119,7 @@ class Packer:
         )
         for place in larges:
             if done < place:
-                yield self._packed(first, done, place)
+                yield from self._runs(first, done, place)
             body = bodies[place]
             note = notes.get(place, b"") if notes else b""
             number, size = first + place, len(body)
@@ -128,7 +128,21 @@ class Packer:
             yield Record(number, number + 1, size, largest, (), context, body, note, since)
             done = place + 1
         if done < len(bodies):
-            yield self._packed(first, done, len(bodies))
+            yield from self._runs(first, done, len(bodies))
+
+    def _runs(self, first: int, start: int, stop: int) -> Iterator[Record]:
+        """Small messages, as many together as a frame may have."""
+        if self.size <= PACK_LIMIT:
+            yield self._packed(first, start, stop)
+            return
+        size, begun = 0, start
+        for place in range(start, stop):
+            each = len(self.bodies[place]) + len(self.notes.get(place, b""))
+            if size + each > PACK_LIMIT and place > begun:
+                yield self._packed(first, begun, place)
+                size, begun = 0, place
+            size += each
+        yield self._packed(first, begun, stop)
 
     def record(self, first: int) -> Record:
         """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""

@@ -10,10 +10,12 @@ from netchannel.errors import ProtocolError
 
 from .frames import (
     CHECKED_FROM,
+    FRAME_LIMIT,
     HEADER,
     HEADER_SIZE,
     KINDS,
     LAST,
+    NOTE_LIMIT,
     PAYLOAD_LIMIT,
     SEQUENCE_LIMIT,
     SUMMED_FROM,
@@ -30,7 +32,7 @@ DIRECT = 1 << 14
 """Larger payloads are received into memory of their own. Behind one of them no more is read than a header, with it or
 into the slab, so that nothing of the next payload has to be copied."""
 
-_DATA, _PART = int(Kind.DATA), int(Kind.PART)
+_DATA, _PART, _REFUSED = int(Kind.DATA), int(Kind.PART), int(Kind.REFUSED)
 _KIND, _LENGTH = 2, 5
 """The places of a frame's kind and its payload's length in a header."""
 
@@ -61,6 +63,7 @@ class FrameParser:
         self._extent = 0
         self._joined = 0
         self._part = 0  # the part that must come next; 0: no message is open
+        self._sequence = 0  # of the message that is
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
@@ -122,8 +125,10 @@ class FrameParser:
 
     def _place(self, header: tuple[int, ...]) -> memoryview:
         """Where the payload goes, with room for a header behind it."""
-        _, _, kind, _, part, length, *_ = header
-        return self._room(part, length) if kind == _PART and part else self._pool.take(length + HEADER_SIZE)
+        _, _, kind, _, part, length, sequence, *_ = header
+        if kind == _PART and part:
+            return self._room(part, length, sequence)
+        return self._pool.take(length + HEADER_SIZE)
 
     def _own(self, header: tuple[int, ...], payload: memoryview) -> memoryview:
         """The same in memory that nothing else will write to."""
@@ -135,6 +140,11 @@ class FrameParser:
 
     def _completed(self, header: tuple[int, ...], payload: memoryview) -> list[Frame]:
         _, _, kind, flags, count, length, sequence, timestamp, _, extent = header
+        if self._part and not (kind == _PART and count) and kind != _REFUSED:
+            raise ProtocolError(
+                f"a frame {Kind(kind).name} with number {sequence} came where part {self._part} of message "
+                f"{self._sequence} was due"
+            )
         if kind == _DATA:
             payload = payload.toreadonly()
         elif kind == _PART and count:
@@ -144,20 +154,27 @@ class FrameParser:
                 return []
             payload = self._whole_body()
         elif kind == _PART:
-            self._begin_message(extent)
+            self._begin_message(sequence, length, extent)
         return [Frame(kind, flags, count, sequence, timestamp, payload)]
 
-    def _begin_message(self, extent: int) -> None:
+    def _begin_message(self, sequence: int, note: int, extent: int) -> None:
+        if note > NOTE_LIMIT:
+            raise ProtocolError(f"message {sequence} has a note of {note} bytes: the limit is {NOTE_LIMIT}")
         if not 0 < extent <= self._message_limit:
-            raise ProtocolError(f"a message claims {extent} bytes: the limit here is {self._message_limit}")
-        self._body, self._extent = self._pool.take(extent + HEADER_SIZE), extent
-        self._joined, self._part = 0, 1
-
-    def _room(self, part: int, length: int) -> memoryview:
-        if not self._part or part != self._part or length > self._extent - self._joined:
             raise ProtocolError(
-                f"part {part} of {length} bytes came where part {self._part} of at most "
-                f"{self._extent - self._joined} was due"
+                f"message {sequence} claims {extent} bytes in parts: expected 1 to {self._message_limit}"
+            )
+        self._body, self._extent = self._pool.take(extent + HEADER_SIZE), extent
+        self._joined, self._part, self._sequence = 0, 1, sequence
+
+    def _room(self, part: int, length: int, sequence: int) -> memoryview:
+        if not self._part or part != self._part or sequence != self._sequence:
+            due = f"part {self._part} of message {self._sequence}" if self._part else "none"
+            raise ProtocolError(f"part {part} of message {sequence} came where {due} was due")
+        most = min(self._extent - self._joined, FRAME_LIMIT)
+        if length > most:
+            raise ProtocolError(
+                f"part {part} of message {sequence} has {length} bytes: at most {most} were due"
             )
         return self._body[self._joined : self._joined + length + HEADER_SIZE]
 

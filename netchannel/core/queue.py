@@ -96,6 +96,11 @@ class Queue:
         return self._chunks[0].first if self._chunks else None
 
     @property
+    def taken(self) -> int:
+        """The number of the message that was taken last."""
+        return self.chunk.end - length_hint(self.ready) - 1
+
+    @property
     def next_size(self) -> int | None:
         """Bytes of the chunk that `next_chunk` makes ready; None if there is none."""
         return self._chunks[0].size if self._chunks else None

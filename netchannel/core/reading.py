@@ -9,9 +9,10 @@ from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, Pr
 from . import messages
 from .client import ERRORS
 from .control import FOR_READING, greeting
-from .frames import LAST, Frame, Kind, signal, unpack
+from .frames import Frame, Kind, signal, unpack
 from .link import Closing, Link, log, printable
 from .parsing import FrameParser
+from .pieces import Pieces
 from .queue import Chunk, Queue
 from .serving import REQUEST
 
@@ -83,6 +84,7 @@ class Reading:
                 f"messages {frame.sequence} to {end} came where {self.next} to {self.until} were due: what was read "
                 f"before them is whole, nothing behind is"
             )
+        self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
         self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
         self.next = end
         self.progressed = True
@@ -233,7 +235,7 @@ class ReadingData(Link):
         self._attached = False
         self._reading: Reading | None = None
         self._context: memoryview | None = None
-        self._blob = bytearray()
+        self._pieces = Pieces(reader.message_limit)
 
     def begin(self, reading: Reading) -> None:
         """Ask for a range, once the connection is attached."""
@@ -270,6 +272,8 @@ class ReadingData(Link):
             self.admit(full=reading.queue.cost >= QUEUE_BYTES)
 
     def _take(self, reading: Reading, frame: Frame) -> None:
+        if frame.kind != Kind.REFUSED:
+            self._pieces.check_whole(frame)
         match frame.kind:
             case Kind.DATA | Kind.PART if self._attached:
                 try:
@@ -278,7 +282,11 @@ class ReadingData(Link):
                     self._misled(reading, error)
                     raise
             case Kind.SCHEMA | Kind.CONTEXT if self._attached:
-                self._collect(reading, frame)
+                try:
+                    self._collect(reading, frame)
+                except ProtocolError as error:
+                    self._misled(reading, error)
+                    raise
             case Kind.END if self._attached:
                 try:
                     reading.finished(frame.sequence)
@@ -305,17 +313,16 @@ class ReadingData(Link):
         self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
 
     def _collect(self, reading: Reading, frame: Frame) -> None:
-        self._blob += frame.payload
-        if len(self._blob) > self._reader.message_limit:
-            raise ProtocolError(f"a schema or dictionaries of more than {self._reader.message_limit} bytes")
-        if not frame.flags & LAST:
+        blob = self._pieces.add(frame)
+        if blob is None:
             return
-        blob, self._blob = bytes(self._blob), bytearray()
+        decoder = self._reader.decoder_of(self.stream)
         if frame.kind == Kind.CONTEXT:
+            decoder.check_context(blob, self._reader.message_limit)
             self._context = memoryview(blob)
             return
         try:
-            self._reader.decoder_of(self.stream).learn(blob)
+            decoder.learn(blob)
         except ProtocolError:
             raise
         except NetChannelError as error:

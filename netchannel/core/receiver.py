@@ -371,7 +371,7 @@ class ReceiverCore(Core):
             channel.hold(lease.close)
             port = lease.port
         token = self.random(messages.TOKEN_SIZE)
-        channel.grant(session, request.stream, token, now)
+        channel.grant(session, request.stream, token, now, lossy=request.lossy)
         self._tokens[token] = channel, channel.attempt
         self.timers.at(now + self.timing.token_s, lambda _: self._forget(token))
         granted = messages.Ok(

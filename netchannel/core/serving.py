@@ -151,7 +151,7 @@ class ServingData(Link):
 
     def _schema(self) -> list[Buffer]:
         schema = self._history.schema
-        if self._schema_sent or schema is None:
+        if self._schema_sent or not schema:
             return []
         self._schema_sent = True
         return blob(Kind.SCHEMA, schema)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from netchannel.core import frames
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
 from netchannel.core.data_receiver import Incoming, ReceiverData
 from netchannel.core.data_sender import SenderData
-from netchannel.core.frames import Kind, signal
+from netchannel.core.frames import LAST, Kind, signal
 from netchannel.core.link import Closing
 from netchannel.core.members import MemberControl
 from netchannel.core.messages import MESSAGES as KINDS
@@ -27,6 +28,8 @@ from netchannel.core.node import NodeControl
 from netchannel.core.receiver import ReceiverControl
 from netchannel.core.sender import SenderControl
 from netchannel.core.states import ReceiverState, SenderState
+from netchannel.errors import ProtocolError
+from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
 from tests.support.forged import forged
 from tests.support.world import Consumer, End, Producer, World
 
@@ -258,11 +261,91 @@ def test_what_is_well_formed_and_hostile_harms_nobody_else(
     still_served(session)
 
 
+# -- what is received is what can be read
+
+PLAIN = pa.record_batch({"n": pa.array([1, 2, 3])})
+SHARED = pa.record_batch({"d": pa.array(["x", "y", "x"]).dictionary_encode()})
+LARGE = pa.record_batch({"n": pa.array([0] * LIMIT, pa.int64())})
+BODIES = [
+    *(b"", b"junk", body_of(PLAIN), body_of(PLAIN)[:-8], schema_of(PLAIN)),
+    *(streamed(PLAIN, "zstd")[-1], streamed(LARGE, "lz4")[-1], streamed(SHARED)[-1]),
+]
+CONTEXTS = [
+    b"",
+    b"".join(streamed(SHARED)[:-1]),
+    b"".join(streamed(SHARED)),
+    schema_of(SHARED),
+    schema_of(PLAIN),
+]
+COUNTS = st.integers(0, 3)
+PIECES = st.one_of(
+    st.builds(
+        lambda bodies, first: data(*bodies, first=first),
+        st.lists(st.sampled_from(BODIES), min_size=1, max_size=3),
+        COUNTS,
+    ),
+    st.builds(
+        lambda body, kind, first, count, flags, extent: frame(
+            kind, body, sequence=first, count=count, flags=flags, extent=extent
+        ),
+        st.sampled_from([*BODIES, *CONTEXTS]),
+        st.sampled_from([Kind.DATA, Kind.PART, Kind.SCHEMA, Kind.CONTEXT, Kind.GAP, Kind.BLOCKED, Kind.END]),
+        COUNTS,
+        COUNTS,
+        st.sampled_from([0, LAST]),
+        st.sampled_from([0, 8, *map(len, BODIES)]),
+    ),
+    st.builds(
+        lambda body, first: (
+            frame(Kind.PART, sequence=first, extent=len(body))
+            + frame(Kind.PART, body, sequence=first, count=1, flags=LAST)
+        ),
+        st.sampled_from(BODIES),
+        COUNTS,
+    ),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from(
+        [("bytes", None), ("arrow", None), ("arrow", schema_of(PLAIN)), ("arrow", schema_of(SHARED))]
+    ),
+    st.sampled_from([(False, False), (True, False), (False, True)]),
+    st.lists(PIECES, max_size=8),
+)
+def test_whatever_is_received_can_be_read(
+    form: tuple[Any, bytes | None], how: tuple[bool, bool], pieces: list[bytes]
+) -> None:
+    """CH-BAD-1: each number below what is acknowledged decodes within the limit, or ends the channel, or was a gap."""
+    (codec, schema), (explicit, lossy) = form, how
+    dialed = Dialed(codec, schema=schema, explicit=explicit, lossy=lossy)
+    dialed.say(dialed.data, b"".join(pieces))
+    channel = dialed.channel
+    read = 0
+    while channel.queue and (item := channel.take()) is not None:
+        try:
+            value = channel.decoder.decode(item.body, item.context)
+        except ProtocolError as error:  # of the right form, as those of another schema are
+            channel.unreadable(item.sequence, error, dialed.world.now)
+            assert isinstance(channel.error, ProtocolError)
+            assert not channel.queue
+            return
+        assert value.nbytes <= LIMIT
+        read += 1
+    assert channel.expected == read + channel.dropped
+    assert lossy or not channel.dropped
+    told = dialed.answers()
+    most = 0 if explicit else channel.expected
+    assert all(number <= most for kind, number in told if kind is Kind.ACK)
+    assert (Kind.FINISHED, 0) not in told or channel.ended == most
+
+
 @pytest.mark.parametrize("kind", [SenderData, ReceiverData])
 @pytest.mark.parametrize("replayable", [False, True])
 def test_every_frame_with_numbers_at_their_limits(kind: type, replayable: bool) -> None:
     """CH-BAD-1: as the first frame of a connection, and as a later one: no sum leaves its field."""
-    for frame, sequence, count, attached in itertools.product(
+    for each, sequence, count, attached in itertools.product(
         Kind, [2**63 - 1, 2**64 - 1], [0, 2**32 - 1], [False, True]
     ):
         session = Session(0, 1 << 17, replayable=replayable)
@@ -270,8 +353,8 @@ def test_every_frame_with_numbers_at_their_limits(kind: type, replayable: bool) 
         assert end is not None
         while attached and session.producer.channel.state is not SenderState.ATTACHED:
             session.world.step()
-        token = session.consumer.channel.token if frame is Kind.ATTACH else b""
-        end.inbox[:0] = signal(frame, sequence=sequence, count=count, payload=token)
+        token = session.consumer.channel.token if each is Kind.ATTACH else b""
+        end.inbox[:0] = signal(each, sequence=sequence, count=count, payload=token)
         still_served(session)
 
 

@@ -1,0 +1,213 @@
+"""What a sender may say on a data connection that it should not: each is refused, and none of it acknowledged."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from netchannel.core.frames import (
+    FRAME_LIMIT,
+    LAST,
+    NOTE_LIMIT,
+    PACK_LIMIT,
+    WHOLE_LIMIT,
+    Kind,
+)
+from netchannel.core.link import Closing
+from netchannel.core.states import ReceiverState
+from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
+
+BATCH = pa.record_batch({"n": pa.array([1, 2, 3]), "s": pa.array(["a", "b", "c"])})
+DICTIONARIES = pa.record_batch({"d": pa.array(["x", "y", "x"]).dictionary_encode()})
+
+
+ZEROS = pa.record_batch({"n": pa.array([0] * (LIMIT // 4), pa.int64())})
+WORDS = pa.array([f"{number:054d}" for number in range(LIMIT // 32)])
+MANY = pa.record_batch({"d": WORDS.dictionary_encode()})
+OTHERS = pa.record_batch({"e": pa.array([1, 2, 1]).dictionary_encode()})
+PART_0 = frame(Kind.PART, sequence=0, extent=8)
+NULLS = bytes(8)
+
+WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
+    "a gap of a sender without": ({}, frame(Kind.GAP, count=2), "dropped 2 messages from number 0"),
+    "the same, acknowledged explicitly": ({"explicit": True}, frame(Kind.GAP, count=2), "drops none"),
+    "a gap of nothing": ({"lossy": True}, frame(Kind.GAP), "a gap of 0 messages"),
+    "no messages": ({}, frame(Kind.DATA), "claims 0 messages from number 0 on"),
+    "a message in a message": (
+        {},
+        PART_0 + data(b"x"),
+        "frame DATA with number 0 came where part 1 of message 0",
+    ),
+    "the end in a message": ({}, PART_0 + frame(Kind.END), "frame END .* where part 1 of message 0 was due"),
+    "a message in parts in another": ({}, PART_0 * 2, "frame PART .* where part 1 of message 0 was due"),
+    "a part of another message": (
+        {},
+        PART_0 + frame(Kind.PART, NULLS, count=1, sequence=1, flags=LAST),
+        "part 1 of message 1 came where part 1 of message 0 was due",
+    ),
+    "a part of none": ({}, frame(Kind.PART, NULLS, count=1, flags=LAST), "came where none was due"),
+    "a large part": (
+        {},
+        frame(Kind.PART, extent=LIMIT) + frame(Kind.PART, bytes(FRAME_LIMIT + 8), count=1),
+        f"{FRAME_LIMIT + 8} bytes: at most {FRAME_LIMIT}",
+    ),
+    "a large note in front of parts": (
+        {},
+        frame(Kind.PART, bytes(NOTE_LIMIT + 1), extent=8),
+        f"a note of {NOTE_LIMIT + 1} bytes: the limit is {NOTE_LIMIT}",
+    ),
+    "a large note": (
+        {},
+        data(b"x", notes={0: bytes(NOTE_LIMIT + 1)}),
+        f"{NOTE_LIMIT + 1} bytes.*{NOTE_LIMIT}",
+    ),
+    "a pack that is too large": (
+        {},
+        data(*[bytes(PACK_LIMIT // 2)] * 3),
+        f"3 messages of {PACK_LIMIT // 2 * 3} bytes from number 0 on: the limit is {PACK_LIMIT}",
+    ),
+    "a body that should go in parts": (
+        {},
+        data(bytes(WHOLE_LIMIT + 8)),
+        f"{WHOLE_LIMIT + 8} bytes: the limit is {WHOLE_LIMIT}",
+    ),
+    "a schema under bytes": ({}, frame(Kind.SCHEMA, b"schema", flags=LAST), "a schema of 6 bytes"),
+    "a context under bytes": ({}, frame(Kind.CONTEXT, b"context", flags=LAST), "a context of 7 bytes"),
+    "a batch before its schema": (
+        {"codec": "arrow"},
+        data(body_of(BATCH)),
+        "from message 0 on: a batch came before",
+    ),
+    "a batch before its dictionaries": (
+        {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
+        data(streamed(DICTIONARIES)[-1]),
+        "from message 0 on: a batch with dictionaries came before them",
+    ),
+    "junk": (
+        {"codec": "arrow", "schema": schema_of(BATCH)},
+        data(body_of(BATCH), b"junk, and no batch"),
+        "from message 0 on: a body of 18 bytes is no record batch",
+    ),
+    "a batch that is not all there": (
+        {"codec": "arrow", "schema": schema_of(BATCH), "explicit": True},
+        data(body_of(BATCH), body_of(BATCH)[:-8]),
+        f"a body of {len(body_of(BATCH)) - 8} bytes is no record batch: it claims",
+    ),
+    "a schema as a batch": (
+        {"codec": "arrow", "schema": schema_of(BATCH)},
+        data(schema_of(BATCH)),
+        "it is a message of kind 1",
+    ),
+    **{
+        f"a batch that {how} hides": (
+            {"codec": "arrow", "schema": schema_of(ZEROS)},
+            data(streamed(ZEROS, how)[-1]),
+            f"a body of {len(streamed(ZEROS, how)[-1])} bytes has {2 * LIMIT} once it is decompressed: .* {LIMIT}",
+        )
+        for how in ("lz4", "zstd")
+    },
+    "dictionaries that compression hides": (
+        {"codec": "arrow", "schema": schema_of(MANY)},
+        frame(Kind.CONTEXT, b"".join(streamed(MANY, "zstd")[:-1]), flags=LAST),
+        f"a context of .* bytes has .* once it is decompressed: the limit here is {LIMIT}",
+    ),
+    "a context of another schema": (
+        {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
+        frame(Kind.CONTEXT, b"".join(streamed(OTHERS)[:-1]), flags=LAST),
+        "a context has the schema .*, and the channel",
+    ),
+    "a batch among dictionaries": (
+        {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
+        frame(Kind.CONTEXT, b"".join(streamed(DICTIONARIES)), flags=LAST),
+        "a message of kind 3 is among its dictionaries",
+    ),
+    "pieces of two things": (
+        {"codec": "arrow"},
+        frame(Kind.SCHEMA, b"begun") + frame(Kind.CONTEXT, b"x", flags=LAST),
+        "a frame CONTEXT came where piece 1 of a SCHEMA was due",
+    ),
+    "a piece that is left out": (
+        {"codec": "arrow"},
+        frame(Kind.SCHEMA, b"begun") + frame(Kind.SCHEMA, b"x", count=2, flags=LAST),
+        "piece 2 of a SCHEMA came where piece 1 was due",
+    ),
+}
+
+
+@pytest.mark.parametrize(("how", "said", "why"), WRONG.values(), ids=WRONG)
+def test_what_breaks_the_rules_is_not_taken(how: dict[str, Any], said: bytes, why: str) -> None:
+    """The connection is closed with a sentence that has the numbers; nothing is queued, acknowledged or finished."""
+    dialed = Dialed(**how)
+    dialed.say(dialed.data, said + frame(Kind.END, sequence=1))
+    assert dialed.data.closing is Closing.ABORT
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(dialed.data.cause)
+    assert dialed.channel.expected == 0
+    assert not dialed.channel.queue
+    assert not dialed.channel.terminal
+    assert not dialed.answers()
+
+
+RIGHT: dict[str, tuple[dict[str, Any], Callable[[], bytes]]] = {
+    "gaps of a sender that drops": ({"lossy": True}, lambda: frame(Kind.GAP, count=2)),
+    "a pack as large as may be": ({}, lambda: data(*[bytes(PACK_LIMIT // 2)] * 2)),
+    "padding that is not zero": (
+        {},
+        lambda: frame(Kind.DATA, struct.pack("<II", 1, 7) + b"xPADDING"[:8], count=1) + data(b"y", first=1),
+    ),
+    "compressed batches": (
+        {"codec": "arrow", "schema": schema_of(BATCH)},
+        lambda: data(body_of(BATCH), streamed(BATCH, "zstd")[-1]),
+    ),
+    "compressed dictionaries": (
+        {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
+        lambda: (
+            frame(Kind.CONTEXT, b"".join(streamed(DICTIONARIES, "lz4")[:-1]), flags=LAST)
+            + data(*[streamed(DICTIONARIES, "lz4")[-1]] * 2)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("how", "said"), RIGHT.values(), ids=RIGHT)
+def test_what_is_beside_it_is_taken(how: dict[str, Any], said: Callable[[], bytes]) -> None:
+    dialed = Dialed(**how)
+    dialed.say(dialed.data, said() + frame(Kind.END, sequence=2))
+    assert dialed.answers() == [(Kind.ACK, 2), (Kind.FINISHED, 0)]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_what_the_consumer_cannot_read_is_not_acknowledged(explicit: bool) -> None:
+    """A batch of the right form whose text is none: the consumer gets nothing behind it, and the sender is told."""
+    dialed = Dialed("arrow", schema=schema_of(BATCH), explicit=explicit)
+    broken = body_of(BATCH).replace(b"abc", b"a\xff\xfe")
+    dialed.say(dialed.data, data(body_of(BATCH), broken, body_of(BATCH)))
+    dialed.answers()
+    channel, now = dialed.channel, dialed.world.now
+    channel.take()
+    item = channel.take()
+    assert item is not None
+    if explicit:
+        channel.ack(1, now)
+    with pytest.raises(Exception, match="no batch of the channel's schema") as caught:
+        channel.decoder.decode(item.body, item.context)
+    channel.unreadable(item.sequence, caught.value, now)
+    assert channel.state is ReceiverState.BROKEN
+    assert dialed.answers() == [(Kind.ACK, 1 if explicit else 3), (Kind.REFUSED, 0)]
+    with pytest.raises(Exception, match="message 1 cannot be read"):
+        channel.take()
+
+
+def test_lengths_in_front_of_compressed_buffers_are_what_arrow_allocates() -> None:
+    """What the limit rests on: a claim that is too low, or too high, is an error of Arrow's."""
+    body = streamed(ZEROS, "zstd")[-1]
+    claim = struct.pack("<q", ZEROS.nbytes)
+    assert claim in body
+    for wrong in (ZEROS.nbytes - 8, 8, ZEROS.nbytes + 8):
+        lying = body.replace(claim, struct.pack("<q", wrong))
+        with pytest.raises((OSError, pa.ArrowInvalid)):
+            pa.ipc.read_record_batch(pa.py_buffer(lying), ZEROS.schema)
