@@ -12,8 +12,7 @@ from .errors import NetChannelError
 from .storage import RealFiles, SegmentLog
 from .storage.faults import NO_SPACE, broken, no_space
 from .storage.layout import SEGMENT_HEADER, folder_name
-from .storage.manifest import MANIFEST
-from .storage.opening import lock_folder
+from .storage.opening import is_made, lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +50,16 @@ class Histories:
             return None
         path = Path(self._policy.directory) / folder_name(self._channel_id)
         try:
-            lock_folder(self._files, path, self._channel_id).lock.release()
-            names = self._files.list_directory(path)
+            folder = lock_folder(self._files, path, self._channel_id)
+            try:
+                made = is_made(folder)
+            finally:
+                folder.lock.release()
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(path, SEGMENT_HEADER, error) from error
             raise broken(path, 0, "opening", error) from error
-        return self._open("", 0) if MANIFEST in names else None
+        return self._open("", 0) if made else None
 
     def begin(self, stream: str) -> History:
         """A history for a new stream, from number 0 on. Waits for the disk, and raises, likewise."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .aside import file_content, replace_file
 from .attempts import AttemptFile, AttemptKey, SealedAttempt
-from .faults import LogBroken, LogDamaged, StorageFull
+from .faults import LogBroken, LogDamaged, MessagesLost, StorageFull
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .log import SegmentLog
 from .segment import Ending, LogRecord, Outline
@@ -26,6 +26,7 @@ __all__ = [
     "LogBroken",
     "LogDamaged",
     "LogRecord",
+    "MessagesLost",
     "Outline",
     "RealFiles",
     "SealedAttempt",

@@ -6,7 +6,8 @@
     └── StorageFull       no room; nothing was written, and the same can be tried again
     ChannelBroken
     ├── LogBroken         a write or a sync failed: nothing more will be written
-    └── LogDamaged        what was durable is not there, or not what was written
+    └── LogDamaged        what was durable is not what was written
+        └── MessagesLost  what was durable, and not acknowledged, is not there
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from netchannel.errors import BufferFull, ChannelBroken
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LogBroken", "LogDamaged", "StorageFull"]
+__all__ = ["LogBroken", "LogDamaged", "MessagesLost", "StorageFull"]
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -51,13 +52,40 @@ class LogDamaged(ChannelBroken):
         self.offset = offset
 
 
-def damaged(path: Path, offset: int, what: str) -> LogDamaged:
+class MessagesLost(LogDamaged):
+    """Messages from ``first`` to ``end`` (excluded) are gone from the folder ``path``, and were not acknowledged.
+
+    ``end`` is None where nothing tells how many there were.
+    """
+
+    def __init__(self, message: str, *, path: str = "", first: int = 0, end: int | None = None) -> None:
+        super().__init__(message, path=path)
+        self.first = first
+        self.end = end
+
+
+_RESTORE = "restore the file from a copy"
+
+
+def damaged(path: Path, offset: int, what: str, remedy: str = _RESTORE) -> LogDamaged:
     """The error for durable bytes that are not there any more."""
     return LogDamaged(
-        f"{path} is damaged at byte {offset}: {what}; restore the file from a copy, or move its folder away to start "
-        "a new stream and lose what was not acknowledged",
+        f"{path} is damaged at byte {offset}: {what}; {remedy}, or move its folder away to start a new stream and lose "
+        "what was not acknowledged",
         path=str(path),
         offset=offset,
+    )
+
+
+def lost(folder: Path, first: int, end: int | None, what: str) -> MessagesLost:
+    """The error for messages that were durable: a file that held them is not there."""
+    which = f"messages from number {first} on" if end is None else f"messages {first} to {end - 1}"
+    return MessagesLost(
+        f"{which} are missing in {folder}, and were not acknowledged: {what}; restore its missing files from a copy, "
+        "or move the folder away to start a new stream and lose all that was not acknowledged",
+        path=str(folder),
+        first=first,
+        end=end,
     )
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
 
+NOTE_BYTES = 15
+_PID_BYTES = 20
+"""A lock's file begins with as many: the process id as text, and a newline."""
 _BUFFERS_PER_WRITE = 1024  # IOV_MAX on Linux
 
 
@@ -52,7 +55,13 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A lock that is held."""
+    """A lock that is held, with a note of `NOTE_BYTES` for the next holder: empty if nobody wrote one."""
+
+    def note(self) -> bytes:
+        """What was written last. Raises OSError."""
+
+    def write_note(self, note: bytes) -> None:
+        """Make it the note, durably: a crash leaves any bytes of it. Raises OSError."""
 
     def release(self) -> None:
         """Let the next opener have it."""
@@ -175,6 +184,16 @@ class RealLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
+    def note(self) -> bytes:
+        """Read what stands behind the process id."""
+        return os.pread(self._descriptor, NOTE_BYTES, _PID_BYTES)
+
+    def write_note(self, note: bytes) -> None:
+        """Write behind the process id."""
+        if os.pwrite(self._descriptor, note, _PID_BYTES) < len(note):
+            raise OSError(errno.EIO, "a write took not all")
+        os.fdatasync(self._descriptor)
+
     def release(self) -> None:
         """Unlock: a child that inherited the descriptor does not keep the lock."""
         if self._descriptor >= 0:
@@ -254,7 +273,7 @@ class RealFiles:
                     os.pwrite(descriptor, b"%-19d\n" % os.getpid(), 0)
                     return RealLock(descriptor)
             except BlockingIOError:
-                pid = os.pread(descriptor, 20, 0).strip()
+                pid = os.pread(descriptor, _PID_BYTES, 0).strip()
                 os.close(descriptor)
                 raise Locked(int(pid) if pid.isdigit() else None) from None
             except BaseException:

@@ -2,7 +2,7 @@
 
 A channel's folder, named after its id (`folder_name`), holds::
 
-    lock                           flock'ed by the process that has the log open, its process id as text
+    lock                           flock'ed by the process that has the log open, its process id as text, and a note
     manifest                       what never changes; written under another name, synced, renamed
     marks                          what changes often and may be stale: written in place, rarely synced
     00000000000000000000.segment   records from number 0 on, and so on: the name is the first number
@@ -17,9 +17,19 @@ the CRC (seed 0) of the first line with its newline, as 8 hexadecimal digits.
 
 The CRC's seed is the CRC of the stream identity. Everything below ``acknowledged`` is forgotten. The segment whose
 first number is ``base`` is durable up to ``offset``, and all segments before it are durable. A mark is written after
-what it tells is true, so an old one tells too little, never too much. Where both slots are lost, the first segment's
-first number is the acknowledged position. An ``offset`` of 0 with a ``base`` announces, before the last segment is
-deleted, that the next one begins there: so a disk that one acknowledged segment fills is of use again.
+what it tells is true, so an old one tells too little, never too much. An ``offset`` of 0 with a ``base`` announces,
+before the last segment is deleted, that the next one begins there: so a disk that one acknowledged segment fills is of
+use again; likewise where a stream begins at another number than 0.
+
+A mark is *settled* by a sync of its own, and the next ones are written to the other slot, unsynced, until another is:
+once when a segment has become durable for the first time, before anybody hears of it, and once before segments are
+deleted. So what is trimmed is told from what is lost, whenever a crash comes, at the cost of a sync or two for each
+segment and none for an acknowledgement: a first segment that begins beyond ``acknowledged``, and a last one that
+begins below ``base``, mean that messages are lost. Once settled, a mark is written to the other slot too, so that one
+bad byte costs nothing; where neither is whole, a log that does not begin at number 0 is not opened.
+
+The lock's note, of 15 bytes behind the process id, says ``holds messages`` and a newline from when there is a manifest
+to just before the log is thrown away: a folder with such a lock and nothing else was emptied, and is not a new one.
 
 **A segment** is a header of 40 bytes and entries, each at a multiple of 8::
 
@@ -163,6 +173,14 @@ def pack_segment_header(base: int, stream: bytes) -> bytes:
     """The first bytes of a segment; ``stream`` is the `content_name` of the stream's identity."""
     head = _SEGMENT.pack(_SEGMENT_MAGIC, base, stream, 0, 0)[:-4]
     return head + _CRC.pack(zlib.crc32(head))
+
+
+def is_segment_header(data: bytes) -> bool:
+    """Whether these are the first bytes of a segment, of whatever stream and numbers."""
+    if len(data) != SEGMENT_HEADER:
+        return False
+    _, base, stream, _, _ = _SEGMENT.unpack(data)
+    return data == pack_segment_header(base, stream)
 
 
 def salt_of(header: bytes) -> int:

@@ -75,6 +75,12 @@ class SegmentLog:
         self._schemas, self._contexts = Names(), Names()
         self._broken: LogBroken | None = None
         self._closed = False
+        if not found.segments and self.acknowledged > marks.settled.acknowledged:
+            self._settle_start()
+        if self._tail is not None and not (
+            marks.settled.offset and marks.settled.base == self._tail.segment.base
+        ):
+            marks.settle(self._current_mark())  # whoever made the segment was stopped before this
         self._mark()
         abandon_in_children(self)
 
@@ -207,13 +213,16 @@ class SegmentLog:
         if tail is None or tail.synced:
             return self.durable
         segment = tail.segment
+        is_new = not segment.durable
         try:
             tail.sync()
-            if not segment.durable:
+            if is_new:
                 self._files.sync_directory(self.path)
         except OSError as error:
             raise self._break(segment.path, segment.durable, "syncing", error) from error
         segment.durable = segment.size
+        if is_new:
+            self._marks.settle(self._current_mark())  # from now on it is missed
         self._kept.durable = segment.end
         self._mark()
         return self.durable
@@ -395,19 +404,37 @@ class SegmentLog:
             raise
         self.disk_bytes += tail.segment.size - before
 
-    def _mark(self) -> None:
-        mark = self._marks.last._replace(acknowledged=self.acknowledged)
+    def _settle_start(self) -> None:
+        """Say that the first segment begins where it will: nothing is missing before it."""
+        start = self.acknowledged
+        if not self._marks.settle(Mark(start, start, 0)):
+            assert self._marks.error is not None
+            raise self._marks.error
+
+    def _current_mark(self) -> Mark:
         if self._tail is not None and self._tail.segment.durable:
-            mark = Mark(self.acknowledged, self._tail.segment.base, self._tail.segment.durable)
-        self._marks.write(mark)
+            return Mark(self.acknowledged, self._tail.segment.base, self._tail.segment.durable)
+        return self._marks.last._replace(acknowledged=self.acknowledged)
+
+    def _mark(self) -> None:
+        self._marks.write(self._current_mark())
 
     def _delete_segments(self) -> None:
+        # What is acknowledged is durable first: a segment that is gone without that is a loss. A disk that does not
+        # take it keeps them.
+        if not self._oldest_is_done():
+            return
+        if self._marks.settled.acknowledged < self.acknowledged and not self._marks.settle(
+            self._current_mark()
+        ):
+            return
         # From the oldest, each for good before the next: a crash leaves no gap.
-        while len(self._kept.segments) > 1 and self._kept.segments[1].durable:
-            segment = self._kept.segments[0]
-            if segment.end > self.acknowledged:
-                break
-            self._delete(segment)
+        while self._oldest_is_done():
+            self._delete(self._kept.segments[0])
+
+    def _oldest_is_done(self) -> bool:
+        segments = self._kept.segments
+        return len(segments) > 1 and bool(segments[1].durable) and segments[0].end <= self.acknowledged
 
     def _delete(self, oldest: Segment) -> None:
         try:

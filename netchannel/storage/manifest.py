@@ -87,24 +87,33 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """The file of marks. Losing what was written here costs a repetition or a check, never data.
+    """The file of marks: the last one that was settled stays whole until the next one is, whatever happens.
 
-    So a failed write is logged, once, and otherwise borne.
+    ``settled`` is on the disk; ``last`` is written, and may be lost. A write that failed is logged, once, and otherwise
+    borne; ``error`` is why. The next `settle` tries again.
     """
 
     def __init__(self, files: FileSystem, folder: Path, stream: str) -> None:
         self._path = folder / MARKS
         self._salt = zlib.crc32(stream.encode())
-        self._failed = False
+        self._said = False
+        self.error: OSError | None = None
+        self.settled = Mark()
         known = MARKS in files.list_directory(folder)
         self._file: File = files.open(self._path) if known else files.create(self._path)
         try:
             if self._file.size() < _SIZE:
                 write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
+            if not known:
+                files.sync_directory(folder)
             self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
         except OSError:
             self._file.close()
             raise
+        if self._counter:
+            # The same bytes in the same place: after a sync that failed they can be read from the kernel's cache,
+            # and may not be on the disk.
+            self._settle_in(self._slot)
 
     def _read(self, slot: int) -> tuple[int, Mark]:
         data = read_all(self._file, _MARK.size + _CRC.size, slot)
@@ -115,13 +124,29 @@ class Marks:
         return counter, Mark(*values)
 
     def write(self, mark: Mark) -> None:
-        """Write, not synced."""
-        if mark == self.last or self._failed:
+        """Write, not synced, beside the one that is settled."""
+        if mark == self.last or self.error is not None:
             return
         self._counter += 1
         self.last = mark
-        self._slot = self._other_slot()
-        self._put(self._slot)
+        self._put(self._other_slot())
+
+    def settle(self, mark: Mark) -> bool:
+        """Write ``mark`` and make it durable, also one that was written before; whether that worked."""
+        self._counter += 1
+        self.last = mark
+        self.error = None
+        return self._settle_in(self._other_slot())
+
+    def _settle_in(self, slot: int) -> bool:
+        self._put(slot)
+        self.sync()
+        if self.error is not None:
+            return False
+        self._slot, self.settled, self._said = slot, self.last, False
+        # And once more, in the kernel's time: a byte that goes bad on the disk later costs nothing then.
+        self._put(self._other_slot())
+        return True
 
     def _other_slot(self) -> int:
         return _SLOTS[self._slot == _SLOTS[0]]
@@ -133,57 +158,24 @@ class Marks:
         except OSError as error:
             self._fail(error)
 
-    def settle(self, mark: Mark) -> bool:
-        """Write ``mark`` and make it durable; whether that worked."""
-        self.write(mark)
-        self.sync()
-        return not self._failed
-
     def sync(self) -> None:
         """Make the last mark durable."""
-        if not self._failed:
+        if self.error is None:
             try:
                 self._file.fdatasync()
             except OSError as error:
                 self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        self._failed = True
-        log.warning(
-            "%s cannot be written (%s): after a restart, messages that were acknowledged may be sent again",
-            self._path, error,
-        )  # fmt: skip
+        self.error = error
+        if not self._said:
+            self._said = True
+            log.warning(
+                "%s cannot be written (%s): after a restart, messages that were acknowledged may be sent again, and "
+                "the disk space of what is acknowledged is kept until it can be",
+                self._path, error,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-class SettledMarks(Marks):
-    """Marks of which the last one that was settled stays whole until the next one is."""
-
-    def __init__(self, files: FileSystem, folder: Path, stream: str) -> None:
-        super().__init__(files, folder, stream)
-        if self._counter:
-            # The same bytes in the same place: after a sync that failed they can be read from the kernel's cache,
-            # and may not be on the disk.
-            self._put(self._slot)
-            self.sync()
-
-    def write(self, mark: Mark) -> None:
-        """Write, not synced, beside the one that is settled."""
-        if mark != self.last:
-            self._write(mark)
-
-    def settle(self, mark: Mark) -> bool:
-        """Write ``mark`` and make it durable, also one that was written before; whether that worked."""
-        self._write(mark)
-        self.sync()
-        self._slot = self._other_slot()
-        return not self._failed
-
-    def _write(self, mark: Mark) -> None:
-        if not self._failed:
-            self._counter += 1
-            self.last = mark
-            self._put(self._other_slot())

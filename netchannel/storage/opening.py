@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelInUse, SchemaMismatch
 
 from .faults import damaged
-from .files import Locked
+from .files import NOTE_BYTES, Locked
 from .layout import JOURNAL, SEALED, SPARE, SUFFIX, UNSEALED
 from .manifest import DISCARDED, LOCK, MANIFEST, MARKS, NEW, Manifest, read_manifest, write_manifest
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .files import FileSystem, Lock
+
+
+_HOLDS, _EMPTY = b"holds messages\n", b" " * NOTE_BYTES
+"""The lock's note: whether a folder without a manifest has lost it. Of one width: a restart must not need room."""
 
 
 class Folder(NamedTuple):
@@ -43,20 +47,42 @@ def lock_folder(files: FileSystem, path: Path, channel_id: str) -> Folder:
             continue  # whoever discarded the log removed the folder in between
 
 
+def is_made(folder: Folder) -> bool:
+    """Whether a log is in the folder; what a crash left of one that was thrown away is removed.
+
+    Raises LogDamaged where there was one, and its manifest is missing; OSError.
+    """
+    files, path, _ = folder
+    names = files.list_directory(path)
+    if MANIFEST in names:
+        return True
+    if DISCARDED in names:
+        _remove_contents(folder)
+    elif any(name.endswith((SUFFIX, SEALED)) or name in (JOURNAL, MARKS) for name in names):
+        raise damaged(path / MANIFEST, 0, "it is missing, and there are messages")
+    elif folder.lock.note() == _HOLDS:
+        raise damaged(
+            path / MANIFEST, 0, "it is missing, and so are all messages: the folder was emptied",
+            "restore its files from a copy",
+        )  # fmt: skip
+    return False
+
+
 def claim(folder: Folder, channel_id: str, codec: str, create_stream: Callable[[], str]) -> Manifest:
     """The manifest of the log in the folder, made if there is none. Raises LogDamaged, SchemaMismatch, OSError."""
     files, path, _ = folder
-    names = files.list_directory(path)
-    if MANIFEST not in names:
-        if DISCARDED in names:
-            _remove_contents(files, path)
-        elif any(name.endswith((SUFFIX, SEALED)) or name == JOURNAL for name in names):
-            raise damaged(path / MANIFEST, 0, "it is missing, and there are messages")
+    if is_made(folder):
+        files.sync_directory(path)  # who made the manifest may have been stopped before this
+        manifest = _checked(path, read_manifest(files, path), channel_id, codec)
+    else:
         manifest = Manifest(channel_id, create_stream(), codec)
         write_manifest(files, path, manifest)
-        return manifest
-    files.sync_directory(path)  # who made the manifest may have been stopped before this
-    manifest = read_manifest(files, path)
+    # Every time: who made the manifest may have been stopped before this, too.
+    folder.lock.write_note(_HOLDS)
+    return manifest
+
+
+def _checked(path: Path, manifest: Manifest, channel_id: str, codec: str) -> Manifest:
     if manifest.channel_id != channel_id:
         raise damaged(
             path / MANIFEST, 0, f"the folder is that of channel {manifest.channel_id!r}, not {channel_id!r}"
@@ -77,18 +103,20 @@ def discard(folder: Folder, *beside: str) -> None:
     files, path, _ = folder
     files.rename(path / MANIFEST, path / DISCARDED)
     files.sync_directory(path)
-    _remove_contents(files, path, *beside)
+    _remove_contents(folder, *beside)
     files.unlink(path / LOCK)
     with suppress(OSError):  # the next opener is there already
         files.remove_directory(path)
 
 
-def _remove_contents(files: FileSystem, path: Path, *beside: str) -> None:
+def _remove_contents(folder: Folder, *beside: str) -> None:
+    files, path, lock = folder
     whole = {MARKS, JOURNAL, *(name + NEW for name in (MANIFEST, JOURNAL)), *beside}
     for name in files.list_directory(path):
         if name in whole or name.endswith((SUFFIX, SEALED, UNSEALED, SPARE)):
             files.unlink(path / name)
-    # What says that they are to go must go after them.
+    # What says that they are to go must go after them, and after the word that there is anything.
     files.sync_directory(path)
+    lock.write_note(_EMPTY)
     files.unlink(path / DISCARDED)
     files.sync_directory(path)

@@ -31,7 +31,7 @@ class Kept:
     def __init__(self, segments: tuple[Segment, ...], acknowledged: int, start: int) -> None:
         self.segments = segments
         self._start = start
-        self.acknowledged = max(acknowledged, segments[0].base if segments else start)
+        self.acknowledged = acknowledged if segments else start
         self.durable = self.head
 
     @property

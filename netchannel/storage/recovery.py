@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .faults import damaged
+from .faults import damaged, lost
 from .files import read_all, write_all
 from .layout import (
     BLOB,
@@ -22,22 +22,25 @@ from .layout import (
     Entry,
     content_name,
     entry_bytes,
+    is_segment_header,
     pack_segment_header,
     salt_of,
     segment_name,
     unpack_entry,
 )
+from .manifest import MARKS, Mark
 from .segment import Ending, Segment, read_payload, walk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .faults import LogDamaged
     from .files import File, FileSystem
-    from .manifest import Mark
 
 log = logging.getLogger("netchannel")
 
 _CHUNK = 1 << 20
+_NO_MARK = Mark()
 
 
 @dataclass(slots=True)
@@ -52,26 +55,53 @@ class Recovered:
 def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recovered:
     """Find the segments, cut off a torn tail, and make the rest durable.
 
-    Raises LogDamaged if anything that was durable is missing or wrong, as far as headers tell; OSError.
+    Raises MessagesLost if a file with messages that ``mark`` does not say to be acknowledged is missing; LogDamaged if
+    anything else that was durable is missing or wrong, as far as headers tell; OSError.
     """
-    names = sorted(name for name in files.list_directory(folder) if name.endswith(SUFFIX))
-    bases = [int(name.removesuffix(SUFFIX)) for name in names]
-    if not bases and mark.offset:
-        raise damaged(folder / segment_name(mark.base), 0, "the segment is missing")
+    bases = _bases(files, folder)
     recovery = _Recovery(files, folder, stream, mark)
+    if not bases:
+        if mark.offset:
+            raise lost(
+                folder, mark.acknowledged, None, f"{segment_name(mark.base)} was there, and no segment is"
+            )
+        return recovery.result  # the mark says where numbers go on: `SegmentLog._start_over`
+    if bases[0] > mark.acknowledged:
+        raise _untrimmed(folder, bases[0], mark)
     for base, following in pairwise(bases):
         recovery.sealed(base, following)
-    if bases:
-        recovery.last(bases[-1], sole=len(bases) == 1)
-    # Without a segment, the mark says where numbers go on: `SegmentLog._start_over`.
+    if mark.offset and mark.base > bases[-1]:
+        recovery.sealed(bases[-1], mark.base)
+        raise lost(folder, mark.base, None, f"{segment_name(mark.base)} was there, and is not any more")
+    recovery.last(bases[-1])
     head = recovery.result.segments[-1].end if recovery.result.segments else mark.acknowledged
     if mark.acknowledged > head:
         raise damaged(
-            folder / segment_name(bases[-1] if bases else 0),
+            folder / segment_name(bases[-1]),
             0,
             f"its messages end at number {head}, acknowledged are {mark.acknowledged}",
         )
     return recovery.result
+
+
+def _bases(files: FileSystem, folder: Path) -> list[int]:
+    bases = []
+    for name in files.list_directory(folder):
+        if name.endswith(SUFFIX):
+            number = name.removesuffix(SUFFIX)
+            if not number.isdecimal() or segment_name(int(number)) != name:
+                raise damaged(folder / name, 0, "no segment has such a name", "take it out of the folder")
+            bases.append(int(number))
+    return sorted(bases)
+
+
+def _untrimmed(folder: Path, base: int, mark: Mark) -> LogDamaged:
+    """The error where the first segment starts beyond what is acknowledged: a mark is settled before one is deleted."""
+    if mark == _NO_MARK:
+        what = f"it does not tell any more whether the messages below number {base} were acknowledged, or are lost"
+        return damaged(folder / MARKS, 0, what)
+    what = f"the first segment starts at number {base}, and what is acknowledged ends at {mark.acknowledged}"
+    return lost(folder, mark.acknowledged, base, what)
 
 
 class _Recovery:
@@ -88,7 +118,7 @@ class _Recovery:
         file = self._files.open(path)
         try:
             size = file.size()
-            salt = self._salt(file, base)
+            salt = self._salt(file, path, base)
             if salt is None:
                 raise damaged(path, 0, "the header is not that of a segment of this stream")
             segment = self._read(file, Segment(path, base, salt), size, proven=size)
@@ -96,26 +126,23 @@ class _Recovery:
             file.close()
         if segment.size != size:
             raise damaged(path, segment.size, "no entry is there, but a later segment is")
-        if segment.end != following:
-            missing = f"it ends at number {segment.end}, and the next segment starts at {following}"
-            raise damaged(path, size, f"{missing}: what was between them is missing")
+        if segment.end < following:
+            what = f"{path.name} ends at number {segment.end}, and the next segment starts at {following}"
+            raise lost(self._folder, segment.end, following, what)
+        if segment.end > following:
+            what = f"it ends at number {segment.end}, and the next segment starts at {following}"
+            raise damaged(path, size, what)
         segment.durable = size
         self.result.segments.append(segment)
         self.result.blobs.clear()  # of use in the segment that goes on only
 
-    def last(self, base: int, *, sole: bool) -> None:
+    def last(self, base: int) -> None:
         """The segment that was written last may end in anything, beyond what was durable of it."""
         path = self._folder / segment_name(base)
-        if self._mark.offset and self._mark.base > base:
-            raise damaged(self._folder / segment_name(self._mark.base), 0, "the segment is missing")
-        # Earlier segments are deleted only after this one was durable, or after the mark said that it was to come.
-        announced = self._mark.base == base and not self._mark.offset
-        proven = SEGMENT_HEADER if sole and base and not announced else 0
-        if self._mark.base == base:
-            proven = max(proven, self._mark.offset)
+        proven = self._mark.offset if self._mark.base == base else 0
         file = self._files.open(path)
         try:
-            salt = self._salt(file, base)
+            salt = self._salt(file, path, base)
             if salt is not None:
                 self.result.segments.append(self._last(file, Segment(path, base, salt), proven))
                 return
@@ -130,9 +157,15 @@ class _Recovery:
         self._files.unlink(path)
         self._files.sync_directory(self._folder)
 
-    def _salt(self, file: File, base: int) -> int | None:
-        header = pack_segment_header(base, self._stream)
-        return salt_of(header) if read_all(file, SEGMENT_HEADER, 0) == header else None
+    def _salt(self, file: File, path: Path, base: int) -> int | None:
+        """None where the header is torn, or damaged; raises LogDamaged where it is whole, and another segment's."""
+        header, found = pack_segment_header(base, self._stream), read_all(file, SEGMENT_HEADER, 0)
+        if found == header:
+            return salt_of(header)
+        if is_segment_header(found):
+            what = "the header is that of a segment of another stream, or of other numbers"
+            raise damaged(path, 0, what, "take it out of the folder if it was copied there")
+        return None
 
     def _last(self, file: File, segment: Segment, proven: int) -> Segment:
         size = file.size()

@@ -18,12 +18,12 @@ from netchannel.errors import ChannelClosed, PositionLost
 
 from . import opening
 from .attempts import AttemptFile, AttemptKey, SealedAttempt, read_sealed
-from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damaged, no_space, unreadable
+from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damaged, lost, no_space, unreadable
 from .files import RealFiles
 from .forked import abandon_in_children
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
 from .layout import JOURNAL, SEALED, SEGMENT_HEADER, SPARE, UNSEALED, folder_name
-from .manifest import SettledMarks
+from .manifest import Marks
 from .recovery import log
 from .segment import SegmentReader
 from .spares import Spares
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from .files import File, FileSystem
     from .journal import Fields
-    from .manifest import Mark, Marks
+    from .manifest import Mark
     from .segment import LogRecord
 
 _KNOWN = 16
@@ -133,7 +133,7 @@ class StagingStore:
             folder = opening.lock_folder(files, path, channel_id)
             try:
                 manifest = opening.claim(folder, channel_id, f"staged {codec}", create_stream)
-                marks = SettledMarks(files, path, manifest.stream)
+                marks = Marks(files, path, manifest.stream)
                 try:
                     return cls._recovered(folder, manifest.stream, marks, spare_bytes)
                 except BaseException:
@@ -472,9 +472,8 @@ def _part(files: FileSystem, folder: Path, promise: _Promise) -> Part:
     try:
         sealed = read_sealed(files, path)
     except FileNotFoundError:
-        raise damaged(
-            path, 0, f"it is missing, and messages from number {promise.first} on are in it"
-        ) from None
+        end = promise.first + promise.messages
+        raise lost(folder, promise.first, end, f"{path.name}, which held them, is not there") from None
     found, wanted = (sealed.key, sealed.count, sealed.size, sealed.checksum), tuple(promise[1:])
     if found != wanted:
         raise damaged(path, 0, f"it holds {json.dumps(found)}, committed was {json.dumps(wanted)}")

@@ -19,7 +19,7 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer
 from netchannel.core.states import SenderState
-from netchannel.storage import Buffer, RealFiles, SegmentLog
+from netchannel.storage import Buffer, MessagesLost, RealFiles, SegmentLog
 from netchannel.storage.files import RealFile
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import World
@@ -433,3 +433,28 @@ def test_nothing_goes_out_before_its_record_is_durable() -> None:
     world.disk_works = True
     world.settle()
     assert (consumer.channel.expected, consumer.channel.ended) == (1, 1)
+
+
+async def test_a_segment_that_is_missing_is_said_when_the_buffer_is_opened(
+    tmp_path: Path, free_address: str
+) -> None:
+    """CH-DUR-2: each of them, the first too: a producer that goes on would leave out what nobody has received."""
+    async with SenderServer() as sender:
+        outbox = opened(sender, tmp_path, free_address, max_disk_bytes=1 << 20)
+        for number in range(8):
+            await outbox.send(b"%d" % number * 100_000)
+        await outbox.detach()
+        segments = sorted(tmp_path.rglob("*.segment"))
+        assert [int(file.stem) for file in segments] == list(range(8))
+        for number, file in enumerate(segments):
+            content = file.read_bytes()
+            file.unlink()
+            with pytest.raises(MessagesLost, match=f"missing in {file.parent}, and were not acknow") as error:
+                opened(sender, tmp_path, free_address, max_disk_bytes=1 << 20)
+            assert error.value.first == number
+            file.write_bytes(content)
+        async with ReceiverServer(free_address) as receiver:
+            inbox = receiver.register_channel("c", codec="bytes")
+            whole = opened(sender, tmp_path, free_address, max_disk_bytes=1 << 20)
+            await whole.close()
+            assert [bytes(body)[:1] async for body in inbox] == [b"%d" % number for number in range(8)]

@@ -23,7 +23,8 @@ from netchannel import (
     StreamReplaced,
     Timing,
 )
-from netchannel.storage import LogDamaged
+from netchannel.storage import LogDamaged, MessagesLost
+from netchannel.storage.layout import segment_name
 from tests.support.waiting import until_async
 
 QUICK = Timing(backoff_s=0.01, backoff_limit_s=0.05)
@@ -217,4 +218,37 @@ async def test_a_damaged_file_of_positions_is_said(tmp_path: Path, damage: objec
     file.write_bytes(damage(file.read_bytes()))
     async with SenderServer("127.0.0.1:0") as sender:
         with pytest.raises(LogDamaged, match="does not match its checksum"):
+            sender.register_channel("c", codec="bytes", retain=policy)
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_segment_that_is_missing_is_said_when_the_channel_is_registered(
+    tmp_path: Path, named: bool
+) -> None:
+    """CH-DUR-2: of a stream that is kept, each of them; what all consumers have acknowledged is not missed."""
+    policy = RetainPolicy(directory=tmp_path, max_bytes=1 << 20)
+    async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
+        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        for number in range(8):
+            await outbox.send(b"%d" % number * 100_000)
+        if named:
+            async with ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as reader:
+                await reader.ack("me", 3)
+    files = {file.name: file for file in tmp_path.rglob("*.segment")}
+    kept = range(3 if named else 0, 8)
+    assert sorted(files) == [segment_name(number) for number in kept]
+    for number in kept:
+        async with SenderServer("127.0.0.1:0") as sender:
+            file = files[segment_name(number)]
+            content = file.read_bytes()
+            file.unlink()
+            with pytest.raises(MessagesLost, match=f"missing in {file.parent}, and were not acknow") as error:
+                sender.register_channel("c", codec="bytes", retain=policy)
+            assert error.value.first == number
+            file.write_bytes(content)
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and file.name != "lock":
+            file.unlink()
+    async with SenderServer("127.0.0.1:0") as sender:
+        with pytest.raises(LogDamaged, match="the folder was emptied"):
             sender.register_channel("c", codec="bytes", retain=policy)

@@ -17,9 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netchannel.errors import ChannelClosed, ChannelInUse, NetChannelError, PositionLost, SchemaMismatch
-from netchannel.storage import AttemptKey, LogBroken, LogDamaged, SegmentLog, StagingStore, StorageFull
+from netchannel.storage import (
+    AttemptKey,
+    LogBroken,
+    LogDamaged,
+    MessagesLost,
+    SegmentLog,
+    StagingStore,
+    StorageFull,
+)
 from netchannel.storage.journal import Journal
-from netchannel.storage.manifest import SettledMarks
+from netchannel.storage.manifest import Marks
 from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
 from tests.support.simulated_files import SimulatedFiles
@@ -75,11 +83,11 @@ def _unnamed_attempts(patch: Any) -> None:
 
 
 def _unsettled_marks(patch: Any) -> None:
-    def careless(self: SettledMarks, mark: Any) -> bool:
+    def careless(self: Marks, mark: Any) -> bool:
         self.write(mark)
         return True
 
-    patch.setattr(SettledMarks, "settle", careless)
+    patch.setattr(Marks, "settle", careless)
 
 
 def _unsynced_spares(patch: Any) -> None:
@@ -176,20 +184,34 @@ def _outcome(
 
 
 def test_a_missing_file_is_an_error_that_names_it() -> None:
-    for suffix in (".attempt", "journal", "manifest"):
-        files = SimulatedFiles()
-        store, _ = _filled(files)
-        paths = {part.sealed.path.name for part in store.state.parts}
-        store.close()
-        files.kill()
-        name = next(
-            name for name in files.names(FOLDER) if name.endswith(suffix) and name not in paths - {min(paths)}
-        )
-        if suffix == ".attempt":
-            name = min(paths)
-        files.unlink(FOLDER / name)
+    """CH-STG-3: each attempt that is committed and not acknowledged, by its numbers; no other is missed."""
+    files = SimulatedFiles()
+    store, committed = _filled(files)
+    done, *parts = store.state.parts
+    store.acknowledge(done.end)
+    store.close()
+    files.kill()
+    assert done.sealed.path.name not in files.names(FOLDER)
+    assert contents(opened(copy.deepcopy(files)), done.end) == [
+        each for each in committed if each[0] >= done.end
+    ]
+    for part in parts:
+        harmed = copy.deepcopy(files)
+        harmed.lose(part.sealed.path)
+        with pytest.raises(
+            MessagesLost, match=f"{part.sealed.path.name}, which held them, is not there"
+        ) as error:
+            opened(harmed)
+        assert (error.value.path, error.value.first, error.value.end) == (str(FOLDER), part.first, part.end)
+    for name in ("journal", "manifest"):
+        harmed = copy.deepcopy(files)
+        harmed.lose(FOLDER / name)
         with pytest.raises(LogDamaged, match=name):
-            opened(files)
+            opened(harmed)
+    for name in set(files.names(FOLDER)) - {"lock"}:
+        files.lose(FOLDER / name)
+    with pytest.raises(LogDamaged, match="the folder was emptied"):
+        opened(files)
 
 
 # -- what it does

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -32,10 +34,14 @@ from netchannel.storage import (
     LogBroken,
     LogDamaged,
     LogRecord,
+    MessagesLost,
     SegmentLog,
     StorageFull,
 )
+from netchannel.storage import log as storage_log
+from netchannel.storage.files import write_all
 from netchannel.storage.layout import folder_name
+from netchannel.storage.manifest import Mark, Marks
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.storage_model import (
     CONTEXTS,
@@ -85,7 +91,11 @@ def test_after_any_crash_a_prefix_survives_that_holds_all_that_was_synced(
 @pytest.mark.parametrize("start", range(0, 2000, 250))
 def test_the_same_holds_in_longer_stories(start: int) -> None:
     """CH-DUR-3."""
-    for seed in range(start, start + 250):
+    _run_stories(range(start, start + 250))
+
+
+def _run_stories(seeds: range) -> None:
+    for seed in seeds:
         world = World(seed)
         world.run(drawn_steps(Random(seed)))
         world.run([("kill",), ("crash",)])
@@ -240,16 +250,149 @@ def test_an_entry_of_another_stream_is_not_taken_for_one_of_ours(tmp_path: Path)
         at(tmp_path / "one")
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2])
-def test_a_missing_segment_is_an_error(missing: int) -> None:
+def _segments(files: SimulatedFiles) -> list[str]:
+    return [name for name in files.names(FOLDER) if name.endswith(".segment")]
+
+
+def _number(name: str) -> int:
+    return int(name.removesuffix(".segment"))
+
+
+@pytest.mark.parametrize("trimmed", [0, 2])
+@pytest.mark.parametrize("stop", [SegmentLog.close, SegmentLog.abandon])
+def test_a_missing_segment_is_an_error_that_names_what_is_lost(
+    stop: Callable[[SegmentLog], None], trimmed: int
+) -> None:
+    """CH-DUR-2: each of them, the first and the last too; what is trimmed is not missed."""
     files = SimulatedFiles()
     log = opened(files, segment_bytes=300)
+    made = fill(log, 9, size=250)
+    log.sync()
+    log.trim(made[trimmed].first)
+    acknowledged = log.acknowledged
+    stop(log)
+    files.power_on()
+    assert all_of(copy.deepcopy(files), acknowledged)[0] == made[trimmed:]
+    names = _segments(files)
+    assert len(names) == 9 - trimmed
+    for name, following in pairwise([*names, ""]):
+        harmed = copy.deepcopy(files)
+        harmed.lose(FOLDER / name)
+        with pytest.raises(
+            MessagesLost, match=f"missing in {FOLDER}.*restore.*or move the folder away"
+        ) as error:
+            opened(harmed)
+        first, end = _number(name), _number(following) if following else None
+        assert (error.value.path, error.value.first, error.value.end) == (str(FOLDER), first, end)
+        assert (f"messages {first} to {(end or 0) - 1} are" if end else f"from number {first} on") in str(
+            error.value
+        )
+    for name in names:
+        files.lose(FOLDER / name)
+    with pytest.raises(MessagesLost, match=f"messages from number {acknowledged} on are missing"):
+        opened(files)
+
+
+def test_what_is_trimmed_is_never_taken_for_lost_wherever_the_power_goes() -> None:
+    """CH-DUR-2, CH-DUR-3: and what is lost never for trimmed; at every step of the disk, with every part of a write."""
+    story: list[tuple[object, ...]] = []
+    for part in (0.5, 0.9, 1.0, 0.5):
+        story += [("append", 2, 300, 1), ("sync",), ("append", 1, 300, 2), ("append", 1, 7, 0), ("sync",)]
+        story += [("trim", part)]
+    for crash_at in range(70):
+        for seed in range(6):
+            World(seed).run([("crash_at", crash_at), *story, ("crash",)])
+
+
+def _unsettled(patch: pytest.MonkeyPatch) -> None:
+    def careless(self: Marks, mark: Mark) -> bool:
+        self.write(mark)
+        return True
+
+    patch.setattr(Marks, "settle", careless)
+
+
+def _unasked(patch: pytest.MonkeyPatch) -> None:
+    def careless(files: SimulatedFiles, folder: Path, stream: str, mark: Mark) -> object:
+        bases = [_number(name) for name in files.names(folder) if name.endswith(".segment")]
+        return recover(
+            files, folder, stream, mark._replace(acknowledged=max([mark.acknowledged, *bases[:1]]))
+        )
+
+    recover = storage_log.recover
+    patch.setattr(storage_log, "recover", careless)
+
+
+@pytest.mark.parametrize("careless", [_unsettled, _unasked])
+def test_the_model_notices_what_is_left_out(careless: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        careless(patch)
+        with pytest.raises((AssertionError, LogDamaged)):
+            _run_stories(range(1000))
+
+
+def _trimmed() -> tuple[SimulatedFiles, list[LogRecord]]:
+    """A log whose first segments are gone, and what it holds."""
+    files = SimulatedFiles()
+    log = opened(files, segment_bytes=300)
+    made = fill(log, 6, size=250)
+    log.sync()
+    log.trim(made[3].first)
+    log.close()
+    return files, made[3:]
+
+
+def test_any_bad_byte_of_the_marks_leaves_what_is_trimmed_trimmed() -> None:
+    files, kept = _trimmed()
+    for offset in range(len(files.bytes_of(FOLDER / "marks"))):
+        flipped = copy.deepcopy(files)
+        flipped.flip(FOLDER / "marks", offset)
+        assert all_of(flipped, kept[0].first) == (kept, None)
+
+
+def test_without_marks_it_is_said_that_they_are_missing() -> None:
+    """Nothing else tells what is trimmed from what is lost."""
+    files, kept = _trimmed()
+    files.lose(FOLDER / "marks")
+    with pytest.raises(
+        LogDamaged, match=f"messages below number {kept[0].first} were acknowledged, or are lost"
+    ) as error:
+        opened(files)
+    assert error.value.path == str(FOLDER / "marks")
+
+
+def test_an_emptied_folder_is_not_a_new_one() -> None:
+    files, _ = _trimmed()
+    for name in set(files.names(FOLDER)) - {"lock"}:
+        files.lose(FOLDER / name)
+    with pytest.raises(
+        LogDamaged, match="manifest is damaged at byte 0: it is missing, and so are all messages"
+    ):
+        opened(files)
+
+
+def test_a_segment_of_another_stream_is_an_error_under_any_name_and_stays() -> None:
+    files, _ = _trimmed()
+    foreign = SimulatedFiles()
+    log = opened(foreign, segment_bytes=300, create_stream=lambda: "another")
     fill(log, 9, size=250)
     log.sync()
     log.close()
-    segments = [name for name in files.names(FOLDER) if name.endswith(".segment")]
-    files.unlink(FOLDER / segments[[1, 4, -1][missing]])
-    with pytest.raises(LogDamaged, match="missing"):
+    names = _segments(files)
+    for source in _segments(foreign):
+        data = foreign.bytes_of(FOLDER / source)
+        for name in {source, *names, f"{99:020}.segment"}:
+            harmed = copy.deepcopy(files)
+            harmed.lose(FOLDER / name)
+            write_all(harmed.create(FOLDER / name), [data], 0)
+            with pytest.raises(LogDamaged) as error:
+                opened(harmed)
+            if _number(name) >= _number(names[0]):
+                assert error.value.path == str(FOLDER / name)
+                assert "of another stream, or of other numbers; take it out of the folder" in str(error.value)
+            assert harmed.bytes_of(FOLDER / name) == data
+    write_all(files.create(FOLDER / "copy.segment"), [b""], 0)
+    with pytest.raises(LogDamaged, match=r"copy.segment is damaged at byte 0: no segment has such a name"):
         opened(files)
 
 

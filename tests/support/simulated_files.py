@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from netchannel.storage.files import Buffer, Locked
+from netchannel.storage.files import NOTE_BYTES, Buffer, Locked, write_all
 
 _Write = tuple[int, bytes]
 _Operation = _Write | int  # a write at an offset, or the size that the file is cut to
@@ -100,6 +100,12 @@ class SimulatedFiles:
             if offset < len(data):
                 data[offset] ^= bits
 
+    def lose(self, path: Path) -> None:
+        """Remove a file, for good and behind everybody's back."""
+        for names in (self._seen, self._stored):
+            names.pop(path, None)
+        self._unsynced = [change for change in self._unsynced if path not in change[:2]]
+
     def names(self, path: Path) -> list[str]:
         """What is in a directory, whatever the faults."""
         return sorted(each.name for each in self._seen if each.parent == path and each != path)
@@ -181,7 +187,7 @@ class SimulatedFiles:
         if path not in self._seen:
             self._rename(path, path, _Contents(), exists=True)
         self._locks.add(path)
-        return SimulatedLock(self._locks, path)
+        return SimulatedLock(self._locks, path, self.open(path))
 
     # -- inside
 
@@ -350,15 +356,24 @@ class SimulatedFile:
 class SimulatedLock:
     """A lock that is held."""
 
-    def __init__(self, locks: set[Path], path: Path) -> None:
+    def __init__(self, locks: set[Path], path: Path, file: SimulatedFile) -> None:
         self._locks = locks
         self._path = path
+        self._file = file
+
+    def note(self) -> bytes:
+        return self._file.pread(NOTE_BYTES, 0)
+
+    def write_note(self, note: bytes) -> None:
+        write_all(self._file, [note], 0)
+        self._file.fdatasync()
 
     def release(self) -> None:
         self._locks.discard(self._path)
+        self._file.close()
 
     def abandon(self) -> None:
-        self._locks.discard(self._path)
+        self.release()
 
 
 def _apply(data: bytearray, operation: _Operation) -> None:

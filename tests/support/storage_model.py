@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from netchannel.storage import (
     LogBroken,
     LogDamaged,
     LogRecord,
+    MessagesLost,
     Outline,
     SegmentLog,
     StorageFull,
@@ -112,12 +114,21 @@ def damage_of(files: SimulatedFiles) -> LogDamaged | tuple[list[LogRecord], Endi
         return error
 
 
-def all_of(files: SimulatedFiles) -> tuple[list[LogRecord], Ending | None]:
+def all_of(files: SimulatedFiles, first: int = 0) -> tuple[list[LogRecord], Ending | None]:
     log = opened(files)
     try:
-        return list(log.read(0)), log.ending
+        return list(log.read(first)), log.ending
     finally:
         log.close()
+
+
+def what_is_left(files: SimulatedFiles, first: int) -> MessagesLost | tuple[list[LogRecord], int]:
+    """The records from ``first`` on and the head; or the error that opening gives."""
+    try:
+        with opened(files) as log:
+            return list(log.read(first)), log.head
+    except MessagesLost as error:
+        return error
 
 
 SIZES = [0, 1, 7, 64, 300, 900]
@@ -187,6 +198,7 @@ class World:
     def restart(self, stop: Callable[[], None], *, loses: bool) -> None:
         """``stop`` the process; what the next one finds must be what was promised, and a prefix of the rest."""
         stop()
+        self.check_loss()
         self.reader = None
         loses = loses or self.faulty or self.squeezed
         self.squeezed = self.files.capacity is not None
@@ -212,6 +224,33 @@ class World:
         assert list(log.outline(log.acknowledged)) == [
             Outline(each.first, each.end, each.size, each.rows) for each in expected
         ]
+
+    def check_loss(self) -> None:
+        """One segment goes missing: what nobody has acknowledged of it is missed, by its numbers, and nothing else is.
+
+        A disk that fails may have kept to itself what it should remember.
+        """
+        names = [name for name in self.files.names(FOLDER) if name.endswith(".segment")]
+        if not names or self.faulty:
+            return
+        whole, harmed = copy.deepcopy(self.files), copy.deepcopy(self.files)
+        whole.capacity = harmed.capacity = None
+        with opened(whole) as log:
+            acknowledged, head = log.acknowledged, log.head
+            kept = list(log.read(acknowledged))
+        at = self.random.randrange(len(names))
+        harmed.lose(FOLDER / names[at])
+        base, following = (int(name.removesuffix(".segment")) for name in [*names, f"{head}"][at : at + 2])
+        outcome = what_is_left(harmed, acknowledged)
+        if isinstance(outcome, MessagesLost):
+            last = at == len(names) - 1
+            lost = (base if at else acknowledged, None if last else following)
+            assert (outcome.path, outcome.first, outcome.end) == (str(FOLDER), *lost)
+            assert last or at or following > acknowledged, "it was acknowledged"
+        else:
+            found, head = outcome
+            assert found == kept[: len(found)]
+            assert head == (found[-1].end if found else acknowledged) >= self.durable
 
     def promise(self, upto: int) -> None:
         self.durable = upto
