@@ -102,8 +102,9 @@ class Marks:
         known = MARKS in files.list_directory(folder)
         self._file: File = files.open(self._path) if known else files.create(self._path)
         try:
-            if self._file.size() < _SIZE:
-                write_all(self._file, [bytes(_SIZE)], 0)  # takes its space now: later the disk may be full
+            if (size := self._file.size()) < _SIZE:
+                # Takes its space now: later the disk may be full. What is there may be all that a crash has left.
+                write_all(self._file, [bytes(_SIZE - size)], size)
             if not known:
                 files.sync_directory(folder)
             self._counter, self.last, self._slot = max((*self._read(slot), slot) for slot in _SLOTS)
