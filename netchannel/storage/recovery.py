@@ -66,6 +66,8 @@ def recover(files: FileSystem, folder: Path, stream: str, mark: Mark) -> Recover
                 folder, mark.acknowledged, None, f"{segment_name(mark.base)} was there, and no segment is"
             )
         return recovery.result  # the mark says where numbers go on: `SegmentLog._start_over`
+    for base in bases:
+        recovery.refuse_foreign(base)
     if bases[0] > mark.acknowledged:
         raise _untrimmed(folder, bases[0], mark)
     for base, following in pairwise(bases):
@@ -112,13 +114,25 @@ class _Recovery:
         self._mark = mark
         self.result = Recovered()
 
+    def refuse_foreign(self, base: int) -> None:
+        """A header that is whole, and another segment's, was left by no crash."""
+        path = self._folder / segment_name(base)
+        file = self._files.open(path)
+        try:
+            header = read_all(file, SEGMENT_HEADER, 0)
+        finally:
+            file.close()
+        if is_segment_header(header) and header != pack_segment_header(base, self._stream):
+            what = "the header is that of a segment of another stream, or of other numbers"
+            raise damaged(path, 0, what, "take it out of the folder if it was copied there")
+
     def sealed(self, base: int, following: int) -> None:
         """A segment with a successor was durable as a whole before that was made."""
         path = self._folder / segment_name(base)
         file = self._files.open(path)
         try:
             size = file.size()
-            salt = self._salt(file, path, base)
+            salt = self._salt(file, base)
             if salt is None:
                 raise damaged(path, 0, "the header is not that of a segment of this stream")
             segment = self._read(file, Segment(path, base, salt), size, proven=size)
@@ -142,7 +156,7 @@ class _Recovery:
         proven = self._mark.offset if self._mark.base == base else 0
         file = self._files.open(path)
         try:
-            salt = self._salt(file, path, base)
+            salt = self._salt(file, base)
             if salt is not None:
                 self.result.segments.append(self._last(file, Segment(path, base, salt), proven))
                 return
@@ -157,15 +171,9 @@ class _Recovery:
         self._files.unlink(path)
         self._files.sync_directory(self._folder)
 
-    def _salt(self, file: File, path: Path, base: int) -> int | None:
-        """None where the header is torn, or damaged; raises LogDamaged where it is whole, and another segment's."""
-        header, found = pack_segment_header(base, self._stream), read_all(file, SEGMENT_HEADER, 0)
-        if found == header:
-            return salt_of(header)
-        if is_segment_header(found):
-            what = "the header is that of a segment of another stream, or of other numbers"
-            raise damaged(path, 0, what, "take it out of the folder if it was copied there")
-        return None
+    def _salt(self, file: File, base: int) -> int | None:
+        header = pack_segment_header(base, self._stream)
+        return salt_of(header) if read_all(file, SEGMENT_HEADER, 0) == header else None
 
     def _last(self, file: File, segment: Segment, proven: int) -> Segment:
         size = file.size()

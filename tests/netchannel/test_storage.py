@@ -327,7 +327,7 @@ def _unasked(patch: pytest.MonkeyPatch) -> None:
 def test_the_model_notices_what_is_left_out(careless: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         careless(patch)
-        with pytest.raises((AssertionError, LogDamaged)):
+        with pytest.raises((AssertionError, LogDamaged, PositionLost)):
             _run_stories(range(1000))
 
 
@@ -387,9 +387,8 @@ def test_a_segment_of_another_stream_is_an_error_under_any_name_and_stays() -> N
             write_all(harmed.create(FOLDER / name), [data], 0)
             with pytest.raises(LogDamaged) as error:
                 opened(harmed)
-            if _number(name) >= _number(names[0]):
-                assert error.value.path == str(FOLDER / name)
-                assert "of another stream, or of other numbers; take it out of the folder" in str(error.value)
+            assert error.value.path == str(FOLDER / name)
+            assert "of another stream, or of other numbers; take it out of the folder" in str(error.value)
             assert harmed.bytes_of(FOLDER / name) == data
     write_all(files.create(FOLDER / "copy.segment"), [b""], 0)
     with pytest.raises(LogDamaged, match=r"copy.segment is damaged at byte 0: no segment has such a name"):
