@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -15,15 +17,31 @@ T = TypeVar("T")
 
 _STEP_S = 0.005
 _STEADY_S = 0.15
+_TRIES = 10
 _CANCELS = 5
 """What is cancelled may wait again where it cleans up, e.g. for a transport that never says that it is over."""
 
 
-async def eventually(condition: Callable[[], object], *, within_s: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], *, within_s: float = 15.0) -> None:
     """Wait until ``condition()`` holds. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - of what has no event to wait for
             await asyncio.sleep(_STEP_S)
+
+
+async def least_s(limit_s: float, attempt: Callable[[], Coroutine[Any, Any, None]]) -> float:
+    """How long ``attempt`` takes in the best of ten tries, or in the first that is within ``limit_s``.
+
+    A machine that is busy with other things takes its time from some of them, and seldom from all.
+    """
+    best = math.inf
+    for _ in range(_TRIES):
+        began = time.perf_counter()
+        await attempt()
+        best = min(best, time.perf_counter() - began)
+        if best <= limit_s:
+            break
+    return best
 
 
 async def settled(value: Callable[[], T]) -> T:

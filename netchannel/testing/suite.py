@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -21,11 +22,30 @@ QUICK = Timing(backoff_s=0.002, backoff_limit_s=0.05, idle_s=0.05)
 """For tests that lose connections often."""
 
 
+_SOCKET_BYTES = 1 << 26
+"""Where the system does not say to what its buffers grow."""
+
+
+def _largest(name: str) -> int:
+    """What one buffer of a TCP socket grows to, as Linux is set."""
+    try:
+        return int(Path("/proc/sys/net/ipv4", name).read_text().split()[2])
+    except (OSError, IndexError, ValueError):
+        return _SOCKET_BYTES
+
+
 @pytest.mark.asyncio
 class Suite:
     """Tests over one transport: that of ``address``."""
 
     time_limit_s: ClassVar[float] = 20.0
+
+    def held_by_system(self) -> int:
+        """Bytes that the system keeps at most of a connection that nobody reads, beyond this process: Linux's sockets.
+
+        To be overridden for a transport that keeps more.
+        """
+        return sum(_largest(name) for name in ("tcp_rmem", "tcp_wmem"))
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
