@@ -18,7 +18,7 @@ from typing import Any
 
 import networkx as nx
 
-from placement import BoundPlan, Query, check, decompose, place_bound
+from placement import BoundPlan, Query, check, decompose, place_bottom_up
 from topology import Topology
 from topology.graph import link_graph
 
@@ -110,7 +110,7 @@ def seconds(work: Callable[[], object]) -> float:
 def measured(nodes: int, operators: int) -> dict[str, float]:
     """Of one size: placing and decomposing, and networkx's shortest paths between the same pairs of nodes."""
     topology, plan = case(nodes, operators)
-    placement = place_bound(plan, topology)
+    placement = place_bottom_up(plan, topology)
     graph = link_graph(topology)
     pairs = [(placement.nodes[child], placement.nodes[reader]) for child, reader in plan.readers.items()]
 
@@ -122,7 +122,7 @@ def measured(nodes: int, operators: int) -> dict[str, float]:
         "nodes": nodes,
         "links": graph.number_of_edges(),
         "operators": len(plan.operators),
-        "place_s": seconds(lambda: place_bound(plan, topology)),
+        "place_s": seconds(lambda: place_bottom_up(plan, topology)),
         "decompose_s": seconds(lambda: decompose(placement)),
         "networkx_s": seconds(shortest),
     }

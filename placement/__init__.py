@@ -1,8 +1,9 @@
 """Query plans and where they run.
 
 ``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
-where the query is checked already, ``place_exactly`` for the least traffic), ``decompose`` cuts the placed plan into
-fragments, and ``with_deployment`` makes their channels those of one deployment.
+where the query is checked already, ``place_bottom_up`` by the rule alone, ``place_exactly`` for the least traffic and
+what it costs), ``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of
+one deployment.
 
 What a name stands for is imported when it is first used: most of what looks at plans places none.
 """
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from placement.binding import BoundPlan as BoundPlan
     from placement.binding import check as check
     from placement.bottom_up import Placement as Placement
-    from placement.bottom_up import place as place
-    from placement.bottom_up import place_bound as place_bound
+    from placement.bottom_up import place_bottom_up as place_bottom_up
     from placement.decomposition import Channel as Channel
     from placement.decomposition import Decomposition as Decomposition
     from placement.decomposition import decompose as decompose
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from placement.plan import Query as Query
     from placement.reader import load_query as load_query
     from placement.reader import parse_query as parse_query
+    from placement.strategies import StrategyName as StrategyName
+    from placement.strategies import place as place
+    from placement.strategies import place_bound as place_bound
 
 _HOMES = {
     "BoundPlan": "placement.binding",
@@ -57,14 +60,16 @@ _HOMES = {
     "Query": "placement.plan",
     "QueryError": "placement.errors",
     "RetractingPlan": "placement.errors",
+    "StrategyName": "placement.strategies",
     "UnknownSink": "placement.errors",
     "UnknownSource": "placement.errors",
     "check": "placement.binding",
     "decompose": "placement.decomposition",
     "load_query": "placement.reader",
     "parse_query": "placement.reader",
-    "place": "placement.bottom_up",
-    "place_bound": "placement.bottom_up",
+    "place": "placement.strategies",
+    "place_bottom_up": "placement.bottom_up",
+    "place_bound": "placement.strategies",
     "place_exactly": "placement.exact",
     "with_deployment": "placement.decomposition",
 }

@@ -16,8 +16,8 @@ The rule
       case the walk aims at the meeting point after that one, and at last at the sink.
     - Where neither the lowest common ancestor nor the way on from it has room, the next lowest is tried.
     - Where an operator finds no room because a chain before it took the slots, all is drawn again a few times,
-      from all paths that have room, not the shortest only. What all draws fail for is ``NoCapacity``; on rare
-      occasions there would be a placement that none of them finds.
+      from all paths that have room, not the shortest only. What all draws fail for is ``NoCapacity``: where slots
+      are scarce, there may be a placement all the same, which ``placement.strategies`` then asks for.
 
 Why it does not run into a dead end
     Every node that is used reaches the sink's node: sources are checked first, and each walk ends at a node
@@ -35,7 +35,6 @@ from itertools import product
 from random import Random
 from typing import TYPE_CHECKING
 
-from placement.binding import BoundPlan, check
 from placement.errors import NoCapacity
 from placement.meeting import Meeting
 from placement.paths import Paths
@@ -46,7 +45,8 @@ from topology.graph import link_graph
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from placement.plan import FragmentOperator, Query
+    from placement.binding import BoundPlan
+    from placement.plan import FragmentOperator
     from topology import Topology
 
     Walk = tuple[str, ...]
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _DETOURS = 8
 """Further draws where the rule runs out of capacity; on random small cases they find most that exist."""
+_DETOUR_PAIRS = 2_000_000
+"""Of operators and nodes, that all further draws may look at: a draw that fails looks at nearly all, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +65,21 @@ class Placement:
 
     ``nodes`` and ``reasons`` are by operator, inputs first. ``paths`` is by operator too: the nodes that its
     output passes on the way to its reader, both ends included; one node where they are neighbours in a
-    fragment.
+    fragment. ``note`` is a sentence about how it was found, where there is something to say.
     """
 
     plan: BoundPlan
     nodes: Mapping[str, str]
     reasons: Mapping[str, str]
     paths: Mapping[str, tuple[str, ...]]
+    note: str = ""
 
 
-def place(query: Query, topology: Topology, seed: int = 0) -> Placement:
-    """Check a query against a topology and give every operator a node. Equal arguments, equal placement.
+def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement:
+    """Give every operator a node by the rule alone. Equal arguments, equal placement.
 
-    Raises ``InvalidQuery`` as ``check`` does, ``NoPath``, ``NoCommonAncestor`` or ``NoCapacity``.
+    Raises ``NoPath``, ``NoCommonAncestor`` or ``NoCapacity``.
     """
-    return place_bound(check(query, topology), topology, seed)
-
-
-def place_bound(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement:
-    """``place`` for a query that is checked already."""
     rng = Random(seed)  # noqa: S311 - a seed that gives the same plan again is the purpose
     paths = Paths(link_graph(topology), rng)
     meeting = Meeting(plan, paths, rng)
@@ -89,7 +87,8 @@ def place_bound(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement
         draws = (paths.shortest_with_room, paths.any_with_room)
         return _Placer(plan, topology, meeting, paths, draws).place()
     except NoCapacity:
-        for _ in range(_DETOURS):
+        pairs = len(plan.operators) * len(topology.nodes)
+        for _ in range(min(_DETOURS, _DETOUR_PAIRS // pairs)):
             with suppress(NoCapacity):
                 return _Placer(plan, topology, meeting, paths, draws[1:]).place()
         raise

@@ -10,28 +10,31 @@ The model
     Only nodes count that the sources below an operator reach and that reach the sink's node. For whole ``x`` and no
     bandwidth, the cheapest flows are shortest paths, so that only ``x`` need be whole.
 
-HiGHS solves it, within a time limit, and says how far from proven it stopped. It starts from the bottom-up placement.
+HiGHS solves it, and says how far from proven it stopped. It starts from the bottom-up placement. The time limit counts
+for the building of the model too, and a model that would take gigabytes is not built.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placement.bottom_up import Placement, place_bound, why_pinned
+from placement.bottom_up import Placement, place_bottom_up, why_pinned
 from placement.errors import NoCapacity
 from placement.plan import BoundSink, BoundSource
 from placement.traffic import Traffic
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from placement.binding import BoundPlan
     from topology import Topology
@@ -39,7 +42,14 @@ if TYPE_CHECKING:
     Link = tuple[str, str]
 
 TIME_LIMIT_S = 10.0
+"""How long it may take, unless told otherwise."""
 _TOLERANCE = 1e-6
+_MOST_VARIABLES = 2_000_000
+"""About a gigabyte, in this process and in the solver."""
+
+
+class _GivenUp(Exception):
+    """The model is not built; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +82,37 @@ def place_exactly(
 
     Raises ``NoPath``, ``NoCommonAncestor``, and ``NoCapacity`` if there is no placement, or none was found in time.
     """
-    first: Placement | None = None
-    reason = ""
     try:
-        first = place_bound(plan, topology, seed)
+        first = place_bottom_up(plan, topology, seed)
     except NoCapacity as error:
-        reason = str(error)
+        return improve(plan, topology, None, str(error), time_limit_s)
+    return improve(plan, topology, first, "", time_limit_s)
+
+
+def improve(
+    plan: BoundPlan, topology: Topology, first: Placement | None, reason: str, time_limit_s: float
+) -> Exact:
+    """The best that is found in time, beginning with what bottom-up gave; without it, ``reason`` says why.
+
+    Raises ``NoCapacity`` if there is no placement, or none was found in time.
+    """
+    began = time.monotonic()
     model = _Model(plan, topology)
     if first is not None and (narrow := model.overloaded(first)):
         first, reason = None, f"bottom-up, which does not look at bandwidths, sends {narrow}"
     if first is not None and model.traffic.cost(first) == 0:
         return Exact(first, 0.0, 0.0, model.traffic.unit)
-    return model.solve(first, reason, time_limit_s)
+    model.check_candidates(reason)
+    why = f"no placement was found within {time_limit_s:g} s, and none ruled out"
+    try:
+        model.build(began + time_limit_s)
+        if found := model.solve(first, reason, began + time_limit_s):
+            return found
+    except _GivenUp as error:
+        why = f"{why}: {error}"
+    if first is None:
+        raise NoCapacity(_joined(why, reason))
+    return Exact(first, model.traffic.cost(first), 0.0, model.traffic.unit)
 
 
 class _Model:
@@ -101,18 +130,17 @@ class _Model:
             if limits.bandwidth is not None and self.traffic.unit != "hops"
         }
         self._candidates = self._find_candidates()
-        self._x = {
-            pair: number
-            for number, pair in enumerate(
-                (key, node) for key, nodes in self._candidates.items() for node in nodes
-            )
-        }
-        numbers = count(len(self._x))
-        self._f = {child: {link: next(numbers) for link in self._links_of(child)} for child in plan.readers}
-        self._columns = next(numbers)
+        self._x: dict[tuple[str, str], int] = {}
+        self._f: dict[str, dict[Link, int]] = {}
+        self._columns = 0
         self._rows: list[tuple[float, float, list[tuple[int, float]]]] = []
 
-    def _find_candidates(self) -> dict[str, list[str]]:
+    def check_candidates(self, reason: str) -> None:
+        """Raise NoCapacity if an operator has no node at all."""
+        if not all(self._candidates.values()):
+            raise NoCapacity(_joined(self._missing(), reason))
+
+    def _find_candidates(self) -> dict[str, Sequence[str]]:
         """Where each operator may be: behind all sources below it, and before the sink."""
         import networkx as nx
 
@@ -123,18 +151,21 @@ class _Model:
             node: (nx.descendants(self._graph, node) | {node}) & before_sink
             for node in set(plan.pins.values())
         }
-        common: dict[str, set[str]] = {}
-        candidates: dict[str, list[str]] = {}
+        of_nodes = {node: frozenset(found) for node, found in behind.items()}
+        meeting: Callable[[frozenset[frozenset[str]]], frozenset[str]] = cache(
+            lambda sets: frozenset.intersection(*sets)
+        )
+        with_room: Callable[[frozenset[str]], list[str]] = cache(
+            lambda nodes: [node for node in self._graph if node in nodes and self._capacity[node] != 0]
+        )
+        common: dict[str, frozenset[str]] = {}
+        candidates: dict[str, Sequence[str]] = {}
         for key, operator in plan.operators.items():
             if isinstance(operator, BoundSource):
-                common[key] = behind[plan.pins[key]]
+                common[key] = of_nodes[plan.pins[key]]
             else:
-                common[key] = set.intersection(*(common[child] for child in operator.children))
-            candidates[key] = (
-                [plan.pins[key]]
-                if key in plan.pins
-                else [node for node in self._graph if node in common[key] and self._capacity[node] != 0]
-            )
+                common[key] = meeting(frozenset(common[child] for child in operator.children))
+            candidates[key] = [plan.pins[key]] if key in plan.pins else with_room(common[key])
         return candidates
 
     def _links_of(self, child: str) -> Iterator[Link]:
@@ -151,12 +182,15 @@ class _Model:
     def _require(self, lower: float, upper: float, terms: Iterable[tuple[int, float]]) -> None:
         self._rows.append((lower, upper, list(terms)))
 
-    def _build(self) -> None:
+    def build(self, deadline: float) -> None:
+        """Make the variables and rows. Raises _GivenUp where that takes longer, or too much memory."""
         plan = self.plan
+        self._number(deadline)
         for key, nodes in self._candidates.items():
             self._require(1, 1, ((self._x[key, node], 1) for node in nodes))
         self._build_capacity()
         for child, reader in plan.readers.items():
+            _check_time(deadline)
             self._build_flow(child, reader)
         for link, bandwidth in self._bandwidth.items():
             terms = [
@@ -166,6 +200,21 @@ class _Model:
             ]
             if terms:
                 self._require(-math.inf, bandwidth, terms)
+
+    def _number(self, deadline: float) -> None:
+        """Give each variable its number."""
+        pairs = sum(map(len, self._candidates.values()))
+        if pairs > _MOST_VARIABLES:
+            raise _GivenUp(f"there are {pairs:,} pairs of operator and node, more than {_MOST_VARIABLES:,}")
+        numbers = count()
+        self._x = {(key, node): next(numbers) for key, nodes in self._candidates.items() for node in nodes}
+        for child in self.plan.readers:
+            _check_time(deadline)
+            self._f[child] = {link: next(numbers) for link in self._links_of(child)}
+            links = sum(map(len, self._f.values()))
+            if links > _MOST_VARIABLES:
+                raise _GivenUp(f"there are more than {_MOST_VARIABLES:,} pairs of edge and link")
+        self._columns = next(numbers)
 
     def _build_capacity(self) -> None:
         movable = [key for key in self._candidates if key not in self.plan.pins]
@@ -198,32 +247,28 @@ class _Model:
             if carried[link] > bandwidth
         )
 
-    def solve(self, first: Placement | None, reason: str, time_limit_s: float) -> Exact:
-        """The best that is found in time, beginning with ``first``; without it, ``reason`` says why."""
+    def solve(self, first: Placement | None, reason: str, deadline: float) -> Exact | None:
+        """The best that is found in time, beginning with ``first``; None if nothing is.
+
+        Raises NoCapacity if there is none; ``reason`` is what there is to say besides.
+        """
         import highspy
 
-        if not all(self._candidates.values()):
-            raise NoCapacity(self._missing())
-        self._build()
         solver = highspy.Highs()
         solver.silent()
-        solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", 0.0)
         solver.passModel(self._lp(highspy))
         if first is not None:
             with suppress(KeyError):  # a path of the first may leave what the model looks at
                 self._start(solver, highspy, first)
+        solver.setOptionValue("time_limit", max(0.0, deadline - time.monotonic()))
         solver.run()
         info = solver.getInfo()
         if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-            raise NoCapacity(self._missing())
+            raise NoCapacity(_joined(self._missing(), reason))
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         if not found:
-            if first is None:
-                raise NoCapacity(
-                    f"no placement was found within {time_limit_s} s, and none ruled out; {reason}"
-                )
-            return Exact(first, self.traffic.cost(first), 0.0, self.traffic.unit)
+            return None
         placement = self._placement(np.array(solver.getSolution().col_value))
         if first is not None and self.traffic.cost(first) <= self.traffic.cost(placement) * (1 + _TOLERANCE):
             placement = first  # of equal ones that which filters at the sources, and not any
@@ -299,11 +344,14 @@ class _Model:
         movable = [key for key in self._candidates if key not in self.plan.pins]
         nowhere = [key for key in movable if not self._candidates[key]]
         if nowhere:
-            return f"{', '.join(nowhere)}: every node behind the sources and before the sink has capacity 0"
+            return f"{_first(nowhere)}: every node behind the sources and before the sink has capacity 0"
         counts = Counter(node for key in movable for node in self._candidates[key])
-        slots = ", ".join(
-            f"{node} ({'any number' if self._capacity[node] is None else self._capacity[node]})"
-            for node in counts
+        slots = _first(
+            (
+                f"{node} ({'any number' if self._capacity[node] is None else self._capacity[node]})"
+                for node in counts
+            ),
+            most=20,
         )
         missing = []
         if movable:
@@ -324,6 +372,15 @@ class _Model:
                 f"{narrow}: raise it, or add a link"
             )
         return f"no placement has room: {'; '.join(missing)}"
+
+
+def _joined(what: str, reason: str) -> str:
+    return f"{what}; {reason}" if reason else what
+
+
+def _check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise _GivenUp("the time was over before the model was built")
 
 
 def _first(parts: Iterable[str], most: int = 5) -> str:

@@ -12,12 +12,14 @@ from uuid import uuid4
 
 import click
 
+from nebuli.cli.placing import say_note, seed_option, strategy_option
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
-    from placement import Fragment, Query
+    from placement import Fragment, Query, StrategyName
     from placement.plan import FragmentOperator
     from topology import Topology
 
@@ -39,12 +41,13 @@ class _Run:
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
-@click.option("--seed", default=0, show_default=True, help="As for place.")
+@seed_option
+@strategy_option
 @click.option(
     "--runs", default=3, show_default=True, type=click.IntRange(1, 1000), help="How often it is run."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def bench(topology: str, query: str, seed: int, runs: int, as_json: bool) -> int:
+def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs: int, as_json: bool) -> int:
     """Run QUERY over TOPOLOGY several times, as run does, and say how fast it was. Its result is dropped.
 
     Workers are started once, so the first run is the slowest. Sources have to end.
@@ -54,7 +57,9 @@ def bench(topology: str, query: str, seed: int, runs: int, as_json: bool) -> int
     from nebuli.cli.run import ended
 
     model, plan = load(topology, query)
-    fragments = placement.decompose(placement.place(plan, model, seed)).fragments
+    placed = placement.place(plan, model, seed, strategy)
+    say_note(placed)
+    fragments = placement.decompose(placed).fragments
     _refuse_endless(fragments)
     kept = [_without_result(fragment) for fragment in fragments]
     return ended(_bench(model, Path(topology).resolve(), plan, kept, runs, as_json=as_json))

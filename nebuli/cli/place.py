@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING
 import click
 
 from nebuli.cli.engine import engine_option
+from nebuli.cli.placing import say_note, seed_option, strategy_option
 
 if TYPE_CHECKING:
-    from placement import BoundPlan, Placement
+    from placement import BoundPlan, Placement, StrategyName
     from topology import EngineName, Topology
 
 
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
-@click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+@seed_option
 @engine_option
-@click.option(
-    "--strategy",
-    type=click.Choice(["bottom-up", "optimal"]),
-    default="bottom-up",
-    show_default=True,
-    help="The rule of bottom-up placement, or the least traffic over links.",
-)
+@strategy_option
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -47,7 +42,7 @@ def place(
     query: str,
     seed: int,
     engine: EngineName | None,
-    strategy: str,
+    strategy: StrategyName,
     time_limit: float,
     compare: bool,
     form: str,
@@ -64,12 +59,8 @@ def place(
     if compare:
         click.echo(_compared(bound, model, seed, time_limit, form))
         return
-    if strategy == "optimal":
-        exact = placement.place_exactly(bound, model, seed, time_limit)
-        click.echo(f"{exact}", err=True)
-        placed = exact.placement
-    else:
-        placed = placement.place_bound(bound, model, seed)
+    placed = placement.place_bound(bound, model, seed, strategy, time_limit)
+    say_note(placed)
     click.echo(_shown(placed, model, form))
 
 
@@ -96,7 +87,7 @@ def _compared(plan: BoundPlan, model: Topology, seed: int, time_limit: float, fo
         raise click.UsageError(f"--compare has no picture: use --format text or json, not {form}")
     exact = placement.place_exactly(plan, model, seed, time_limit)
     try:
-        first = placement.place_bound(plan, model, seed)
+        first = placement.place_bottom_up(plan, model, seed)
     except placement.NoCapacity:
         first = None
     return render.comparison(first, exact, as_json=form == "json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -14,6 +15,7 @@ import click
 from nebuli.cli import completion, saved
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode, is_bad_input
+from nebuli.cli.placing import seed_option, strategy_option
 from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
+    from placement import StrategyName
     from topology import EngineName
 
-_seed = click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
 _on_loss = click.option(
     "--on-loss",
     type=click.Choice(["wait", "fail", "replace"]),
@@ -79,6 +81,7 @@ class _Settings(NamedTuple):
     """How a query is placed and looked after."""
 
     seed: int
+    strategy: StrategyName
     on_loss: str
     engine: EngineName | None
 
@@ -92,7 +95,15 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
 
     model, plan = load(topology, query, settings.engine)
     id_ = uuid4().hex[:12]
-    active = Active(id_, (), fragments_of(plan, model, settings.seed, id_))
+    fragments = fragments_of(
+        plan,
+        model,
+        settings.seed,
+        id_,
+        strategy=settings.strategy,
+        say=partial(click.echo, err=True),
+    )
+    active = Active(id_, (), fragments)
     used = dict.fromkeys(fragment.node for fragment in active.fragments)
     async with Workers(endpoints(topology, model, used)) as workers:
         found = DeployedQuery(
@@ -103,6 +114,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
             registered=datetime.now(UTC).isoformat(timespec="seconds"),
             deployment=id_,
             seed=settings.seed,
+            strategy=settings.strategy,
             policy=Policy(settings.on_loss),
             engine=settings.engine,
             fragments=tuple(map(workers.located, active.places)),
@@ -120,17 +132,27 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
-@_seed
+@seed_option
+@strategy_option
 @_on_loss
 @engine_option
-def register(topology: str, query: str, seed: int, on_loss: str, engine: EngineName | None) -> int:
+def register(
+    topology: str,
+    query: str,
+    *,
+    seed: int,
+    strategy: StrategyName,
+    on_loss: str,
+    engine: EngineName | None,
+) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
     Nothing is started. Relative paths of sources and sinks start where each worker was started.
     """
 
     async def work() -> int:
-        click.echo((await _register(topology, query, _Settings(seed, on_loss, engine))).id)
+        settings = _Settings(seed, strategy, on_loss, engine)
+        click.echo((await _register(topology, query, settings)).id)
         return ExitCode.DONE
 
     return _ran(work())
@@ -144,12 +166,19 @@ def register(topology: str, query: str, seed: int, on_loss: str, engine: EngineN
     required=True,
     shell_complete=completion.queries_or_files,
 )
-@_seed
+@seed_option
+@strategy_option
 @_on_loss
 @engine_option
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
 def start(
-    files: tuple[str, ...], seed: int, on_loss: str, engine: EngineName | None, *, watched: bool
+    files: tuple[str, ...],
+    *,
+    seed: int,
+    strategy: StrategyName,
+    on_loss: str,
+    engine: EngineName | None,
+    watched: bool,
 ) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
@@ -171,7 +200,7 @@ def start(
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
         if len(files) == 1:
             return saved.load(files[0])
-        return await _register(files[0], files[1], _Settings(seed, on_loss, engine))
+        return await _register(files[0], files[1], _Settings(seed, strategy, on_loss, engine))
 
     return _ran(work())
 

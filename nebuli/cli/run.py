@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -14,6 +15,7 @@ import click
 from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.placing import seed_option, strategy_option
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.status import FragmentStatus
     from nebuli.worker.supervision import Policy
-    from placement import Fragment, Query
+    from placement import Fragment, Query, StrategyName
     from topology import EngineName, Topology
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -32,7 +34,8 @@ _PROGRESS_S = 5.0
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
-@click.option("--seed", default=0, show_default=True, help="Which of several equal paths is taken.")
+@seed_option
+@strategy_option
 @click.option(
     "--on-loss",
     type=click.Choice(["fail", "wait", "replace"]),
@@ -43,7 +46,14 @@ _PROGRESS_S = 5.0
 @engine_option
 @max_state_bytes
 def run(
-    topology: str, query: str, *, seed: int, on_loss: str, engine: EngineName | None, max_state_bytes: int
+    topology: str,
+    query: str,
+    *,
+    seed: int,
+    strategy: StrategyName,
+    on_loss: str,
+    engine: EngineName | None,
+    max_state_bytes: int,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -59,9 +69,12 @@ def run(
 
     model, plan = load(topology, query, engine)
     deployment = uuid4().hex[:12]
-    active = Active(deployment, (), fragments_of(plan, model, seed, deployment))
+    fragments = fragments_of(
+        plan, model, seed, deployment, strategy=strategy, say=partial(click.echo, err=True)
+    )
+    active = Active(deployment, (), fragments)
     file = Path(topology).resolve()
-    return ended(_run(_Run(model, plan, file, active, seed, Policy(on_loss), max_state_bytes)))
+    return ended(_run(_Run(model, plan, file, active, seed, strategy, Policy(on_loss), max_state_bytes)))
 
 
 class _Run(NamedTuple):
@@ -70,6 +83,7 @@ class _Run(NamedTuple):
     file: Path
     active: Active
     seed: int
+    strategy: StrategyName
     policy: Policy
     max_state_bytes: int
 
@@ -130,6 +144,7 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
         settings.topology,
         workers,
         seed=settings.seed,
+        strategy=settings.strategy,
         policy=settings.policy,
         patience_s=0.0,
         say=progress.say,

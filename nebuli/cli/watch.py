@@ -76,6 +76,7 @@ async def _watching(query: DeployedQuery, patience_s: float) -> int:
             model,
             workers,
             seed=query.seed,
+            strategy=query.strategy,
             policy=query.policy,
             patience_s=patience_s,
             say=lambda text: click.echo(text, err=True),
@@ -97,7 +98,7 @@ def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
     from nebuli.worker.deployment import Active, Place, fragments_of
 
     deployment = query.deployment or query.id
-    fragments = fragments_of(plan, model, query.seed, deployment, query.without)
+    fragments = fragments_of(plan, model, query.seed, deployment, query.without, strategy=query.strategy)
     if [(each.id, each.node) for each in fragments] != [
         (each.fragment, each.node) for each in query.fragments
     ]:

@@ -12,6 +12,7 @@ from nebuli.worker.client import WorkerClient, WorkerUnreachable
 from nebuli.worker.global_state import GlobalState, combined
 from nebuli.worker.supervision import Policy
 from nebuli.worker.trust import Trust
+from placement import StrategyName
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class DeployedQuery(BaseModel):
     deployment: str = ""
     """The id that its channels have; empty: its own. It has another one each time that it begins again."""
     seed: int = 0
+    strategy: StrategyName = "bottom-up"
     engine: EngineName | None = None
     """Every node's, if it was asked for; else what the topology says."""
     without: tuple[str, ...] = ()

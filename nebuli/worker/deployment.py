@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from nebuli.worker.client import WorkerClient
-    from placement import Fragment, Query
+    from placement import Fragment, Query, StrategyName
     from topology import Topology
 
 __all__ = [
@@ -104,10 +104,22 @@ class Active:
 
 
 def fragments_of(
-    query: Query, model: Topology, seed: int, deployment: str, without: Collection[str] = ()
+    query: Query,
+    model: Topology,
+    seed: int,
+    deployment: str,
+    without: Collection[str] = (),
+    *,
+    strategy: StrategyName = "bottom-up",
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Fragment, ...]:
-    """The fragments of a query, placed without some nodes. Equal arguments, equal fragments. Raises PlacementError."""
-    placed = placement.place(query, model.without(without), seed)
+    """The fragments of a query, placed without some nodes. Raises PlacementError.
+
+    Equal arguments, equal fragments, as far as `placement.place` gives equal placements; what that has to say is said.
+    """
+    placed = placement.place(query, model.without(without), seed, strategy)
+    if placed.note:
+        say(placed.note)
     return placement.with_deployment(placement.decompose(placed).fragments, deployment)
 
 

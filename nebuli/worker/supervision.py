@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nebuli.worker.deployment import Fleet, Place
-    from placement import Fragment, Query
+    from placement import Fragment, Query, StrategyName
 
 __all__ = ["Policy", "Supervisor"]
 
@@ -69,6 +69,7 @@ class Supervisor:
         fleet: Fleet,
         *,
         seed: int,
+        strategy: StrategyName = "bottom-up",
         policy: Policy,
         patience_s: float,
         say: Callable[[str], None],
@@ -81,6 +82,7 @@ class Supervisor:
         self._model = model
         self._fleet = fleet
         self._seed = seed
+        self._strategy = strategy
         self._policy = policy
         self._patience_s = patience_s
         self._say = say
@@ -208,7 +210,15 @@ class Supervisor:
         self._check_not_pinned(set(without) - set(self._active.without), why)
         deployment = uuid4().hex[:12]
         try:
-            fragments = fragments_of(self._query, self._model, self._seed, deployment, without)
+            fragments = fragments_of(
+                self._query,
+                self._model,
+                self._seed,
+                deployment,
+                without,
+                strategy=self._strategy,
+                say=self._say,
+            )
         except placement.PlacementError as error:
             raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error
         if not await self._end_of_old():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.planning import case, measured, table
-from placement import decompose, place_bound
+from placement import decompose, place_bottom_up
 from tests.placement.test_exact import assert_sound
 
 
@@ -17,7 +17,7 @@ def test_a_thousand_operators_on_ten_thousand_nodes() -> None:
     """PL-BIG-1: placed soundly, and cut into fragments; how long it takes, the benchmark tells."""
     topology, plan = case(10_000, 1_000)
     assert (len(topology.nodes), len(plan.operators)) == (10_000, 1_000)
-    placement = place_bound(plan, topology)
+    placement = place_bottom_up(plan, topology)
     assert_sound(placement, topology)
     assert len(decompose(placement).fragments) > 500
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import JOIN, topology
+from tests.support.documents import JOIN, rivals, topology
 from topology import Topology
 
 pytestmark = pytest.mark.processes
@@ -245,6 +245,20 @@ def test_the_two_strategies_are_put_beside_each_other(directory: Path):
     assert "no placement has less" in ended.stderr
     # Of equal placements bottom-up's, which filters at the sources.
     assert ended.stdout == nebuli("place", "t.yaml", "q.json", cwd=directory).stdout
+
+
+def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_path: Path):
+    nodes, query = rivals(6)
+    (tmp_path / "t.yaml").write_text(nodes.to_yaml())
+    (tmp_path / "q.json").write_text(query.model_dump_json())
+    ended = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=tmp_path)
+    assert ended.returncode == 0
+    (note,) = ended.stderr.splitlines()
+    assert note.startswith("bottom-up found no room (")
+    assert note.endswith("; the optimal strategy did: 24 hops, and no placement has less")
+    assert {json.loads(ended.stdout)["placement"][f"fb{number}"] for number in range(6)} == {
+        f"shared{number}:1" for number in range(6)
+    }
 
 
 def test_a_graph_for_graphviz_has_every_node_operator_and_channel(directory: Path):

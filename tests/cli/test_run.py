@@ -43,7 +43,7 @@ class Case:
             file.write("n,name\n")
             file.writelines(f"{number},some text of row {number}\n" for number in range(rows))
 
-    def arguments(self) -> tuple[str | Path, ...]:
+    def arguments(self, *options: str) -> tuple[str | Path, ...]:
         """Write the files; the command."""
         source, middle, sink = (
             {"address": address, "grpc": grpc} for address, grpc in zip(self.nodes, self.grpc, strict=True)
@@ -56,13 +56,13 @@ class Case:
         topology = {"logical": [{"name": "numbers", "schema": columns}], "nodes": [source, middle, sink]}
         (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
         (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}))
-        return ("run", self.directory / "topology.yaml", self.directory / "query.json")
+        return ("run", self.directory / "topology.yaml", self.directory / "query.json", *options)
 
     def start(self) -> Command:
         return Command(*self.arguments(), directory=self.directory)
 
-    def run(self) -> Ended:
-        return nebuli(*self.arguments(), directory=self.directory)
+    def run(self, *options: str) -> Ended:
+        return nebuli(*self.arguments(*options), directory=self.directory)
 
     def stall(self) -> Command:
         """Start, with a result that nobody reads: it runs until it is stopped."""
@@ -92,6 +92,14 @@ def test_a_result_is_in_its_file_and_progress_on_stderr(case: Case) -> None:
     assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(1000))
     for node in case.nodes:
         assert f"{node}  finished  1,000 rows in, 1,000 out" in ended.stderr
+
+
+def test_a_strategy_is_said_with_what_it_found(case: Case) -> None:
+    case.write_numbers(10)
+    ended = case.run("--strategy", "optimal")
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stderr.splitlines()[0] == "2 hops, and no placement has less"
+    assert len(case.result.read_text().splitlines()) == 11
 
 
 def test_print_is_all_of_stdout(case: Case) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement import NoCapacity, NoCommonAncestor, NoPath, Query, check, place
-from placement.bottom_up import place_bound
+from placement.bottom_up import place_bottom_up
 from tests.support.cases import UNBOUNDED, cases
 from tests.support.documents import CHAIN, JOIN, op, query, topology
 from topology import Topology
@@ -178,7 +178,7 @@ def test_a_long_way_without_room_is_found_to_be_one_at_once():
     with pytest.raises(
         NoCapacity, match="union s: no path from n0:1 to n1999:1 has a free slot for each of s, f"
     ):
-        place_bound(plan, nodes)
+        place_bottom_up(plan, nodes)
     assert time.process_time() - begun < 5
     last_has_room = {**dict.fromkeys(names, 0), names[-1]: 2}
     begun = time.process_time()

@@ -65,3 +65,27 @@ JOIN = query(
     op("sink", "sink", input="join", sink="out"),
 )
 """The source document's join query with two sources and a sink."""
+
+
+def rivals(pairs: int) -> tuple[Topology, Query]:
+    """Pairs of sources, whose filters each need a slot: the first of a pair has two ways, the other one of them only.
+
+    The rule places the first one first, and at random.
+    """
+    numbers = range(pairs)
+    links = {"sink": ""}
+    capacity = {"sink": 1}
+    sources = {}
+    operators = []
+    for number in numbers:
+        links |= {f"own{number}": "sink", f"shared{number}": "sink"}
+        links |= {f"a{number}": f"own{number} shared{number}", f"b{number}": f"shared{number}"}
+        capacity |= {f"own{number}": 1, f"shared{number}": 1, f"a{number}": 0, f"b{number}": 0}
+    for key in [f"{side}{number}" for side in "ab" for number in numbers]:
+        sources[key] = key
+        operators.append(op("source", key, logical=key))
+        operators.append(op("filter", f"f{key}", input=key, predicate="k > 0"))
+    inputs = [f"f{key}" for key in sources]
+    operators += [op("union", "all", inputs=inputs), op("sink", "out", input="all", sink="out")]
+    nodes = dict(sorted(links.items(), key=lambda item: item[0] == "sink"))
+    return topology(nodes, sources, sink="sink", capacity=capacity), query(*operators)

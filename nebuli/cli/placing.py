@@ -1,0 +1,27 @@
+"""The options that say how a query is placed, of all commands that place one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from placement import Placement
+
+seed_option = click.option(
+    "--seed", default=0, show_default=True, help="Which of several equal paths is taken."
+)
+strategy_option = click.option(
+    "--strategy",
+    type=click.Choice(["bottom-up", "optimal"]),
+    default="bottom-up",
+    show_default=True,
+    help="The bottom-up rule, and where that finds no room the other one; or the least traffic over links.",
+)
+
+
+def say_note(placement: Placement) -> None:
+    """Say on standard error how a placement was found, where there is something to say."""
+    if placement.note:
+        click.echo(placement.note, err=True)
