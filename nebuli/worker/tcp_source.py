@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 from collections import deque
 from contextlib import suppress
@@ -33,6 +34,8 @@ _BLOCK_BYTES = 1 << 18
 _QUEUED_BLOCKS = 8
 _LONGEST_LINE = 1 << 24
 _LONGEST_REASON = 300
+_ARROWS_ROW = re.compile(r"Row #\d+: | in row \d+")
+"""Which counts from where it began to read."""
 
 
 def connect(address: str) -> socket.socket:
@@ -129,15 +132,38 @@ class TcpSource:
 
     def _rows(self, block: bytes) -> pa.RecordBatch:
         try:
-            table = self._from_csv(block) if self._settings.format == "CSV" else self._from_json(block)
-            rows = self._typed(table)
+            rows = self._read(block)
         except pa.ArrowException as error:
-            count = block.count(b"\n")
-            where = f"lines {self._lines + 1} to {self._lines + count}"
-            reason = short(str(error), _LONGEST_REASON)
-            raise InputError(f"TCP {self._settings.address}, {where}: {reason}") from error
+            raise self._blame(block.split(b"\n")[:-1]) from error
         self._lines += block.count(b"\n")
         return rows
+
+    def _read(self, block: bytes) -> pa.RecordBatch:
+        return self._typed(
+            self._from_csv(block) if self._settings.format == "CSV" else self._from_json(block)
+        )
+
+    def _blame(self, lines: list[bytes]) -> InputError:
+        """The first of the lines with which they cannot be read, by halves, and what is said of it alone."""
+        good, bad = 0, len(lines)  # so many can be read; so many cannot
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._complaint(lines[:middle]) is None:
+                good = middle
+            else:
+                bad = middle
+        reason = self._complaint(lines[good:bad]) or self._complaint(lines[:bad])
+        return InputError(f"TCP {self._settings.address}, line {self._lines + bad}: {reason}")
+
+    def _complaint(self, lines: list[bytes]) -> str | None:
+        block = b"".join(line + b"\n" for line in lines)
+        if not block.strip():  # blank lines, which are passed over
+            return None
+        try:
+            self._read(block)
+        except pa.ArrowException as error:
+            return short(_ARROWS_ROW.sub("", str(error)), _LONGEST_REASON)
+        return None
 
     def _parsed(self) -> dict[str, pa.DataType]:
         """The types to parse; timestamps are read as texts, with a zone or without."""

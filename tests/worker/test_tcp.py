@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -113,9 +115,37 @@ def test_a_line_that_is_none_is_named(worker: Worker, peer: Peer) -> None:
     connection.sendall(b"1,2024-01-01,a\nx,2024-01-01,b\n")
     connection.close()
     status = worker.wait_for_state(id_, wire.STATE_FAILED)
-    assert f"TCP {peer.address}, lines 1 to 2" in status.error
+    assert f"TCP {peer.address}, line 2: " in status.error
     assert "'x'" in status.error
     assert status.cause == wire.CAUSE_INPUT
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        ("CSV", b"%d,a\n", b"x,a\n"),
+        ("CSV", b"%d,a\n", b"1,a,b\n"),
+        ("CSV", b'%d,"a\rb"\n\n', b"x,a\n"),
+        ("JSON", b'{"n": %d, "s": "a"}\n', b'{"n": "x", "s": "a"}\n'),
+        ("JSON", b'{"n": %d, "s": "a"}\n', b'{"n": 1, "s": "a"\n'),
+    ],
+)
+def test_a_line_is_named_by_its_own_number(peer: Peer, form: str, good: bytes, bad: bytes) -> None:
+    """However many came in blocks before it, and with it."""
+    settings = topology.TcpSource(type="TCP", logical="l", address=peer.address, format=form)
+    columns = (topology.Column(name="n", type="int64"), topology.Column(name="s", type="string"))
+    source = TcpSource(settings, columns, lambda: None)
+    source.open()
+    before = b"".join(good % number for number in range(50_000))
+    with peer.accept() as connection:
+        sending = Thread(target=connection.sendall, args=(before + bad + good % 1,))
+        sending.start()
+        wrong = before.count(b"\n") + 1
+        with pytest.raises(FragmentError, match=f"TCP {peer.address}, line {wrong}: ") as caught:
+            wait_for(lambda: source.poll() is Signal.END, "the end")
+        assert not re.search(r"[Rr]ow #?\d", str(caught.value))
+        sending.join()
+    source.close("the test is over")
 
 
 def test_whatever_ends_its_thread_ends_the_fragment(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
@@ -144,7 +174,7 @@ def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: 
     connection.sendall(b"x" * 1_000_000 + b",2024-01-01,a\n")
     connection.close()
     status = worker.wait_for_state(id_, wire.STATE_FAILED)
-    assert f"TCP {peer.address}, lines 1 to 1: " in status.error
+    assert f"TCP {peer.address}, line 1: " in status.error
     assert "'xxx" in status.error
     assert len(status.error) < 400
 
