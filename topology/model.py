@@ -176,6 +176,14 @@ def _check_master(master: str) -> str:
     return master
 
 
+def _check_data_ports(ports: str) -> str:
+    low, dash, high = ports.partition("-")
+    is_range = dash and low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) < 1 << 16
+    if not (is_range or ports == "ephemeral"):
+        raise ValueError(f"expected ephemeral, or a range such as 40000-40999, as data_ports, got {ports!r}")
+    return ports
+
+
 class Node(Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
@@ -183,6 +191,8 @@ class Node(Model):
     """Where others reach its ReceiverServer; names the node."""
     listen: Address | None = None
     """What its ReceiverServer binds, where that differs from ``address``."""
+    data_ports: Annotated[str, AfterValidator(_check_data_ports)] | None = None
+    """Ports of their own for data connections, where these do not go to its fragments' ports."""
     grpc: Address | None = None
     """Where it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None

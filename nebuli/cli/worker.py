@@ -41,6 +41,12 @@ def _range(context: click.Context, parameter: click.Parameter, value: str | None
     return first, last
 
 
+def _data_ports(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value not in (None, "ephemeral"):
+        _range(context, parameter, value)
+    return value
+
+
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Libraries that start threads when they are imported are told not to: with threads, a fork is not safe."""
 _option = partial(click.option, metavar="HOST:PORT", callback=_address)
@@ -76,6 +82,12 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
     callback=_range,
     help="The ports at which fragments take data, one each, from FIRST to LAST.  [default: any that are free]",
 )
+@click.option(
+    "--data-ports",
+    metavar="FIRST-LAST|ephemeral",
+    callback=_data_ports,
+    help="Ports of their own for data connections, one each.  [default: the fragments' ports take them too]",
+)
 @max_state_bytes
 @click.option("--ends-with-stdin", is_flag=True, help="End when standard input does, as well as on SIGTERM.")
 def worker(
@@ -89,6 +101,7 @@ def worker(
     state: str | None,
     fragment_memory: int | None,
     fragment_ports: tuple[int, int],
+    data_ports: str | None,
     max_state_bytes: int,
     ends_with_stdin: bool,
 ) -> None:
@@ -108,6 +121,7 @@ def worker(
     trust = NO_TRUST
     if topology is not None and node is not None:
         model, own = _node(topology, node)
+        data_ports = data_ports or own.data_ports
         data, advertise, grpc = data or own.listen or own.address, advertise or own.address, grpc or own.grpc
         trust = Trust.of(model.access(own).below(Path(topology).resolve().parent))
     if data is None or grpc is None:
@@ -125,6 +139,7 @@ def worker(
         state=_state(state, data),
         fragment_memory=None if fragment_memory is None else fragment_memory << 20,
         fragment_ports=fragment_ports,
+        data_ports=data_ports,
         max_state_bytes=max_state_bytes,
         ends_with_stdin=ends_with_stdin,
         trust=trust,

@@ -20,11 +20,15 @@ __all__ = ["Ports", "member"]
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Those from ``first`` to ``last``, both included; 0 is any that is free."""
+    """Those from ``first`` to ``last``, both included; 0 is any that is free.
+
+    ``data`` is where data connections go, one each, if not there too: a range, or ``ephemeral``.
+    """
 
     host: str
     first: int = 0
     last: int = 0
+    data: str | None = None
 
 
 @asynccontextmanager
@@ -36,7 +40,11 @@ async def member(ports: Ports, node: str, trust: Trust) -> AsyncIterator[netchan
     async with AsyncExitStack() as stack:
         for port in range(ports.first, ports.last + 1):
             server = netchannel.ReceiverServer(
-                f"{ports.host}:{port}", node=node, tls=trust.tls, secret=trust.secret
+                f"{ports.host}:{port}",
+                node=node,
+                data_ports=ports.data,
+                tls=trust.tls,
+                secret=trust.secret,
             )
             try:
                 await stack.enter_async_context(server)

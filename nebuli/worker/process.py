@@ -61,8 +61,9 @@ class WorkerSettings:
     At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
     channels and over gRPC. In the directory ``state`` it remembers its fragments, and takes them up again.
     ``fragment_memory`` is the most memory, in bytes, that a fragment may take; ``max_state_bytes`` is what the state of
-    an operator may hold whose plan says nothing else. Fragments' processes take data at the ``fragment_ports``, the
-    first and the last one of a range.
+    an operator may hold whose plan says nothing else. Fragments' processes are reached at the ``fragment_ports``, the
+    first and the last one of a range, and data connections go there too, or to ``data_ports``: a range such as
+    ``40000-40999``, or ``ephemeral``.
     """
 
     data: str
@@ -72,6 +73,7 @@ class WorkerSettings:
     max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
     ends_with_stdin: bool = False
     fragment_ports: tuple[int, int] = (0, 0)
+    data_ports: str | None = None
     state: Path | None = None
     fragment_memory: int | None = None
     trust: Trust = NO_TRUST
@@ -101,6 +103,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
                 settings.data,
                 advertise=settings.advertise,
                 members=members,
+                data_ports=settings.data_ports,
                 tls=trust.tls,
                 secret=trust.secret,
             )
@@ -112,7 +115,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             spawner,
             receiver,
             sender,
-            ports=Ports(settings.data.rpartition(":")[0], *settings.fragment_ports),
+            ports=Ports(settings.data.rpartition(":")[0], *settings.fragment_ports, settings.data_ports),
             node=members,
             trust=trust,
             memory_bytes=settings.fragment_memory,

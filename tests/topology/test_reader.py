@@ -83,7 +83,7 @@ def test_a_file_with_three_mistakes_prints_three(tmp_path: Path):
         load_topology(file)
 
     addresses = "(did you mean '127.0.0.1:9003'?); expected 127.0.0.1:9003"
-    known = "address, capacity, channels, engine, grpc, links, listen, master, physical, secret, sinks, tls"
+    known = "address, capacity, channels, data_ports, engine, grpc, links, listen, master, physical, secret, sinks, tls"
     assert str(caught.value).splitlines() == [
         f"{file}:8:5: unknown key 'capasity' (did you mean 'capacity'?); expected {known}",
         f"{file}:9:26: link to '127.0.0.1:9004', which is no node's address {addresses}",

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nebuli.worker.network import HAS_ALL
 from nebuli.worker.positions import END, Span, as_note
 from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
+from tests.support.fleet import MakeFleet
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async, wait_for
 from tests.worker.test_service import SCHEMA, Worker
@@ -559,3 +561,43 @@ def test_a_state_below_a_path_too_long_for_a_socket_is_none_the_worse(tmp_path: 
         running(worker, worker.waits())
     finally:
         worker.end()
+
+
+def test_data_connections_have_ports_of_their_own_where_the_topology_says_so(make_fleet: MakeFleet) -> None:
+    first, last = two_free_ports()
+    fleet = make_fleet()
+    endless = {"logical": "numbers", "type": "Generator", "rows_per_s": 100}
+    fleet.data["nodes"][0]["physical"] = [endless]
+    fleet.data["nodes"][1] |= {
+        "sinks": [{"name": "out", "type": "Null"}],
+        "data_ports": f"{first}-{last}",
+    }
+    fleet.topology = fleet.written()
+    fleet.start()
+    id_ = fleet.run("start", fleet.topology, fleet.query).stdout.strip()
+    reader = psutil.Process(fleet.workers[1].process.pid)
+
+    def ports() -> set[int]:
+        found = set()
+        for process in reader.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                found |= {
+                    each.laddr.port
+                    for each in process.net_connections("tcp")
+                    if each.status == psutil.CONN_ESTABLISHED
+                }
+        return found
+
+    wait_for(lambda: ports() & {first, last}, f"a data connection at {first} or {last}")
+    assert fleet.run("stop", id_).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["9100", "9200-9100", "any"])
+def test_data_ports_that_are_none_are_bad_input(make_fleet: MakeFleet, text: str) -> None:
+    fleet = make_fleet()
+    fleet.data["nodes"][1]["data_ports"] = text
+    ended = fleet.run("validate", fleet.written())
+    assert ended.exit_code == 2
+    assert f"expected ephemeral, or a range such as 40000-40999, as data_ports, got '{text}'" in ended.stderr
+    given = ("--data", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--data-ports", text)
+    assert f"got '{text}'" in fleet.run("worker", *given).stderr
