@@ -12,6 +12,7 @@ from importlib import import_module
 import click
 
 from nebuli.cli.exits import exit_code
+from nebuli.cli.terminal import takes_colours
 
 _COMMANDS = {
     "bench": ("nebuli.cli.bench", "Measure how fast a query is, with workers on this machine."),
@@ -69,3 +70,5 @@ def nebuli() -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     sys.exit(exit_code(lambda: nebuli.main(prog_name="nebuli", standalone_mode=False)))
+    if not takes_colours():
+        click.get_current_context().color = False

@@ -7,12 +7,13 @@ import json
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.terminal import moves_cursor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from nebuli.worker.deployed import DeployedQuery, Workers
 
 _HEADER = ("channel", "from", "to", "state", "msg/s", "bytes/s", "buffered", "lag", "reconnects", "dropped")
+_FIRST_NUMBER = 4
+_MISSED_FIRST = ("reconnects", "dropped", "from", "to", "bytes/s", "lag", "buffered", "msg/s", "state")
+"""Which columns a narrow terminal does without, in this order."""
+_BETWEEN = 3
+"""Of each column: its rule, and a space at either side."""
 
 
 @dataclass(slots=True)
@@ -167,15 +173,15 @@ async def _watch(queries: Sequence[DeployedQuery], interval: float, *, once: boo
         await looks.aclose()
         _print(seen, as_json=as_json)
         return ExitCode.UNREACHABLE if any(each.unreachable for each in seen) else ExitCode.DONE
-    if as_json:
+    if as_json or not moves_cursor():
         async for seen in looks:
-            _print(seen, as_json=True)
+            _print(seen, as_json=as_json)
         return ExitCode.DONE
     from rich.live import Live
 
     with Live(screen=True, auto_refresh=False) as live:
         async for seen in looks:
-            live.update(_shown(seen), refresh=True)
+            live.update(_shown(seen, live.console.width), refresh=True)
     return ExitCode.DONE
 
 
@@ -203,19 +209,38 @@ def _print(seen: Sequence[_Seen], *, as_json: bool) -> None:
         click.echo(f"Error: {text}", err=True)
 
 
-def _shown(seen: Sequence[_Seen]) -> RenderableType:
-    """The screen."""
+def _shown(seen: Sequence[_Seen], width: int) -> RenderableType:
+    """The screen: a line for each channel, with as many columns as there is room for."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    def line(text: str, style: str = "") -> Text:
+        return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+    columns = _fitting([cells for each in seen for cells in each.cells()], width)
     parts: list[RenderableType] = []
     for each in seen:
-        table = Table(title=Text(each.title()), title_justify="left", expand=True)
-        for name in _HEADER:
-            table.add_column(name, justify="right" if name in _HEADER[4:] else "left")
+        parts.append(line(each.title()))
+        table = Table(expand=True)
+        for index in columns:
+            justify: Literal["left", "right"] = "right" if index >= _FIRST_NUMBER else "left"
+            table.add_column(line(_HEADER[index]), justify=justify, no_wrap=True, overflow="ellipsis")
         for cells in each.cells():
-            table.add_row(*map(Text, cells))  # a channel's id is no markup
+            table.add_row(*(line(cells[index]) for index in columns))  # a channel's id is no markup
         parts.append(table)
         parts += [Text(text, style="red") for text in each.unreachable]
+    if hidden := [name for index, name in enumerate(_HEADER) if index not in columns]:
+        parts.append(line(f"no room for {', '.join(hidden)}", "dim"))
     return Group(*parts)
+
+
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Which columns are shown: without those that can be missed first, until the others fit."""
+    widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+    shown = list(range(len(_HEADER)))
+    for name in _MISSED_FIRST:
+        if sum(widths[index] + _BETWEEN for index in shown) + 1 <= width:
+            break
+        shown.remove(_HEADER.index(name))
+    return shown

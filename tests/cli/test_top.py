@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import termios
 from typing import Any
 
 import pytest
@@ -167,27 +168,53 @@ def test_a_worker_that_is_gone_is_named_and_the_other_end_is_shown(make_fleet: M
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("columns", "hidden"),
+    [(160, None), (60, b"no room for from, to, "), (25, b"no room for from, to, ")],
+)
 def test_the_live_view_is_drawn_again_and_again_until_it_is_interrupted(
-    make_fleet: MakeFleet, tmp_path: Path
+    columns: int, hidden: bytes | None, make_fleet: MakeFleet
 ) -> None:
+    """With a line for each channel, however narrow the terminal is."""
     fleet = make_fleet()
     id_ = running(fleet, rows_per_s=1000, sink={"type": "Null"})
+    drawn = live_view(id_, columns, 3, TERM="xterm")
+    assert f"query {id_} (copy)"[: columns - 1].encode() in drawn
+    assert hidden is None or hidden in drawn
+    assert (hidden is None) is (b"no room" not in drawn)
+    assert b"\x1b[?1049h" in drawn  # the terminal's other screen
+    screens = re.sub(rb"\x1b\[H", b"\n", drawn)
+    lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", screens).decode(errors="replace").splitlines()
+    assert max(map(len, lines)) <= columns
+    assert sum("copy/in>out" in line for line in lines) >= 3
+
+
+@pytest.mark.processes
+def test_a_terminal_that_knows_lines_only_gets_one_look_after_the_other(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    id_ = running(fleet, rows_per_s=1000, sink={"type": "Null"})
+    assert b"\x1b" not in live_view(id_, 160, 3, TERM="dumb")
+
+
+def live_view(id_: str, columns: int, looks: int, **environment: str) -> bytes:
+    """What is written to a terminal of so many columns, until so many looks are there."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
     command = [sys.executable, "-m", "nebuli", "top", id_, "--interval", "0.1"]
-    environment = {**os.environ, "COLUMNS": "160", "LINES": "24", "TERM": "xterm"}
+    known = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment
+        command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=known | environment
     ) as process:
         os.close(theirs)
         drawn = b""
-        while drawn.count(b"copy/in>out") < 3:
+        while drawn.count(b"copy/in>out") < looks:
             drawn += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert process.stderr.read().strip() == b"interrupted"
         assert process.wait(20) == 130
     os.close(ours)
-    assert f"query {id_} (copy) is running".encode() in drawn
+    return drawn
 
 
 @pytest.mark.processes

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -297,6 +300,25 @@ def test_with_a_query_only_its_own_workers_and_edges_are_examined(make_fleet: Ma
     assert code == 0
     assert not any(third in check["subject"] for check in checks)
     assert diagnosed(fleet)[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_go_to_terminals_that_want_them(
+    environment: dict[str, str], coloured: bool, make_fleet: MakeFleet
+) -> None:
+    fleet = make_fleet()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "nebuli", "doctor", str(fleet.topology)]
+    known = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=known | environment, check=False)
+    os.close(theirs)
+    said = os.read(ours, 65536)
+    os.close(ours)
+    assert b"FAIL" in said
+    assert (b"\x1b" in said) is coloured
 
 
 def test_bad_input_is_told_as_everywhere(make_fleet: MakeFleet) -> None:
