@@ -15,6 +15,7 @@ import click
 from nebuli.cli import completion, saved
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode, is_bad_input
+from nebuli.cli.merged import Merged
 from nebuli.cli.placing import seed_option, strategy_option
 from nebuli.cli.watch import watching
 
@@ -230,10 +231,18 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
     from nebuli.worker.deployment import running_after
     from nebuli.worker.deployment import stop as stop_fragments
 
-    all_of_it = (*query.fragments, *query.left)
     async with _workers(query) as workers:
-        errors = await stop_fragments(all_of_it, workers, at_once=at_once)
-        running = await running_after(all_of_it, workers, _STOPPED_S)
+        errors, gone = await asyncio.gather(
+            stop_fragments(query.fragments, workers, at_once=at_once),
+            stop_fragments(query.left, workers, at_once=at_once),
+        )
+        running = await running_after((*query.fragments, *query.left), workers, _STOPPED_S)
+    for text in dict.fromkeys(map(str, gone)):  # the query does without it
+        click.echo(
+            f"{text}. The query was placed without it: what it may still have of an earlier deployment ends when "
+            f"'nebuli stop {query.id}' is given again once it is back",
+            err=True,
+        )
     if running:
         names = ", ".join(each.fragment for each in running)
         click.echo(f"Error: {names}: still running after {_STOPPED_S:.0f} s: stop it with --now", err=True)
@@ -449,16 +458,21 @@ async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
 
 
 async def _tell_all(query: DeployedQuery, workers: Workers, *, as_json: bool) -> int:
-    return max(await asyncio.gather(*(_tell(workers, each, as_json=as_json) for each in query.fragments)))
+    merged = Merged(click.echo)
+    try:
+        telling = (_tell(workers, each, merged, as_json=as_json) for each in query.fragments)
+        return max(await asyncio.gather(*telling))
+    finally:
+        await merged.close()
 
 
-async def _tell(workers: Workers, each: DeployedFragment, *, as_json: bool) -> int:
+async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, *, as_json: bool) -> int:
     """The lines of a fragment as they come; why they end is said at once, while others go on."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
 
     try:
         async for line in workers.logs(each, follow=True):
-            click.echo(_line(each, line, as_json=as_json))
+            merged.put(line.time, _line(each, line, as_json=as_json))
     except (WorkerUnreachable, WorkerRefused) as error:
         return _said([error])
     return ExitCode.DONE

@@ -185,6 +185,37 @@ def until_told(command: Command, text: str) -> str:
     raise AssertionError(f"{text!r} was not said: {command.end()}")
 
 
+def test_what_is_followed_is_in_the_order_of_the_workers_clocks(site: Site) -> None:
+    id_ = site.run("start", site.topology, site.query).stdout.strip()
+    site.wait_for_state(id_, "finished")
+    following = Command("logs", id_, "--follow", "--json", directory=site.directory)
+    lines: list[dict[str, Any]] = []
+    assert following.process.stdout is not None
+    while sum("finished" in line["text"] for line in lines) < 2:
+        lines.append(json.loads(following.process.stdout.readline()))
+    following.process.send_signal(signal.SIGINT)
+    following.end()
+    assert {line["node"] for line in lines} == set(site.nodes)
+    times = [line["time"] for line in lines]
+    assert times == sorted(times)
+
+
+def test_what_a_lost_node_may_still_have_is_no_error_of_a_stop(site: Site) -> None:
+    """As a watcher leaves it that has replaced the node: any later invocation stops all there is."""
+    site.hold_the_sink()
+    id_ = site.run("start", site.topology, site.query).stdout.strip()
+    site.wait_for_state(id_, "running")
+    gone, grpc = free_addresses(2)
+    file = site.directory / "state" / "nebuli" / "queries" / f"{id_}.json"
+    data = json.loads(file.read_text())
+    data["left"] = [{"fragment": "old", "node": gone, "grpc": grpc, "id": "before/old"}]
+    file.write_text(json.dumps(data))
+    stopped = site.run("stop", id_)
+    assert stopped.exit_code == 0
+    assert stopped.stderr.startswith(f"worker {gone} does not answer at {grpc}")
+    assert site.status(id_)["state"] == "stopped"
+
+
 def test_what_one_worker_has_logged_is_shown_though_another_is_gone(site: Site) -> None:
     """DP-8: the one that is gone is named, and so is one that knows nothing of the query any more."""
     id_ = site.run("start", site.topology, site.query).stdout.strip()
