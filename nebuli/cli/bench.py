@@ -66,14 +66,10 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
 
 
 def _refuse_endless(fragments: Sequence[Fragment]) -> None:
-    from placement.plan import BoundSource
-    from topology import GeneratorSource
+    from placement.endless import endless_sources
 
-    for operator in (each for fragment in fragments for each in fragment.operators):
-        if isinstance(operator, BoundSource):
-            physical = operator.physical
-            if isinstance(physical, GeneratorSource) and physical.count is None:
-                raise click.ClickException(f"source {operator.id} has no end: give its generator a count")
+    for source in endless_sources(each for fragment in fragments for each in fragment.operators):
+        raise click.ClickException(f"source {source.id} has no end: give its generator a count")
 
 
 def _without_result(fragment: Fragment) -> Fragment:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from nebuli.cli.engine import engine_option
-from nebuli.cli.placing import say_note, seed_option, strategy_option
+from nebuli.cli.placing import say_note, seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
-    from placement import BoundPlan, Placement, StrategyName
+    from placement import BoundPlan, Decomposition, Placement, StrategyName
     from topology import EngineName, Topology
 
 
@@ -61,14 +61,14 @@ def place(
         return
     placed = placement.place_bound(bound, model, seed, strategy, time_limit)
     say_note(placed)
-    click.echo(_shown(placed, model, form))
+    cut = placement.decompose(placed)
+    warn_of_endless(cut.fragments)
+    click.echo(_shown(placed, cut, model, form))
 
 
-def _shown(placed: Placement, model: Topology, form: str) -> str:
+def _shown(placed: Placement, cut: Decomposition, model: Topology, form: str) -> str:
     from nebuli.cli import drawing, render
-    from placement import decompose
 
-    cut = decompose(placed)
     match form:
         case "json":
             return render.as_json(placed, cut)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from placement import Placement
+    from collections.abc import Iterable
+
+    from placement import Fragment, Placement
 
 seed_option = click.option(
     "--seed", default=0, show_default=True, help="Which of several equal paths is taken."
@@ -25,3 +27,12 @@ def say_note(placement: Placement) -> None:
     """Say on standard error how a placement was found, where there is something to say."""
     if placement.note:
         click.echo(placement.note, err=True)
+
+
+def warn_of_endless(fragments: Iterable[Fragment]) -> None:
+    """Say on standard error if the query never gives its result."""
+    from placement.endless import waits_for_ever
+
+    why = waits_for_ever(operator for fragment in fragments for operator in fragment.operators)
+    if why is not None:
+        click.echo(f"Warning: {why}", err=True)

@@ -16,7 +16,7 @@ from nebuli.cli import completion, saved
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.merged import Merged
-from nebuli.cli.placing import seed_option, strategy_option
+from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 from nebuli.cli.watch import watching
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
         strategy=settings.strategy,
         say=partial(click.echo, err=True),
     )
+    warn_of_endless(fragments)
     active = Active(id_, (), fragments)
     used = dict.fromkeys(fragment.node for fragment in active.fragments)
     async with Workers(endpoints(topology, model, used)) as workers:

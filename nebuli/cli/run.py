@@ -15,7 +15,7 @@ import click
 from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
-from nebuli.cli.placing import seed_option, strategy_option
+from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -78,6 +78,7 @@ def run(
 
 
 class _Run(NamedTuple):
+    warn_of_endless(fragments)
     topology: Topology
     query: Query
     file: Path

@@ -1,0 +1,43 @@
+"""Sources without an end, and results that wait for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placement.plan import BoundSink, BoundSource
+from topology import GeneratorSource, NullSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from placement.plan import FragmentOperator
+
+
+def endless_sources(operators: Iterable[FragmentOperator]) -> list[BoundSource]:
+    """The sources that never end; one over TCP ends when the other side says so."""
+    return [
+        each
+        for each in operators
+        if isinstance(each, BoundSource)
+        and isinstance(each.physical, GeneratorSource)
+        and each.physical.count is None
+    ]
+
+
+def waits_for_ever(operators: Iterable[FragmentOperator]) -> str | None:
+    """Why a plan never gives its result, in a sentence; None if it may."""
+    operators = list(operators)
+    endless = ", ".join(each.id for each in endless_sources(operators))
+    final = [
+        each.sink
+        for each in operators
+        if isinstance(each, BoundSink)
+        and each.target.mode == "final"
+        and not isinstance(each.target, NullSink)
+    ]
+    if not (endless and final):
+        return None
+    return (
+        f"the sink {final[0]} (mode final) gives its result when all sources have ended, and {endless} never does: the "
+        f"result never comes; give the generator a count, or the sink the mode append or changes"
+    )
