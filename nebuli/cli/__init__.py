@@ -51,6 +51,16 @@ class _LazyGroup(click.Group):
         )
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            from topology.consistency import did_you_mean
+
+            raise click.UsageError(f"no such command {name!r}{did_you_mean(name, _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -65,10 +75,10 @@ def nebuli() -> None:
 
     Exit codes: 0 done, 1 the query failed, 2 bad input or not placeable, 3 a worker is unreachable, 130 interrupted.
     """
+    if not takes_colours():
+        click.get_current_context().color = False
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
     sys.exit(exit_code(lambda: nebuli.main(prog_name="nebuli", standalone_mode=False)))
-    if not takes_colours():
-        click.get_current_context().color = False

@@ -48,9 +48,12 @@ def load(id_: str) -> DeployedQuery:
     known = sorted(path.stem for path in directory().glob("*.json"))
     found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
     if len(found) != 1:
+        from topology.consistency import did_you_mean
+
         which = "several queries begin with" if found else "no query has"
+        meant = "" if found else did_you_mean(id_, known)
         raise click.ClickException(
-            f"{which} the id {id_!r}: {', '.join(found or known) or 'none is registered'} (in {directory()}); "
+            f"{which} the id {id_!r}{meant}: {', '.join(found or known) or 'none is registered'} (in {directory()}); "
             f"'nebuli list' shows them"
         )
     return _read(directory() / f"{found[0]}.json")

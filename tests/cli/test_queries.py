@@ -216,6 +216,14 @@ def test_what_a_lost_node_may_still_have_is_no_error_of_a_stop(site: Site) -> No
     assert site.status(id_)["state"] == "stopped"
 
 
+def test_a_misspelt_name_is_answered_with_what_was_meant(site: Site) -> None:
+    id_ = site.run("register", site.topology, site.query).stdout.strip()
+    wrong = f"{id_[:-1]}x"
+    assert f"no query has the id {wrong!r} (did you mean {id_!r}?)" in site.run("status", wrong).error
+    assert "no such command 'regster' (did you mean 'register'?)" in site.run("regster").error
+    assert "--strategy" in site.run("place", "--stratgy", "optimal", "t", "q").error
+
+
 def test_what_one_worker_has_logged_is_shown_though_another_is_gone(site: Site) -> None:
     """DP-8: the one that is gone is named, and so is one that knows nothing of the query any more."""
     id_ = site.run("start", site.topology, site.query).stdout.strip()
