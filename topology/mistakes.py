@@ -96,9 +96,14 @@ def read_text(path: Path) -> str | Mistake:
         data = path.read_bytes()
     except OSError as error:
         return Mistake(f"cannot read the file: {error.strerror}", str(path))
+    return decoded(data, str(path))
+
+
+def decoded(data: bytes, file: str) -> str | Mistake:
+    """The text of a file that was read, or where it is none."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8-sig")
         spot = Spot.at(before, len(before))
-        return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", str(path), spot.line, spot.column)
+        return Mistake(f"not UTF-8: byte 0x{data[error.start]:02x}", file, spot.line, spot.column)

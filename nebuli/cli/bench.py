@@ -53,10 +53,11 @@ def bench(topology: str, query: str, *, seed: int, strategy: StrategyName, runs:
     Workers are started once, so the first run is the slowest. Sources have to end.
     """
     import placement
-    from nebuli.cli.files import load
+    from nebuli.cli.files import load, refuse_unreadable
     from nebuli.cli.run import ended
 
     model, plan = load(topology, query)
+    refuse_unreadable(model, topology)
     placed = placement.place(plan, model, seed, strategy)
     say_note(placed)
     fragments = placement.decompose(placed).fragments

@@ -37,7 +37,7 @@ def _fleet(file: str, query: str | None, seed: int) -> Fleet:
     from nebuli.doctor import Fleet
 
     if query is None:
-        from topology import load_topology
+        from nebuli.cli.files import load_topology
 
         model = load_topology(file)
         links = [(node.address, end) for node in model.nodes for end in node.links.downstream]

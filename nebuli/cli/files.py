@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from placement import InvalidQuery, load_query
-from topology import TopologyError, load_topology
+from placement import InvalidQuery, parse_query
+from topology import Access, Mistake, TopologyError, parse_topology
+from topology.mistakes import decoded, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,21 +21,66 @@ if TYPE_CHECKING:
     from topology import EngineName, Topology
 
 
+STDIN = "-"
+"""As a file: standard input, from which one of the two can be read."""
+
+
 def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:
     """Read both files; if the topology is wrong, what is wrong with the query is said as well.
 
     ``engine`` is every node's then, whatever the topology says.
     """
+    if topology == query == STDIN:
+        raise click.UsageError("standard input is one file: give the topology or the query by its name")
     try:
         model = load_topology(topology)
     except TopologyError as error:
-        refuse_query(topology)
         try:
             load_query(query)
         except InvalidQuery as other:
             raise TopologyError((*error.mistakes, *other.mistakes)) from None
         raise
     return model if engine is None else model.with_engine(engine), load_query(query)
+
+
+def load_topology(file: str) -> Topology:
+    """Read a topology, and say so if it looks like a query. Raises TopologyError."""
+    text = _text(file)
+    if isinstance(text, Mistake):
+        raise TopologyError([text])
+    try:
+        return parse_topology(text, _shown(file))
+    except TopologyError:
+        _refuse_query(file, text)
+        raise
+
+
+def load_query(file: str) -> Query:
+    """Read a query, which is named after its file. Raises InvalidQuery."""
+    text = _text(file)
+    if isinstance(text, Mistake):
+        raise InvalidQuery([text])
+    return parse_query(text, "query" if file == STDIN else Path(file).stem, _shown(file))
+
+
+def refuse_stdin(*files: str, why: str) -> None:
+    """Raise UsageError if one of the files is standard input."""
+    if STDIN in files:
+        raise click.UsageError(f"standard input cannot be read here: {why}")
+
+
+def refuse_unreadable(topology: Topology, file: str) -> None:
+    """Raise UsageError if workers would have to read a topology that was read from standard input."""
+    if any(topology.access(node) != Access() or node.data_ports for node in topology.nodes):
+        refuse_stdin(file, why="workers read TLS, secret and data_ports from the topology's file")
+
+
+def _text(file: str) -> str | Mistake:
+    return decoded(sys.stdin.buffer.read(), "<stdin>") if file == STDIN else read_text(Path(file))
+
+
+def _shown(file: str) -> str:
+    return "<stdin>" if file == STDIN else file
 
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:
@@ -53,11 +100,11 @@ def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoi
     ]
 
 
-def refuse_query(topology: str) -> None:
+def _refuse_query(topology: str, text: str) -> None:
     """Say that the arguments are in the wrong order, if what was given as topology is a query."""
     try:
-        data = json.loads(Path(topology).read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        data = json.loads(text)
+    except (ValueError, RecursionError):
         return
     if isinstance(data, dict) and "operators" in data and "nodes" not in data:
         command = click.get_current_context().command_path

@@ -88,12 +88,13 @@ class _Settings(NamedTuple):
 
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
-    from nebuli.cli.files import endpoints, load
+    from nebuli.cli.files import endpoints, load, refuse_stdin
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedQuery, Workers
     from nebuli.worker.deployment import Active, forget, fragments_of, register
     from nebuli.worker.supervision import Policy
 
+    refuse_stdin(topology, query, why="whoever watches the query reads its files again")
     model, plan = load(topology, query, settings.engine)
     id_ = uuid4().hex[:12]
     fragments = fragments_of(

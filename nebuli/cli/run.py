@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from functools import partial
@@ -45,6 +46,9 @@ _PROGRESS_S = 5.0
 )
 @engine_option
 @max_state_bytes
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print how it ended as JSON, for programs; not with a Print sink."
+)
 def run(
     topology: str,
     query: str,
@@ -54,6 +58,7 @@ def run(
     on_loss: str,
     engine: EngineName | None,
     max_state_bytes: int,
+    as_json: bool,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -63,22 +68,40 @@ def run(
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
     """
-    from nebuli.cli.files import load
+    from nebuli.cli.files import load, refuse_unreadable
     from nebuli.worker.deployment import Active, fragments_of
     from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query, engine)
+    refuse_unreadable(model, topology)
     deployment = uuid4().hex[:12]
     fragments = fragments_of(
         plan, model, seed, deployment, strategy=strategy, say=partial(click.echo, err=True)
     )
+    warn_of_endless(fragments)
     active = Active(deployment, (), fragments)
     file = Path(topology).resolve()
-    return ended(_run(_Run(model, plan, file, active, seed, strategy, Policy(on_loss), max_state_bytes)))
+    if as_json:
+        _refuse_print(active)
+    progress = _Progress(active.fragments)
+    settings = _Run(model, plan, file, active, seed, strategy, Policy(on_loss), max_state_bytes)
+    code, error = _outcome(_run(settings, progress))
+    if as_json:
+        click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
+    return code
+
+
+def _refuse_print(active: Active) -> None:
+    from topology import PrintSink
+
+    sink = active.root.operators[-1]
+    if isinstance(getattr(sink, "target", None), PrintSink):
+        raise click.UsageError(
+            f"--json and the sink {sink.id} (Print) both go to standard output: leave one of them out"
+        )
 
 
 class _Run(NamedTuple):
-    warn_of_endless(fragments)
     topology: Topology
     query: Query
     file: Path
@@ -91,38 +114,50 @@ class _Run(NamedTuple):
 
 def ended(work: Coroutine[Any, Any, None]) -> int:
     """Do what starts workers; the exit code. What went wrong is said in one sentence."""
+    return _outcome(work)[0]
+
+
+def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
+    """Do what starts workers; the exit code, and what was said of what went wrong."""
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.local import WorkerDied, WorkerNotStarted
     from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
-    from nebuli.worker.status import Cause
 
     try:
         asyncio.run(work)
     except KeyboardInterrupt:
-        click.echo("Interrupted: all workers are stopped.", err=True)
-        return ExitCode.INTERRUPTED
+        text = "Interrupted: all workers are stopped."
+        click.echo(text, err=True)
+        return ExitCode.INTERRUPTED, text
     except asyncio.CancelledError:
-        return _TERMINATED
+        return _TERMINATED, "terminated"
     except (
         NodeUnreachable, QueryFailed, QueryLost, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable
     ) as error:  # fmt: skip
         click.echo(f"Error: {error}", err=True)
-        match error:
-            case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
-                return ExitCode.BAD_INPUT
-            case QueryFailed() | WorkerRefused() | QueryLost():
-                return ExitCode.FAILED
-            case _:
-                return ExitCode.UNREACHABLE
-    return ExitCode.DONE
+        return _code_of(error), str(error)
+    return ExitCode.DONE, None
 
 
-async def _run(settings: _Run) -> None:
+def _code_of(error: Exception) -> int:
+    from nebuli.worker.client import WorkerRefused
+    from nebuli.worker.local import WorkerNotStarted
+    from nebuli.worker.query_errors import QueryFailed, QueryLost
+    from nebuli.worker.status import Cause
+
+    match error:
+        case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
+            return ExitCode.BAD_INPUT
+        case QueryFailed() | WorkerRefused() | QueryLost():
+            return ExitCode.FAILED
+    return ExitCode.UNREACHABLE
+
+
+async def _run(settings: _Run, progress: _Progress) -> None:
     from nebuli.worker.local import LocalWorkers
     from nebuli.worker.supervision import Policy
 
     end_on_termination()
-    progress = _Progress(settings.active.fragments)
     used = {fragment.node for fragment in settings.active.fragments}
     async with LocalWorkers.of(
         settings.topology, settings.file, used, max_state_bytes=settings.max_state_bytes
@@ -168,6 +203,7 @@ class _Progress:
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self._began = time.monotonic()
+        self._statuses: dict[str, tuple[str, FragmentStatus]] = {}
         self._begin(fragments)
 
     def _begin(self, fragments: Sequence[Fragment]) -> None:
@@ -178,13 +214,31 @@ class _Progress:
 
     def follow(self, active: Active) -> None:
         """The query has begun again."""
+        self._statuses = {}
         self._begin(active.fragments)
+
+    def to_data(self) -> dict[str, Any]:
+        """How long it took, and how each fragment was at last, as JSON shows it."""
+        numbers = ("rows_in", "rows_out", "late_rows", "error")
+        return {
+            "seconds": round(time.monotonic() - self._began, 3),
+            "fragments": [
+                {
+                    "fragment": id_,
+                    "node": node,
+                    "state": str(status.state),
+                    **{name: getattr(status, name) for name in numbers},
+                }
+                for id_, (node, status) in self._statuses.items()
+            ],
+        }
 
     def say(self, text: str) -> None:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def report(self, fragment: Fragment, status: FragmentStatus) -> None:
         """Say how a fragment is, if that is news."""
+        self._statuses[fragment.id] = fragment.node, status
         now = time.monotonic()
         state, when = self._said.get(fragment.id, ("", 0.0))
         if status.state == state and (status.state.is_final or now - when < _PROGRESS_S):

@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from nebuli.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from topology import Mistake
 
 
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", required=False, type=click.Path())
-def validate(topology: str, query: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def validate(topology: str, query: str | None, *, as_json: bool) -> int:
     """Check the file TOPOLOGY, and QUERY against it, and report every mistake.
 
     No source file is opened. Whether the query can be placed is for "nebuli place" to say.
     """
-    if query is None:
-        from topology import TopologyError, load_topology
+    from placement import InvalidQuery
+    from topology import TopologyError
 
-        try:
-            load_topology(topology)
-        except TopologyError:
-            from nebuli.cli.files import refuse_query
-
-            refuse_query(topology)
+    try:
+        _check(topology, query)
+    except (TopologyError, InvalidQuery) as error:
+        if not as_json:
             raise
-        click.echo(f"{topology} is valid", err=True)
-        return
-    from nebuli.cli.files import load
+        _print(error.mistakes)
+        return ExitCode.BAD_INPUT
+    if as_json:
+        _print(())
+    else:
+        both = topology if query is None else f"{topology} and {query}"
+        click.echo(f"{both} {'is' if query is None else 'are'} valid", err=True)
+    return ExitCode.DONE
+
+
+def _check(topology: str, query: str | None) -> None:
+    from nebuli.cli.files import load, load_topology
     from placement import check
 
+    if query is None:
+        load_topology(topology)
+        return
     model, plan = load(topology, query)
     check(plan, model)
-    click.echo(f"{topology} and {query} are valid", err=True)
+
+
+def _print(mistakes: tuple[Mistake, ...]) -> None:
+    click.echo(json.dumps({"valid": not mistakes, "mistakes": list(map(_data, mistakes))}, indent=2))
+
+
+def _data(mistake: Mistake) -> dict[str, Any]:
+    return {
+        "file": mistake.file,
+        "line": mistake.line,
+        "column": mistake.column,
+        "message": mistake.message,
+    }

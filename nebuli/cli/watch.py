@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +14,8 @@ from nebuli.cli import completion, saved
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nebuli.worker.deployed import DeployedQuery, Endpoint, Workers
     from nebuli.worker.deployment import Active
     from placement import Query
@@ -32,7 +37,10 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="How long a node may be silent before the query is placed without it.",
 )
-def watch(id_: str, on_loss: str | None, patience: float) -> int:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, for programs: an object for each event, on a line."
+)
+def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
     """Watch the query ID to its end, and do what its policy says when a node is lost.
 
     Without a watcher the workers wait for each other, and what can go on by itself does. One watcher is enough; Ctrl-C
@@ -46,16 +54,28 @@ def watch(id_: str, on_loss: str | None, patience: float) -> int:
     if on_loss is not None:
         query = query.model_copy(update={"policy": Policy(on_loss)})
         saved.save(query)
-    return asyncio.run(watching(query, patience))
+    return asyncio.run(watching(query, patience, as_json=as_json))
 
 
-async def watching(query: DeployedQuery, patience_s: float = 10.0) -> int:
-    """Watch a query; the exit code. What is done is said on standard error. ClickException if another one does."""
+async def watching(query: DeployedQuery, patience_s: float = 10.0, *, as_json: bool = False) -> int:
+    """Watch a query; the exit code. ClickException if another one does.
+
+    What is done is said on standard error; or with ``as_json``, as an object on a line each, on standard output.
+    """
     with saved.watched(query):
-        return await _watching(query, patience_s)
+        return await _watching(query, patience_s, _tell_data if as_json else _tell)
 
 
-async def _watching(query: DeployedQuery, patience_s: float) -> int:
+def _tell(event: str, text: str) -> None:
+    click.echo(f"Error: {text}" if event == "failed" else text, err=True)
+
+
+def _tell_data(event: str, text: str) -> None:
+    click.echo(json.dumps({"event": event, "text": text}))
+    sys.stdout.flush()
+
+
+async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import load
     from nebuli.worker.client import WorkerRefused
     from nebuli.worker.deployed import Workers
@@ -79,7 +99,7 @@ async def _watching(query: DeployedQuery, patience_s: float) -> int:
             strategy=query.strategy,
             policy=query.policy,
             patience_s=patience_s,
-            say=lambda text: click.echo(text, err=True),
+            say=partial(tell, "said"),
             report=lambda fragment, status: None,
             moved=moved,
             first=query.id,
@@ -87,9 +107,9 @@ async def _watching(query: DeployedQuery, patience_s: float) -> int:
         try:
             await supervisor.watch()
         except (QueryFailed, QueryLost, WorkerRefused, NodeUnreachable) as error:
-            click.echo(f"Error: {error}", err=True)
+            tell("failed", str(error))
             return ExitCode.UNREACHABLE if isinstance(error, NodeUnreachable) else ExitCode.FAILED
-    click.echo(f"query {query.id} has finished", err=True)
+    tell("finished", f"query {query.id} has finished")
     return ExitCode.DONE
 
 

@@ -117,7 +117,12 @@ class LocalWorkers:
         """Those of a topology that was read from ``file``, whose directory is theirs."""
         access = {node.address: topology.access_to(node).below(file.parent) for node in topology.nodes}
         return cls(
-            topology.nodes, file.parent, used, topology=file, access=access, max_state_bytes=max_state_bytes
+            topology.nodes,
+            file.parent,
+            used,
+            topology=file if file.exists() else None,  # it may have come by standard input
+            access=access,
+            max_state_bytes=max_state_bytes,
         )
 
     def client(self, node: str) -> WorkerClient:

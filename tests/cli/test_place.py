@@ -19,9 +19,9 @@ THREE_NODES = topology({"1": "3", "2": "3", "3": ""}, {"one": "1", "two": "2"}, 
 BRIDGED = topology({"1": "4", "2": "3", "4": "3", "3": ""}, {"one": "1", "two": "2"}, sink="3")
 
 
-def nebuli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def nebuli(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nebuli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, input=given)
 
 
 def processor_seconds(*arguments: str, cwd: Path) -> float:
@@ -259,6 +259,51 @@ def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_p
     assert {json.loads(ended.stdout)["placement"][f"fb{number}"] for number in range(6)} == {
         f"shared{number}:1" for number in range(6)
     }
+
+
+@pytest.mark.parametrize("arguments", [("-", "q.json"), ("t.yaml", "-")])
+def test_either_file_may_come_by_standard_input(arguments: tuple[str, str], directory: Path):
+    by_name = nebuli("place", "t.yaml", "q.json", "--format", "json", cwd=directory)
+    given = (directory / ("t.yaml" if arguments[0] == "-" else "q.json")).read_text()
+    ended = nebuli("place", *arguments, "--format", "json", cwd=directory, given=given)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["placement"] == json.loads(by_name.stdout)["placement"]
+    wrong = nebuli("place", *arguments, cwd=directory, given="{")
+    assert (wrong.returncode, wrong.stderr.partition(":")[0]) == (2, "<stdin>")
+
+
+def test_standard_input_is_one_file_and_none_that_is_read_again(directory: Path):
+    both = nebuli("place", "-", "-", cwd=directory, given="")
+    assert both.returncode == 2
+    assert "standard input is one file" in both.stderr
+    again = nebuli("register", "-", "q.json", cwd=directory, given="")
+    assert again.returncode == 2
+    assert "whoever watches the query reads its files again" in again.stderr
+
+
+def test_validate_as_json_has_every_mistake_with_its_place(directory: Path):
+    valid = nebuli("validate", "t.yaml", "q.json", "--json", cwd=directory)
+    assert (valid.returncode, json.loads(valid.stdout)) == (0, {"valid": True, "mistakes": []})
+    (directory / "bad.yaml").write_text("nodes:\n  - address: nowhere\n  - addres: a:1\n")
+    wrong = nebuli("validate", "bad.yaml", "--json", cwd=directory)
+    assert (wrong.returncode, wrong.stderr) == (2, "")
+    data = json.loads(wrong.stdout)
+    assert data["valid"] is False
+    first = data["mistakes"][0]
+    assert (first["file"], first["line"]) == ("bad.yaml", 2)
+    assert all(set(each) == {"file", "line", "column", "message"} for each in data["mistakes"])
+    assert len(data["mistakes"]) == len(nebuli("validate", "bad.yaml", cwd=directory).stderr.splitlines()) > 1
+
+
+def test_a_result_that_never_comes_is_warned_of(directory: Path):
+    data = THREE_NODES.to_data()
+    data["nodes"][0]["physical"] = [{"logical": "one", "type": "Generator"}]
+    (directory / "t.yaml").write_text(json.dumps(data))
+    ended = nebuli("place", "t.yaml", "q.json", cwd=directory)
+    assert ended.returncode == 0
+    assert ended.stderr.startswith(
+        "Warning: the sink out (mode final) gives its result when all sources have ended, and source1 never does"
+    )
 
 
 def test_a_graph_for_graphviz_has_every_node_operator_and_channel(directory: Path):

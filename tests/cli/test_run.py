@@ -102,6 +102,24 @@ def test_a_strategy_is_said_with_what_it_found(case: Case) -> None:
     assert len(case.result.read_text().splitlines()) == 11
 
 
+def test_as_json_it_says_how_it_ended(case: Case) -> None:
+    case.write_numbers(10)
+    done = case.run("--json")
+    data = json.loads(done.stdout)
+    assert (done.exit_code, data["exit_code"], data["error"]) == (0, 0, None)
+    assert [(each["node"], each["state"], each["rows_in"]) for each in data["fragments"]] == [
+        (node, "finished", 10) for node in case.nodes
+    ]
+    (case.directory / "numbers.csv").write_text("n,name\nx,y\n")
+    failed = case.run("--json")
+    data = json.loads(failed.stdout)
+    assert (failed.exit_code, data["exit_code"]) == (2, 2)
+    assert data["error"] == failed.error
+    assert {each["state"] for each in data["fragments"]} >= {"failed"}
+    case.sink = {"type": "Print"}
+    assert "both go to standard output" in case.run("--json").error
+
+
 def test_print_is_all_of_stdout(case: Case) -> None:
     case.write_numbers(2)
     case.sink = {"type": "Print"}

@@ -87,6 +87,17 @@ def test_who_follows_a_query_hears_what_it_does_when_it_begins_again(site: Site)
     assert "Traceback" not in following.end().stderr
 
 
+def test_as_json_each_event_is_a_line(site: Site) -> None:
+    id_ = started(site, "--on-loss", "fail")
+    watching = watcher(site, id_, "--json")
+    kill(site, 1)
+    ended = watching.end()
+    assert ended.exit_code == 3
+    events = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [each["event"] for each in events] == ["said", "failed"]
+    assert all(f"worker {site.nodes[1]} does not answer" in each["text"] for each in events)
+
+
 def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site) -> None:
     """DP-7: `nebuli status` says what is lost."""
     id_ = started(site)
