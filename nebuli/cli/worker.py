@@ -65,6 +65,17 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 )
 @_option("--node", help="Which node of --topology this worker is, by its address.")
 @click.option(
+    "--secret-file",
+    metavar="FILE",
+    type=click.Path(),
+    help="Share the secret in the first line of FILE with others, in place of the one that --topology names.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Let in whoever can connect: other than loopback, without TLS and secret.",
+)
+@click.option(
     "--state",
     metavar="DIR",
     help="Where to remember fragments, to take them up again; 'none': nowhere.  [default: by --data, below the XDG "
@@ -98,6 +109,8 @@ def worker(
     metrics: str | None,
     topology: str | None,
     node: str | None,
+    secret_file: str | None,
+    insecure: bool,
     state: str | None,
     fragment_memory: int | None,
     fragment_ports: tuple[int, int],
@@ -107,23 +120,28 @@ def worker(
 ) -> None:
     """Run one node: it takes fragments of queries over gRPC and runs them.
 
-    Where it listens is said by --data and --grpc, or by --topology and --node; TLS and a secret by --topology only.
+    Where it listens is said by --data and --grpc, or by --topology and --node; TLS by --topology only, and a secret by
+    that or --secret-file. One of both is needed where others than this machine can connect, or --insecure.
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
     os.environ.update(_SINGLE_THREADED)
+    from nebuli.worker.exposure import Exposed, check_not_exposed
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
     from nebuli.worker.records import StateUnusable
     from nebuli.worker.template import fork_worker
-    from nebuli.worker.trust import NO_TRUST, Trust
+    from nebuli.worker.trust import Trust
+    from topology import Access, SecretPlace
 
     if (topology is None) != (node is None):
         raise click.UsageError("--topology and --node are given together, or neither")
-    trust = NO_TRUST
+    access = Access()
     if topology is not None and node is not None:
         model, own = _node(topology, node)
         data_ports = data_ports or own.data_ports
         data, advertise, grpc = data or own.listen or own.address, advertise or own.address, grpc or own.grpc
-        trust = Trust.of(model.access(own).below(Path(topology).resolve().parent))
+        access = model.access(own).below(Path(topology).resolve().parent)
+    if secret_file is not None:
+        access = access.model_copy(update={"secret": SecretPlace(file=secret_file)})
     if data is None or grpc is None:
         missing = "--data" if data is None else "--grpc"
         if topology is not None:
@@ -142,11 +160,13 @@ def worker(
         data_ports=data_ports,
         max_state_bytes=max_state_bytes,
         ends_with_stdin=ends_with_stdin,
-        trust=trust,
+        trust=Trust.of(access),
     )
     try:
+        if not insecure:
+            check_not_exposed(settings)
         run_worker(settings, fork_worker())
-    except (AddressUnusable, StateUnusable, ImportError) as error:
+    except (AddressUnusable, Exposed, StateUnusable, ImportError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever ends in the middle."""
+"""Files that are there whole or not at all, whatever ends in the middle, and those that only this user may read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["sync_directory", "write_durably"]
+__all__ = ["sync_directory", "write_durably", "write_privately"]
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -29,3 +29,9 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Make a file that no other user may read, from its first moment on. Raises OSError, also where there is one."""
+    path.touch(0o600, exist_ok=False)
+    path.write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.worker.client import WorkerClient, WorkerUnreachable
+from nebuli.worker.durable_files import write_privately
 from nebuli.worker.errors import signal_name
 from nebuli.worker.lines import lines
 from nebuli.worker.trust import Trust
-from topology import Access
+from topology import Access, SecretPlace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping
@@ -81,6 +83,9 @@ class LocalWorkers:
     Relative paths of sources and sinks start at ``directory``. What workers write on stderr goes to this process's,
     with the node before it; their standard output is this process's. ``topology`` is the file that says what they
     show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
+
+    Where that names no secret, they share one that is made for them: their ports are open to every user of this
+    machine, and who gets in reads and writes files as this one.
     """
 
     def __init__(
@@ -103,7 +108,8 @@ class LocalWorkers:
         self._relays: list[asyncio.Task[None]] = []
         self._clients = AsyncExitStack()
         self._workers: dict[str, LocalWorker] = {}
-        self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")
+        self._state = tempfile.TemporaryDirectory(prefix="nebuli-run-")  # which no other user can enter
+        self._secret = Path(self._state.name) / "secret"
 
     @classmethod
     def of(
@@ -146,6 +152,7 @@ class LocalWorkers:
 
     async def __aenter__(self) -> Self:
         try:
+            write_privately(self._secret, secrets.token_urlsafe())
             await self._start_all(self._used)
         except BaseException:
             await self._stop()
@@ -185,9 +192,14 @@ class LocalWorkers:
             raise error.exceptions[0] from None
 
     async def _start(self, node: Node) -> None:
+        access = self._access.get(node.address, Access())
+        own: tuple[str, ...] = ()
+        if access.secret is None:
+            access = access.model_copy(update={"secret": SecretPlace(file=str(self._secret))})
+            own = ("--secret-file", str(self._secret))
         process = await asyncio.create_subprocess_exec(
             *_command(node, Path(self._state.name), self._topology),
-            *("--max-state-bytes", str(self._max_state_bytes)),
+            *("--max-state-bytes", str(self._max_state_bytes), *own),
             cwd=self._directory,
             stdin=PIPE,  # never written to: its end tells the worker that this process is gone
             stderr=PIPE,
@@ -200,8 +212,7 @@ class LocalWorkers:
                 grpc = await _ready(node.address, process, process.stderr)
         except TimeoutError:
             raise WorkerNotStarted(node.address, _READY_TOOK_TOO_LONG, 1) from None
-        trust = Trust.of(self._access.get(node.address, Access()))
-        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, trust))
+        client = await self._clients.enter_async_context(WorkerClient(node.address, grpc, Trust.of(access)))
         self._relays.append(asyncio.create_task(_relay(node.address, process.stderr)))
         self._workers[node.address] = LocalWorker(node.address, process, client)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,10 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
+import pyarrow as pa
 import pytest
 import yaml
 
+import netchannel
+from nebuli.worker import worker_pb2 as wire
+from nebuli.worker.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command, Ended, nebuli, watch_peak
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -243,6 +249,32 @@ def test_an_interrupted_query_soon_leaves_no_process(
     assert not any(worker.is_running() for worker in workers)
     assert time.monotonic() - began < 8  # its workers take 4 s at most
     assert "Traceback" not in ended.stderr
+
+
+def test_its_workers_let_in_nobody_who_does_not_know_the_secret_of_this_run(case: Case) -> None:
+    """Any user of the machine can connect; what opens the door is in a file that no other user can read."""
+    command = case.stall()
+    for node, address in zip(case.nodes, case.grpc, strict=True):
+        with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as caught:
+            WorkerStub(channel).Register(wire.RegisterRequest(fragment="{}"), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(netchannel.HandshakeError):
+            asyncio.run(_send_without_a_secret(node))
+    shown = [process.cmdline() for process in command.workers()]
+    (path,) = {Path(each[each.index("--secret-file") + 1]) for each in shown}
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert len(path.read_text()) >= 43  # 32 random bytes
+    assert path.read_text() not in str(shown)
+    command.process.send_signal(signal.SIGINT)
+    command.end()
+    assert not path.exists()
+
+
+async def _send_without_a_secret(node: str) -> None:
+    async with netchannel.SenderServer() as sender:
+        channel = sender.register_channel("query/numbers>small", to=node)
+        await channel.send(pa.record_batch({"n": [1]}))
+        await channel.flush()
 
 
 def test_interrupted_while_workers_start(case: Case) -> None:

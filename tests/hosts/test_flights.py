@@ -48,7 +48,7 @@ class Site:
         for host, folder in zip(self.hosts, self._folders, strict=True):
             folder.mkdir()
             where = ("--data", f"{host.address}:9001", "--grpc", f"{host.address}:8001")
-            self._workers.append(Command("worker", *where, directory=folder, host=host))
+            self._workers.append(Command("worker", *where, "--insecure", directory=folder, host=host))
         for worker in self._workers:
             worker.wait_until_said("worker ready")
         return self

@@ -21,6 +21,7 @@ from nebuli.worker.trust import Trust
 from nebuli.worker.worker_pb2_grpc import WorkerStub
 from netchannel import Tls
 from tests.support.authority import HOUR, Authority
+from tests.support.commands import Command
 from tests.support.fleet import Fleet, MakeFleet, kept_secret, tls_keys
 from tests.support.waiting import wait_for
 
@@ -281,6 +282,26 @@ def test_what_a_worker_needs_is_named(arguments: tuple[str, ...], said: str, mak
     ended = fleet.run("worker", *given)
     assert ended.exit_code == 2
     assert said in ended.error
+
+
+@pytest.mark.parametrize(("option", "host"), [("data", "0.0.0.0"), ("grpc", "0.0.0.0"), ("data", "[::]")])
+def test_a_worker_that_everybody_could_use_does_not_start(option: str, host: str, tmp_path: Path) -> None:
+    """On loopback, with a secret, or where it is asked for, it does."""
+    exposed = {"data": "127.0.0.1:0", "grpc": "localhost:0"} | {option: f"{host}:0"}
+    given = [part for name, address in exposed.items() for part in (f"--{name}", address)]
+    ended = Command("worker", *given, directory=tmp_path).end()
+    assert ended.exit_code == 2
+    assert ended.error == (
+        f"--{option} {host}:0 can be reached from other machines, and without TLS and a secret whoever connects can "
+        "read and write files as this worker does: name tls or a secret in the topology, or give --secret-file FILE; "
+        "--insecure starts it all the same"
+    )
+    secret = kept_secret(tmp_path)["file"]
+    for more in (["--insecure"], ["--secret-file", str(tmp_path / secret)]):
+        command = Command("worker", *given, *more, directory=tmp_path)
+        command.wait_until_said("worker ready")
+        command.process.terminate()
+        assert command.end().exit_code == 0
 
 
 def test_a_query_whose_secret_is_gone_does_not_hide_the_others(make_fleet: MakeFleet, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Whether a worker would let in whoever can connect to it from another machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nebuli.worker.process import WorkerSettings
+
+__all__ = ["Exposed", "check_not_exposed"]
+
+
+class Exposed(Exception):
+    """The worker would let in everybody; the message names option and address, and says what to do."""
+
+
+def check_not_exposed(settings: WorkerSettings) -> None:
+    """Raise `Exposed` where other machines can connect, and neither TLS nor a secret is asked for."""
+    if settings.trust.tls is not None or settings.trust.secret is not None:
+        return
+    for option, address in (("data", settings.data), ("grpc", settings.grpc)):
+        if not _is_loopback(address):
+            raise Exposed(
+                f"--{option} {address} can be reached from other machines, and without TLS and a secret whoever "
+                f"connects can read and write files as this worker does: name tls or a secret in the topology, or give "
+                f"--secret-file FILE; --insecure starts it all the same"
+            )
+
+
+def _is_loopback(address: str) -> bool:
+    """A host that nobody knows cannot be bound either, which says so in a sentence of its own."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True
+    # Of an IPv6 address of a link the zone is behind a percent sign.
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
