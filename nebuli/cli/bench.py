@@ -8,7 +8,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import click
 
@@ -120,6 +119,7 @@ async def _measured(
 ) -> _Run:
     import placement
     from nebuli.worker.deployment import Active, deploy, forget
+    from nebuli.worker.ids import new_query
     from nebuli.worker.supervision import Policy, Supervisor
     from placement.plan import BoundSource
 
@@ -134,7 +134,7 @@ async def _measured(
     def report(fragment: Fragment, status: FragmentStatus) -> None:
         found[fragment.id] = status
 
-    deployment = uuid4().hex[:12]
+    deployment = new_query()
     deployed = tuple(placement.with_deployment(fragments, deployment))
     began = time.monotonic()
     active = Active(deployment, (), deployed)

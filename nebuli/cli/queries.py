@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 import click
 
@@ -92,11 +91,12 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedQuery, Workers
     from nebuli.worker.deployment import Active, forget, fragments_of, register
+    from nebuli.worker.ids import new_query
     from nebuli.worker.supervision import Policy
 
     refuse_stdin(topology, query, why="whoever watches the query reads its files again")
     model, plan = load(topology, query, settings.engine)
-    id_ = uuid4().hex[:12]
+    id_ = new_query()
     fragments = fragments_of(
         plan,
         model,

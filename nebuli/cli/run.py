@@ -9,7 +9,6 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 import click
 
@@ -70,11 +69,12 @@ def run(
     """
     from nebuli.cli.files import load, refuse_unreadable
     from nebuli.worker.deployment import Active, fragments_of
+    from nebuli.worker.ids import new_query
     from nebuli.worker.supervision import Policy
 
     model, plan = load(topology, query, engine)
     refuse_unreadable(model, topology)
-    deployment = uuid4().hex[:12]
+    deployment = new_query()
     fragments = fragments_of(
         plan, model, seed, deployment, strategy=strategy, say=partial(click.echo, err=True)
     )

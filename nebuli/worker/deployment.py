@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import placement
 from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+from nebuli.worker.ids import local_id
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from nebuli.worker.worker_pb2 import Refusal
 
@@ -27,7 +28,6 @@ __all__ = [
     "end",
     "forget",
     "fragments_of",
-    "local_id",
     "register",
     "running_after",
     "start",
@@ -73,11 +73,6 @@ class Place(NamedTuple):
     fragment: str
     node: str
     id: str
-
-
-def local_id(deployment: str, fragment: str) -> str:
-    """The id that a fragment has at its worker: no other deployment's, and known before the worker has heard of it."""
-    return f"{deployment}/{fragment}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +121,7 @@ def fragments_of(
 async def deploy(active: Active, fleet: Fleet) -> None:
     """Give the fragments to workers, and start them. Raises as `WorkerClient`; `end` takes away what is there then."""
     await register(active, fleet)
-    for place in active.places:
+    for place in reversed(active.places):  # as in `start`
         await fleet.client(place.node).start(place.id)
 
 
@@ -139,9 +134,10 @@ async def register(active: Active, fleet: Fleet) -> None:
 async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
     """Start those that are registered. Raises as `WorkerClient`; what was started is stopped again then.
 
-    Nothing is started where a worker does not answer: what was stopped once cannot be started again.
+    Nothing is started where a worker does not answer: what was stopped once cannot be started again. For the same
+    reason the last one is the first, which writes the result: its place may be in use.
     """
-    fragments = list(fragments)
+    fragments = list(reversed(list(fragments)))
     for status in await statuses_of(fragments, fleet):
         if isinstance(status, WorkerUnreachable):
             raise status

@@ -5,6 +5,7 @@
     FragmentError
     ├── InputError       a source is missing, or is not what the topology says of it
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
+    │   └── SinkInUse        another fragment writes to the same file
     ├── InputLost        a part of what it reads is gone with the process that had it
     ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
     │   ├── UpstreamFailed   one that this one reads has failed
@@ -25,6 +26,7 @@ __all__ = [
     "InputLost",
     "NeighbourEnded",
     "OutputError",
+    "SinkInUse",
     "UpstreamFailed",
     "short",
     "signal_name",
@@ -49,6 +51,15 @@ class InputLost(FragmentError):
 
 class OutputError(FragmentError):
     """The result cannot be written where and how the topology says."""
+
+
+class SinkInUse(OutputError):
+    """Another fragment writes to the same file, of which rows would be lost; the message names it."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is in use as a sink by {holder}: stop that query, wait for its end, or give this sink another path"
+        )
 
 
 class NeighbourEnded(FragmentError):

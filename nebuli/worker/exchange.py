@@ -37,6 +37,8 @@ class Order:
     """The most address space that the process may add to what it begins with."""
     trust: Trust
     """What its servers show and expect."""
+    locks: tuple[str, ...] = ()
+    """The files of the locks whose descriptors it was given."""
 
 
 @dataclass(frozen=True, slots=True)

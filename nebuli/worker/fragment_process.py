@@ -21,27 +21,32 @@ from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES, LogLine
 from nebuli.worker.provider import Provider
 from nebuli.worker.runner import FragmentRunner
+from nebuli.worker.sink_locks import SinkLock
 from placement.plan import Fragment
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
 __all__ = ["run"]
 
 _REPORT_S = 0.1
 
 
-def run(control: socket.socket) -> int:
-    """Do what the worker at the other end of ``control`` orders, to the end of the fragment; the exit code."""
+def run(control: socket.socket, kept: Sequence[int]) -> int:
+    """Do what the worker at the other end of ``control`` orders, to the end of the fragment; the exit code.
+
+    ``kept`` are the descriptors of the locks that the order names.
+    """
     try:
-        uvloop.run(_run(control))
+        uvloop.run(_run(control, kept))
     except FragmentError as error:  # nothing of it runs: the worker reads here why
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-async def _run(control: socket.socket) -> None:
+async def _run(control: socket.socket, kept: Sequence[int]) -> None:
     reader, writer = await asyncio.open_connection(sock=control)
     order = await received(reader)
     if not isinstance(order, Order):  # the worker is gone
@@ -64,7 +69,12 @@ async def _run(control: socket.socket) -> None:
             loop.call_soon_threadsafe(ended.set)
 
         runner = FragmentRunner(
-            order.id, fragment, on_end, resumed=order.resumed, max_state_bytes=order.max_state_bytes
+            order.id,
+            fragment,
+            on_end,
+            resumed=order.resumed,
+            max_state_bytes=order.max_state_bytes,
+            locks=[SinkLock(*each) for each in zip(order.locks, kept, strict=True)],
         )
         runner.start(Provider(receiver, sender))
         obeying = asyncio.create_task(_obey(reader, runner))

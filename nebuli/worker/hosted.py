@@ -27,10 +27,11 @@ from placement.plan import NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import netchannel
     from nebuli.worker.listening import Ports
+    from nebuli.worker.sink_locks import SinkLock
     from nebuli.worker.spawning import Spawned, Spawner
     from nebuli.worker.trust import Trust
     from placement.plan import Fragment
@@ -99,6 +100,7 @@ class HostedFragment:
         self._left = 0.0  # when its process said nothing more
         self._process: Spawned | None = None
         self._control: asyncio.StreamWriter | None = None
+        self._locks: Sequence[SinkLock] = ()
         self._stopping = False
         self._killed = ""  # why this worker has ended the process, if it has
         self._life: asyncio.Task[None] | None = None
@@ -110,8 +112,12 @@ class HostedFragment:
         """The id that it has at its worker."""
         return self.status.id
 
-    def start(self, *, resumed: bool = False) -> None:
-        """Have a process run it; returns at once. ``resumed``: another one has begun."""
+    def start(self, locks: Sequence[SinkLock] = (), *, resumed: bool = False) -> None:
+        """Have a process run it; returns at once. ``resumed``: another one has begun.
+
+        The process gets the ``locks``, which are this one's no more.
+        """
+        self._locks = locks
         self._move(replace(self.status, state=FragmentState.RUNNING))
         self._life = asyncio.create_task(self._live(resumed=resumed), name=f"fragment {self.fragment.id}")
 
@@ -150,6 +156,11 @@ class HostedFragment:
         self._end(FragmentState.FAILED, Cause.LOST, what)
         await self._tell_neighbours()
 
+    def fail(self, why: str) -> None:
+        """It cannot be started, by its own fault; its neighbours hear of it."""
+        self._end(FragmentState.FAILED, Cause.ITSELF, why)
+        self._life = asyncio.create_task(self._tell_without_waiting(), name=f"end of {self.fragment.id}")
+
     async def decline_inputs(self) -> None:
         """It has ended: whoever still sends to it is told, now or later."""
         await close_inputs(self.fragment, self._host.receiver, self._last_word)
@@ -182,10 +193,16 @@ class HostedFragment:
 
     async def _one_life(self, *, resumed: bool) -> _Ending:
         """Run it in a process, to the end of that."""
+        # An exact fragment writes to no file: what has locks has one life.
         try:
-            self._process, control, stderr = self._host.spawner.spawn()
+            self._process, control, stderr = self._host.spawner.spawn(
+                *(each.descriptor for each in self._locks)
+            )
         except OSError as error:
             return _Ending(f"could not be started: {error}")
+        finally:
+            for lock in self._locks:
+                lock.close()
         following = asyncio.create_task(self._follow(stderr))
         try:
             await self._command(control, resumed=resumed)
@@ -206,6 +223,7 @@ class HostedFragment:
             max_state_bytes=self._host.max_state_bytes,
             memory_bytes=self._host.memory_bytes,
             trust=self._host.trust,
+            locks=tuple(each.file for each in self._locks),
         )
         writer.write(packed(order))
         self._control = writer

@@ -9,12 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import netchannel
+from nebuli.worker.errors import OutputError, SinkInUse
 from nebuli.worker.exactness import is_exact, state_of
 from nebuli.worker.hosted import HostedFragment
+from nebuli.worker.ids import query_of
 from nebuli.worker.logs import Logs
 from nebuli.worker.policies import drop_files
 from nebuli.worker.records import Record
 from nebuli.worker.runner import checked_circuit
+from nebuli.worker.sink_locks import take_all
 from nebuli.worker.status import FragmentState, FragmentStatus
 
 if TYPE_CHECKING:
@@ -96,7 +99,8 @@ class Node:
     def start(self, id_: str) -> None:
         """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels.
 
-        OSError if it cannot be recorded; then it is not started.
+        SinkInUse if another one, here or elsewhere on this machine, writes to one of its files; OSError if it cannot be
+        recorded. Then it is not started. One whose files cannot be written at all has failed.
         """
         hosted = self._fragment(id_)
         if hosted.status.state is not FragmentState.REGISTERED:
@@ -109,9 +113,21 @@ class Node:
                 raise netchannel.ChannelInUse(
                     f"channel {min(shared)} is read by fragment {other.fragment.id} here already: stop that one"
                 )
-        # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
-        self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
-        hosted.start()
+        try:
+            locks = take_all(hosted.fragment, query_of(id_))
+        except SinkInUse:
+            raise
+        except OutputError as error:
+            hosted.fail(str(error))
+            return
+        try:
+            # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
+            self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
+        except OSError:
+            for lock in locks:
+                lock.release()
+            raise
+        hosted.start(locks)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end; harmless when it has."""

@@ -23,7 +23,16 @@ from nebuli.worker.text_table import TextTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GrowingFile", "Nothing", "Output", "Terminal", "WholeFile", "csv_rows", "parquet_rows"]
+__all__ = [
+    "GrowingFile",
+    "Nothing",
+    "Output",
+    "Terminal",
+    "WholeFile",
+    "csv_rows",
+    "make_folder",
+    "parquet_rows",
+]
 
 
 class Rows(Protocol):
@@ -86,15 +95,9 @@ class _File:
         return self._path.parent
 
     def open(self, schema: pa.Schema) -> None:
+        make_folder(str(self._path), self._path)
         try:
-            if self._path.is_dir():
-                raise OutputError(f"{self._path} cannot be written: it is a directory")
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._opened()
-        except (FileExistsError, NotADirectoryError) as error:
-            raise OutputError(
-                f"{self._path} cannot be written: {self._path.parent} is no directory"
-            ) from error
         except OSError as error:
             raise unwritable(str(self._path), error) from error
         self._rows = self._rows_of(self._file, schema)
@@ -130,6 +133,18 @@ class _File:
             if each is not None:
                 with suppress(OSError, pa.ArrowException):
                     each.close()
+
+
+def make_folder(name: str, target: Path) -> None:
+    """Make the directories that a file is to be in; ``OutputError`` where there can be no file, with its ``name``."""
+    try:
+        if target.is_dir():
+            raise OutputError(f"{name} cannot be written: it is a directory")
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OutputError(f"{name} cannot be written: {target.parent} is no directory") from error
+    except OSError as error:
+        raise unwritable(name, error) from error
 
 
 class GrowingFile(_File):

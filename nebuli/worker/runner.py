@@ -30,10 +30,11 @@ from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.provider import Provider
+    from nebuli.worker.sink_locks import SinkLock
     from spark_bridge.engine import SparkCircuit
 
 __all__ = ["FragmentRunner", "checked_circuit", "log_end"]
@@ -80,7 +81,8 @@ class FragmentRunner:
     """Moves batches from sources through a circuit into a sink, whichever source has one.
 
     Everything but the thread's own work is called on the loop; ``on_end`` is called by the thread, when it is over.
-    ``resumed``: a predecessor has begun, and been killed; only for exact fragments.
+    ``resumed``: a predecessor has begun, and been killed; only for exact fragments. ``locks`` are those of the files
+    that it writes to, and are let go of before anybody is told of the end.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class FragmentRunner:
         *,
         max_state_bytes: int,
         resumed: bool = False,
+        locks: Sequence[SinkLock] = (),
     ) -> None:
         self.id = id_
         self.fragment = fragment
@@ -100,6 +103,7 @@ class FragmentRunner:
         self._told = self._circuit.progress
         self._on_end = on_end
         self._resumed = resumed
+        self._locks = locks
         self._lineage = Lineage() if is_exact(fragment) else None
         self._sources: dict[str, Source] = {}
         self._ended: list[Source] = []
@@ -164,12 +168,20 @@ class FragmentRunner:
             state, cause = _BLAME.get(type(error), (FragmentState.FAILED, Cause.ITSELF))
             if not isinstance(error, FragmentError | DataflowError | pa.ArrowException):
                 _log.exception("fragment %s failed", self.fragment.id)
-            self._end(state, cause, _sentence(error))
-            self._late.abort(self._error)
-            told = self._origin(error)
-            sink.abort(told)
+            sentence = _sentence(error)
+            told = self._origin(error, sentence)
+            self._late.abort(sentence)
+            # A place is left before the end is seen, for who waits for that; what a reader is told may take its time.
+            is_read = isinstance(self.fragment.operators[-1], NetworkSink)
+            if not is_read:
+                sink.abort(told)
+            self._release()
+            self._end(state, cause, sentence)
+            if is_read:
+                sink.abort(told)
             self._close(self._sources.values(), told)
         else:
+            self._release()
             self._end(FragmentState.FINISHED, Cause.NONE, "")
             self._close(self._sources.values(), "it has finished")
         finally:
@@ -231,11 +243,15 @@ class FragmentRunner:
         self._counts.state_bytes = sum(each.state_bytes for each in statistics)
         self._counts.watermark = self._circuit.watermark
 
-    def _origin(self, error: Exception) -> str:
+    def _release(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+    def _origin(self, error: Exception, sentence: str) -> str:
         """What neighbours are told: what this fragment was told, or its own reason. So it stays one, over all hops."""
         if isinstance(error, NeighbourEnded) and error.origin:
             return error.origin
-        return f"fragment {self.fragment.id} at {self.fragment.node}: {self._error}"
+        return f"fragment {self.fragment.id} at {self.fragment.node}: {sentence}"
 
     def _close(self, sources: Iterable[Source], reason: str) -> None:
         for source in sources:

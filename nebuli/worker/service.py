@@ -12,6 +12,7 @@ import netchannel
 from nebuli.dataflow.errors import DataflowError
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.client import REFUSAL_KEY
+from nebuli.worker.errors import SinkInUse
 from nebuli.worker.node import BusyFragment, FragmentStarted, IdInUse, UnknownFragment, WrongNode
 from nebuli.worker.worker_pb2_grpc import WorkerServicer
 from placement.plan import Fragment
@@ -32,6 +33,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     FragmentStarted: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_ALREADY_STARTED),
     BusyFragment: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STILL_RUNNING),
     IdInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE),
+    SinkInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_SINK_IN_USE),
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
     WrongNode: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),

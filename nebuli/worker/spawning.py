@@ -56,17 +56,17 @@ class Spawner:
         asyncio.get_running_loop().remove_reader(self._template.fileno())
         self._template.close()
 
-    def spawn(self) -> tuple[Spawned, socket.socket, int]:
+    def spawn(self, *kept: int) -> tuple[Spawned, socket.socket, int]:
         """Ask for a process: what is known of it, its control connection, and where its standard error is read.
 
-        Returns at once.
+        Returns at once. The process has the descriptors ``kept`` as well, in their order.
         """
         ours, theirs = socket.socketpair()
         stderr_read, stderr_write = os.pipe()
         number = next(self._numbers)
         child = self._children[number] = Spawned(number, self)
         try:
-            self.tell({"spawn": number}, theirs.fileno(), stderr_write)
+            self.tell({"spawn": number}, theirs.fileno(), stderr_write, *kept)
         finally:
             theirs.close()
             os.close(stderr_write)

@@ -6,13 +6,13 @@ import asyncio
 from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import placement
 import topology
 from nebuli.worker.client import WorkerRefused, WorkerUnreachable
 from nebuli.worker.deployment import Active, deploy, end, forget, fragments_of, statuses_of, stop
 from nebuli.worker.exactness import unreplayable_sources
+from nebuli.worker.ids import new_deployment
 from nebuli.worker.query_errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from placement.plan import BoundSink, BoundSource
@@ -208,7 +208,7 @@ class Supervisor:
         """Deploy anew, from the beginning of all sources. Raises QueryLost if that is not possible."""
         self._check_repeatable(why)
         self._check_not_pinned(set(without) - set(self._active.without), why)
-        deployment = uuid4().hex[:12]
+        deployment = new_deployment(self._first)
         try:
             fragments = fragments_of(
                 self._query,

@@ -1,8 +1,8 @@
 """The process that a worker and its fragments' processes are forked from: it has everything imported, and no thread.
 
 `fork_worker` makes the calling process that template, and goes on in a child as the worker, which asks over a socket
-for more processes (`nebuli.worker.spawning`). The messages are JSON: ``{"spawn": number}``, with two descriptors, for
-the new process' control connection and standard error; ``{"kill": number}``. The answers are
+for more processes (`nebuli.worker.spawning`). The messages are JSON: ``{"spawn": number}``, with descriptors for the
+new process' control connection and standard error, and others that it is to have; ``{"kill": number}``. The answers are
 ``{"ended": number, "code": code}``, where the code is negative for a signal; it is null where there was no process to
 be had, and ``error`` says why.
 With the worker ends the template, in the same way, and with the template all its children, whatever they are at.
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["fork_worker"]
 
 _LARGEST_MESSAGE = 4096
+_MOST_DESCRIPTORS = 253
+"""Of a message; SCM_MAX_FD, of Linux."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG, of Linux."""
 
@@ -106,7 +108,7 @@ class _Template:
 
     def _obey(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._connection, _LARGEST_MESSAGE, 2)
+            data, descriptors, _, _ = socket.recv_fds(self._connection, _LARGEST_MESSAGE, _MOST_DESCRIPTORS)
         except ConnectionResetError:  # it was killed before it had read all that it was told
             return False
         if not data:
@@ -120,20 +122,20 @@ class _Template:
                     os.kill(pid, signal.SIGKILL)  # it has not been waited for: the pid is still its own
         return True
 
-    def _spawn(self, number: int, control: int, stderr: int) -> None:
+    def _spawn(self, number: int, control: int, stderr: int, *kept: int) -> None:
         try:
             pid = os.fork()
         except OSError as error:
             self._say({"ended": number, "code": None, "error": f"no process could be forked: {error}"})
             pid = -1
         if pid == 0:
-            self._become(control, stderr)
-        os.close(control)
-        os.close(stderr)
+            self._become(control, stderr, kept)
+        for each in (control, stderr, *kept):
+            os.close(each)
         if pid > 0:
             self._children[pid] = number
 
-    def _become(self, control: int, stderr: int) -> NoReturn:
+    def _become(self, control: int, stderr: int, kept: Sequence[int]) -> NoReturn:
         """The child: it runs a fragment."""
         code = 1
         try:
@@ -153,7 +155,7 @@ class _Template:
             sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - as long as the process
             from nebuli.worker.fragment_process import run
 
-            code = run(socket.socket(fileno=control))
+            code = run(socket.socket(fileno=control), kept)
         except BaseException:  # noqa: BLE001 - whatever it is goes to the worker, as the end of this process' log
             sys.excepthook(*sys.exc_info())
         finally:

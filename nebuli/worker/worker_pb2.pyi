@@ -287,6 +287,7 @@ class Refusal(_message.Message):
         REASON_CHANNEL_IN_USE: _ClassVar[Refusal.Reason]
         REASON_STATE_UNUSABLE: _ClassVar[Refusal.Reason]
         REASON_ID_IN_USE: _ClassVar[Refusal.Reason]
+        REASON_SINK_IN_USE: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_BAD_FRAGMENT: Refusal.Reason
     REASON_UNKNOWN_ID: Refusal.Reason
@@ -295,6 +296,7 @@ class Refusal(_message.Message):
     REASON_CHANNEL_IN_USE: Refusal.Reason
     REASON_STATE_UNUSABLE: Refusal.Reason
     REASON_ID_IN_USE: Refusal.Reason
+    REASON_SINK_IN_USE: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
