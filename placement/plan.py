@@ -8,6 +8,7 @@ edges. Both are plain JSON; an operator names its inputs by id.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -326,6 +327,15 @@ class SparkEngine(BaseModel):
     bounded: bool
 
 
+class Late(StrEnum):
+    """What becomes of rows that come when their window is over."""
+
+    COUNT = "count"
+    """They are dropped, and counted."""
+    FAIL = "fail"
+    """The fragment that would drop one fails."""
+
+
 class Fragment(BaseModel):
     """A connected group of operators on one node, inputs before what reads them; the last is its root.
 
@@ -341,3 +351,4 @@ class Fragment(BaseModel):
     engine: SparkEngine | None = None
     watermarks: tuple[WatermarkOrigin, ...] = ()
     closings: tuple[Closing, ...] = ()
+    late: Late = Late.COUNT

@@ -336,11 +336,18 @@ def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable
 
     where = {"fragment": each.fragment, "node": each.node, "id": each.id}
     if not isinstance(status, FragmentStatus):
-        return {**where, "state": "unreachable", **dict.fromkeys(_NUMBERS), "error": str(status)}
+        return {
+            **where,
+            "state": "unreachable",
+            **dict.fromkeys(_NUMBERS),
+            "late": None,
+            "error": str(status),
+        }
     return {
         **where,
         "state": str(status.state),
         **{name: getattr(status, name) for name in _NUMBERS},
+        "late": dict(status.late),
         "error": status.error,
     }
 

@@ -17,7 +17,8 @@ def as_json(placement: Placement, decomposition: Decomposition) -> str:
         "placement": dict(placement.nodes),
         "reasons": dict(placement.reasons),
         "fragments": [
-            fragment.model_dump(mode="json", by_alias=True) for fragment in decomposition.fragments
+            fragment.model_dump(mode="json", by_alias=True, exclude={"late"})
+            for fragment in decomposition.fragments
         ],
         "channels": [
             {"id": channel.id, "operator": channel.operator, "from": channel.start, "to": channel.end}

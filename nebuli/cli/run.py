@@ -15,6 +15,7 @@ import click
 from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.engine import engine_option
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.late import LateRows, uncounted
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nebuli.worker.status import FragmentStatus
     from nebuli.worker.supervision import Policy
     from placement import Fragment, Query, StrategyName
+    from placement.plan import Late
     from topology import EngineName, Topology
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -43,6 +45,14 @@ _PROGRESS_S = 5.0
     show_default=True,
     help="What the query does when a worker dies: it fails, starts it again, or goes on without its node.",
 )
+@click.option(
+    "--late",
+    type=click.Choice(["fail", "warn", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="What it does about rows that come when their window is over: it fails at the first, counts them and says how "
+    "many at its end, or says nothing.",
+)
 @engine_option
 @max_state_bytes
 @click.option(
@@ -55,6 +65,7 @@ def run(
     seed: int,
     strategy: StrategyName,
     on_loss: str,
+    late: str,
     engine: EngineName | None,
     max_state_bytes: int,
     as_json: bool,
@@ -71,20 +82,38 @@ def run(
     from nebuli.worker.deployment import Active, fragments_of
     from nebuli.worker.ids import new_query
     from nebuli.worker.supervision import Policy
+    from placement.plan import Late
 
     model, plan = load(topology, query, engine)
     refuse_unreadable(model, topology)
     deployment = new_query()
+    of_late = Late.FAIL if late == "fail" else Late.COUNT
     fragments = fragments_of(
-        plan, model, seed, deployment, strategy=strategy, say=partial(click.echo, err=True)
+        plan, model, seed, deployment, strategy=strategy, late=of_late, say=partial(click.echo, err=True)
     )
+    if of_late is Late.FAIL and (unknown := uncounted(fragments)):
+        raise click.ClickException(
+            f"--late fail: at {unknown} nobody would know, since Spark drops late rows and tells of none; take "
+            f"--engine embedded, or --late warn"
+        )
     warn_of_endless(fragments)
     active = Active(deployment, (), fragments)
     file = Path(topology).resolve()
     if as_json:
         _refuse_print(active)
     progress = _Progress(active.fragments)
-    settings = _Run(model, plan, file, active, seed, strategy, Policy(on_loss), max_state_bytes)
+    settings = _Run(
+        model,
+        plan,
+        file,
+        active,
+        seed,
+        strategy,
+        Policy(on_loss),
+        max_state_bytes,
+        of_late,
+        says_late=late == "warn",
+    )
     code, error = _outcome(_run(settings, progress))
     if as_json:
         click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
@@ -110,6 +139,8 @@ class _Run(NamedTuple):
     strategy: StrategyName
     policy: Policy
     max_state_bytes: int
+    late: Late
+    says_late: bool
 
 
 def ended(work: Coroutine[Any, Any, None]) -> int:
@@ -166,6 +197,9 @@ async def _run(settings: _Run, progress: _Progress) -> None:
         work = _deploy(settings, workers, progress)
         # Where a death is an end, it is noticed by itself; else by whoever does not answer any more.
         await (workers.guard(work) if settings.policy is Policy.FAIL else work)
+    if settings.says_late:
+        for text in progress.late.warnings():
+            click.echo(f"Warning: {text}", err=True)
     progress.say("done")
 
 
@@ -186,6 +220,7 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
         say=progress.say,
         report=progress.report,
         moved=progress.follow,
+        late=settings.late,
     )
     await supervisor.watch()
 
@@ -204,6 +239,7 @@ class _Progress:
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self._began = time.monotonic()
         self._statuses: dict[str, tuple[str, FragmentStatus]] = {}
+        self.late = LateRows()
         self._begin(fragments)
 
     def _begin(self, fragments: Sequence[Fragment]) -> None:
@@ -215,6 +251,7 @@ class _Progress:
     def follow(self, active: Active) -> None:
         """The query has begun again."""
         self._statuses = {}
+        self.late.forget()
         self._begin(active.fragments)
 
     def to_data(self) -> dict[str, Any]:
@@ -239,6 +276,7 @@ class _Progress:
     def report(self, fragment: Fragment, status: FragmentStatus) -> None:
         """Say how a fragment is, if that is news."""
         self._statuses[fragment.id] = fragment.node, status
+        self.late.report(fragment, status)
         now = time.monotonic()
         state, when = self._said.get(fragment.id, ("", 0.0))
         if status.state == state and (status.state.is_final or now - when < _PROGRESS_S):

@@ -164,7 +164,7 @@ def _status(message: wire.FragmentStatus) -> FragmentStatus:
         bytes_in=message.bytes_in,
         bytes_out=message.bytes_out,
         pid=message.pid,
-        late_rows=message.late_rows,
+        late=dict(message.late_rows),
         state_bytes=message.state_bytes,
         watermark=message.watermark if message.HasField("watermark") else None,
     )

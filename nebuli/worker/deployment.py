@@ -11,6 +11,7 @@ from nebuli.worker.client import WorkerRefused, WorkerUnreachable
 from nebuli.worker.ids import local_id
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
 from nebuli.worker.worker_pb2 import Refusal
+from placement.plan import Late
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -106,6 +107,7 @@ def fragments_of(
     without: Collection[str] = (),
     *,
     strategy: StrategyName = "bottom-up",
+    late: Late = Late.COUNT,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Fragment, ...]:
     """The fragments of a query, placed without some nodes. Raises PlacementError.
@@ -115,7 +117,8 @@ def fragments_of(
     placed = placement.place(query, model.without(without), seed, strategy)
     if placed.note:
         say(placed.note)
-    return placement.with_deployment(placement.decompose(placed).fragments, deployment)
+    fragments = placement.with_deployment(placement.decompose(placed).fragments, deployment)
+    return tuple(fragment.model_copy(update={"late": late}) for fragment in fragments)
 
 
 async def deploy(active: Active, fleet: Fleet) -> None:

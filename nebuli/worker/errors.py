@@ -6,6 +6,7 @@
     ├── InputError       a source is missing, or is not what the topology says of it
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   └── SinkInUse        another fragment writes to the same file
+    ├── RowsLate         rows came when their window was over, and the query is to fail then
     ├── InputLost        a part of what it reads is gone with the process that had it
     ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
     │   ├── UpstreamFailed   one that this one reads has failed
@@ -17,6 +18,10 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "DownstreamLeft",
@@ -26,6 +31,7 @@ __all__ = [
     "InputLost",
     "NeighbourEnded",
     "OutputError",
+    "RowsLate",
     "SinkInUse",
     "UpstreamFailed",
     "short",
@@ -59,6 +65,17 @@ class SinkInUse(OutputError):
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(
             f"{path} is in use as a sink by {holder}: stop that query, wait for its end, or give this sink another path"
+        )
+
+
+class RowsLate(FragmentError):
+    """Rows came when their window was over, by operator, and the query is to fail then."""
+
+    def __init__(self, late: Mapping[str, int]) -> None:
+        where = ", ".join(f"{rows:,} at operator {id_}" for id_, rows in late.items())
+        super().__init__(
+            f"rows came when their window was over: {where}; the query is to fail then (--late fail): give the window "
+            f"more lateness, or take --late warn"
         )
 
 

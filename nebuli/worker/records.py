@@ -38,7 +38,7 @@ class Record(BaseModel):
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    late_rows: int = 0
+    late: dict[str, int] = {}
 
     @classmethod
     def of(cls, status: FragmentStatus, fragment: Fragment) -> Record:
@@ -53,7 +53,7 @@ class Record(BaseModel):
             rows_out=status.rows_out,
             bytes_in=status.bytes_in,
             bytes_out=status.bytes_out,
-            late_rows=status.late_rows,
+            late=dict(status.late),
         )
 
     @property
@@ -69,7 +69,7 @@ class Record(BaseModel):
             rows_out=self.rows_out,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
-            late_rows=self.late_rows,
+            late=self.late,
         )
 
 

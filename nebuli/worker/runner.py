@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from nebuli.worker.errors import (
     InputError,
     InputLost,
     NeighbourEnded,
+    RowsLate,
     UpstreamFailed,
 )
 from nebuli.worker.exactness import is_exact
@@ -27,10 +28,10 @@ from nebuli.worker.idleness import Idleness
 from nebuli.worker.late_rows import LateRows
 from nebuli.worker.positions import Lineage
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
-from placement.plan import BoundSink, BoundSource, Fragment, NetworkSink, NetworkSource
+from placement.plan import BoundSink, BoundSource, Fragment, Late, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nebuli.worker.endpoints import Sink, Source
     from nebuli.worker.provider import Provider
@@ -56,7 +57,7 @@ class _Counts:
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    late_rows: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     watermark: int | None = None
 
@@ -130,7 +131,7 @@ class FragmentRunner:
             rows_out=counts.rows_out,
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
-            late_rows=counts.late_rows,
+            late=counts.late,
             state_bytes=counts.state_bytes,
             watermark=counts.watermark,
         )
@@ -238,10 +239,13 @@ class FragmentRunner:
         self._count()
 
     def _count(self) -> None:
-        statistics = self._circuit.statistics().values()
-        self._counts.late_rows = sum(each.late_rows for each in statistics)
-        self._counts.state_bytes = sum(each.state_bytes for each in statistics)
+        statistics = self._circuit.statistics()
+        late = {id_: each.late_rows for id_, each in statistics.items() if each.late_rows}
+        self._counts.late = late
+        self._counts.state_bytes = sum(each.state_bytes for each in statistics.values())
         self._counts.watermark = self._circuit.watermark
+        if late and self.fragment.late is Late.FAIL:
+            raise RowsLate(late)  # before its end: so whoever reads this fragment publishes nothing
 
     def _release(self) -> None:
         for lock in self._locks:

@@ -131,7 +131,7 @@ def _message(status: FragmentStatus) -> wire.FragmentStatus:
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
         pid=status.pid,
-        late_rows=status.late_rows,
+        late_rows=status.late,
         state_bytes=status.state_bytes,
         watermark=status.watermark,
     )

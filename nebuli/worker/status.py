@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Cause", "FragmentState", "FragmentStatus"]
 
@@ -39,9 +43,9 @@ class Cause(StrEnum):
 class FragmentStatus:
     """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
 
-    Bytes are those of the Z-sets in and out, in memory. ``late_rows`` came when their window was over, and were
-    dropped; ``state_bytes`` is what its operators keep now; ``watermark`` is how far event time has come in it, in
-    microseconds since 1970, if it has come anywhere.
+    Bytes are those of the Z-sets in and out, in memory. ``late`` are the rows that came when their window was over, and
+    were dropped, by the operator that did; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
+    event time has come in it, in microseconds since 1970, if it has come anywhere.
     """
 
     id: str
@@ -56,6 +60,11 @@ class FragmentStatus:
     bytes_out: int = 0
     pid: int = 0
     """Of its process, while it has one."""
-    late_rows: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     watermark: int | None = None
+
+    @property
+    def late_rows(self) -> int:
+        """Of all operators."""
+        return sum(self.late.values())

@@ -15,7 +15,7 @@ from nebuli.worker.exactness import unreplayable_sources
 from nebuli.worker.ids import new_deployment
 from nebuli.worker.query_errors import SUSPECTS, NodeUnreachable, QueryFailed, QueryLost
 from nebuli.worker.status import Cause, FragmentState, FragmentStatus
-from placement.plan import BoundSink, BoundSource
+from placement.plan import BoundSink, BoundSource, Late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -76,6 +76,7 @@ class Supervisor:
         report: Callable[[Fragment, FragmentStatus], None],
         moved: Callable[[Active], None],
         first: str = "",
+        late: Late = Late.COUNT,
     ) -> None:
         self._active = active
         self._query = query
@@ -88,6 +89,7 @@ class Supervisor:
         self._say = say
         self._report = report
         self._moved = moved
+        self._late = late
         self._first = first or active.deployment
         self._left = active.left
         self._left_asked_at = 0.0
@@ -218,6 +220,7 @@ class Supervisor:
                 without,
                 strategy=self._strategy,
                 say=self._say,
+                late=self._late,
             )
         except placement.PlacementError as error:
             raise QueryLost(f"{why}; and without it the query cannot be placed: {error}") from error

@@ -247,6 +247,13 @@ class ProbeReply(_message.Message):
 
 class FragmentStatus(_message.Message):
     __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late_rows", "state_bytes", "watermark")
+    class LateRowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -270,10 +277,10 @@ class FragmentStatus(_message.Message):
     bytes_in: int
     bytes_out: int
     pid: int
-    late_rows: int
+    late_rows: _containers.ScalarMap[str, int]
     state_bytes: int
     watermark: int
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late_rows: _Optional[int] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late_rows: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")
