@@ -1,8 +1,9 @@
-"""The two files that commands read."""
+"""The two files that commands read, and what is kept of them for a query that is registered."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from topology.mistakes import decoded, read_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nebuli.worker.deployed import Endpoint
+    from nebuli.worker.deployed import DeployedQuery, Endpoint, GivenFile
     from placement import Query
     from topology import EngineName, Topology
 
@@ -81,6 +82,40 @@ def _text(file: str) -> str | Mistake:
 
 def _shown(file: str) -> str:
     return "<stdin>" if file == STDIN else file
+
+
+def given(path: str) -> GivenFile:
+    """A file as it is now, which was read before."""
+    from nebuli.worker.deployed import GivenFile
+
+    text = read_text(Path(path))
+    if isinstance(text, Mistake):
+        raise TopologyError([text])
+    return GivenFile(path=str(Path(path).resolve()), text=text)
+
+
+def parsed(topology: GivenFile, query: GivenFile, engine: EngineName | None) -> tuple[Topology, Query]:
+    """What `load` gave when these were the files."""
+    model = parse_topology(topology.text, file=topology.path)
+    plan = parse_query(query.text, name=Path(query.path).stem, file=query.path)
+    return model if engine is None else model.with_engine(engine), plan
+
+
+def say_changed(query: DeployedQuery) -> None:
+    """Say on standard error which files say something else than when the query was registered, or are gone."""
+    changed = [each.path for each in (query.topology, query.query) if not _is_as_given(each)]
+    if changed:
+        are = "is" if len(changed) == 1 else "are"
+        click.echo(
+            f"{' and '.join(changed)} {are} not what query {query.id} was registered with: it goes on as it was "
+            f"registered; 'nebuli register {shlex.quote(query.topology.path)} {shlex.quote(query.query.path)}' "
+            f"registers another one with what the files say now",
+            err=True,
+        )
+
+
+def _is_as_given(file: GivenFile) -> bool:
+    return read_text(Path(file.path)) == file.text
 
 
 def endpoints(file: str, topology: Topology, used: Iterable[str]) -> list[Endpoint]:

@@ -73,10 +73,6 @@ def _said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
     return ExitCode.FAILED if errors else ExitCode.DONE
 
 
-def _absolute(path: str) -> str:
-    return str(Path(path).resolve())
-
-
 class _Settings(NamedTuple):
     """How a query is placed and looked after."""
 
@@ -87,15 +83,17 @@ class _Settings(NamedTuple):
 
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
-    from nebuli.cli.files import endpoints, load, refuse_stdin
+    from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
     from nebuli.worker.client import WorkerRefused, WorkerUnreachable
     from nebuli.worker.deployed import DeployedQuery, Workers
     from nebuli.worker.deployment import Active, forget, fragments_of, register
     from nebuli.worker.ids import new_query
     from nebuli.worker.supervision import Policy
 
-    refuse_stdin(topology, query, why="whoever watches the query reads its files again")
-    model, plan = load(topology, query, settings.engine)
+    refuse_stdin(topology, query, why="a query is registered with where its files are; save it to a file")
+    load(topology, query, settings.engine)  # which says what is wrong with both
+    files = given(topology), given(query)
+    model, plan = parsed(*files, settings.engine)  # what is kept, and nothing that was written meanwhile
     id_ = new_query()
     fragments = fragments_of(
         plan,
@@ -112,8 +110,8 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
         found = DeployedQuery(
             id=id_,
             name=plan.name,
-            topology=_absolute(topology),
-            query=_absolute(query),
+            topology=files[0],
+            query=files[1],
             registered=datetime.now(UTC).isoformat(timespec="seconds"),
             deployment=id_,
             seed=settings.seed,
@@ -121,6 +119,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
             policy=Policy(settings.on_loss),
             engine=settings.engine,
             fragments=tuple(map(workers.located, active.places)),
+            plan=active.fragments,
         )
         saved.save(found)  # first: whatever ends this in the middle, what workers have been given has a name
         try:
@@ -195,14 +194,19 @@ def start(
         from nebuli.worker.deployment import start as start_fragments
 
         query = await _query(files)
+        click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         async with _workers(query) as workers:
             await start_fragments(query.fragments, workers)
-        click.echo(query.id)
         return await watching(query) if watched else ExitCode.DONE
 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
+        from nebuli.cli.files import say_changed
+
         if len(files) == 1:
-            return saved.load(files[0])
+            query = saved.load(files[0])
+            if not watched:  # which says it
+                say_changed(query)
+            return query
         return await _register(files[0], files[1], _Settings(seed, strategy, on_loss, engine))
 
     return _ran(work())

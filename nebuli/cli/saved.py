@@ -35,7 +35,7 @@ def save(query: DeployedQuery) -> None:
     folder = directory()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2))
+        write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2, by_alias=True))
     except OSError as error:
         raise click.ClickException(
             f"query {query.id} cannot be kept in {folder}: {error.strerror or error}; make room, or set XDG_STATE_HOME "

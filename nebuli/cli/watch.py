@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from nebuli.worker.deployed import DeployedQuery, Endpoint, Workers
     from nebuli.worker.deployment import Active
-    from placement import Query
     from topology import Topology
 
 
@@ -76,22 +75,24 @@ def _tell_data(event: str, text: str) -> None:
 
 
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
-    from nebuli.cli.files import load
+    from nebuli.cli.files import parsed, say_changed
+    from nebuli.cli.late import LateRows
     from nebuli.worker.client import WorkerRefused
     from nebuli.worker.deployed import Workers
     from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
     from nebuli.worker.supervision import Supervisor
 
-    model, plan = load(query.topology, query.query, query.engine)
-    active = _active(query, plan, model)
-
+    say_changed(query)
+    model, plan = parsed(query.topology, query.query, query.engine)
+    late = LateRows()
     async with Workers(_endpoints(query, model).values()) as workers:
 
         def moved(active: Active) -> None:
+            late.forget()
             saved.save(_moved(query, active, workers))
 
         supervisor = Supervisor(
-            active,
+            _active(query),
             plan,
             model,
             workers,
@@ -100,7 +101,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
             policy=query.policy,
             patience_s=patience_s,
             say=partial(tell, "said"),
-            report=lambda fragment, status: None,
+            report=late.report,
             moved=moved,
             first=query.id,
         )
@@ -109,25 +110,18 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
         except (QueryFailed, QueryLost, WorkerRefused, NodeUnreachable) as error:
             tell("failed", str(error))
             return ExitCode.UNREACHABLE if isinstance(error, NodeUnreachable) else ExitCode.FAILED
+    for text in late.warnings():
+        tell("warned", f"Warning: {text}")
     tell("finished", f"query {query.id} has finished")
     return ExitCode.DONE
 
 
-def _active(query: DeployedQuery, plan: Query, model: Topology) -> Active:
-    """The query as it is deployed; ClickException if the files say something else by now."""
-    from nebuli.worker.deployment import Active, Place, fragments_of
+def _active(query: DeployedQuery) -> Active:
+    """The query as it is deployed."""
+    from nebuli.worker.deployment import Active, Place
 
-    deployment = query.deployment or query.id
-    fragments = fragments_of(plan, model, query.seed, deployment, query.without, strategy=query.strategy)
-    if [(each.id, each.node) for each in fragments] != [
-        (each.fragment, each.node) for each in query.fragments
-    ]:
-        raise click.ClickException(
-            f"{query.topology} and {query.query} do not say any more what was registered as query {query.id}: they "
-            f"were changed; stop it, and start it anew"
-        )
     left = tuple(Place(each.fragment, each.node, each.id) for each in query.left)
-    return Active(deployment, query.without, fragments, left)
+    return Active(query.deployment or query.id, query.without, query.plan, left)
 
 
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
@@ -136,7 +130,7 @@ def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
     from nebuli.worker.deployed import Endpoint
 
     reachable = [node.address for node in model.nodes if node.grpc is not None]
-    known = {each.node: each for each in endpoints(query.topology, model, reachable)}
+    known = {each.node: each for each in endpoints(query.topology.path, model, reachable)}
     registered = (*query.left, *query.fragments)
     return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in registered}}
 
@@ -148,5 +142,6 @@ def _moved(query: DeployedQuery, active: Active, workers: Workers) -> DeployedQu
         "without": active.without,
         "fragments": tuple(map(workers.located, active.places)),
         "left": tuple(map(workers.located, active.left)),
+        "plan": active.fragments,
     }
     return query.model_copy(update=update)

@@ -13,6 +13,7 @@ from nebuli.worker.global_state import GlobalState, combined
 from nebuli.worker.supervision import Policy
 from nebuli.worker.trust import Trust
 from placement import StrategyName
+from placement.plan import Fragment
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from nebuli.worker.logs import LogLine
     from nebuli.worker.status import FragmentStatus
 
-__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "Workers", "global_state"]
+__all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "GivenFile", "Workers", "global_state"]
 
 
 class DeployedFragment(BaseModel):
@@ -42,15 +43,30 @@ class DeployedFragment(BaseModel):
     access: Access = Access()
 
 
+class GivenFile(BaseModel):
+    """A file as it was when a query was registered: its text is what counts from then on.
+
+    ``path`` is absolute; relative paths in the text start at its directory, as they did then.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    text: str
+
+
 class DeployedQuery(BaseModel):
-    """A query under its global id. ``registered`` is when, as ISO 8601 in UTC."""
+    """A query under its global id. ``registered`` is when, as ISO 8601 in UTC.
+
+    ``plan`` are the fragments that its workers have been given.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     name: str
-    topology: str
-    query: str
+    topology: GivenFile
+    query: GivenFile
     registered: str
     deployment: str = ""
     """The id that its channels have; empty: its own. It has another one each time that it begins again."""
@@ -62,6 +78,7 @@ class DeployedQuery(BaseModel):
     """Nodes that it was placed without, since they were lost."""
     policy: Policy = Policy.WAIT
     fragments: tuple[DeployedFragment, ...]
+    plan: tuple[Fragment, ...]
     left: tuple[DeployedFragment, ...] = ()
     """What could not be taken away yet of earlier deployments."""
 

@@ -16,7 +16,7 @@ import yaml
 
 from nebuli.cli import queries, saved
 from nebuli.worker import deployment
-from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
+from nebuli.worker.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -135,11 +135,12 @@ def test_a_query_that_begins_again_meanwhile_is_stopped_too(
         return DeployedQuery(
             id="first",
             name="q",
-            topology="t.yaml",
-            query="q.json",
+            topology=GivenFile(path="/t.yaml", text=""),
+            query=GivenFile(path="/q.json", text=""),
             registered="2026-01-01T00:00:00+00:00",
             deployment=deployment,
             fragments=(fragment,),
+            plan=(),
         )
 
     stopped = []
@@ -279,6 +280,31 @@ def test_a_worker_that_is_gone_is_named_and_the_others_are_shown(site: Site) -> 
     assert (stopped.exit_code, site.nodes[1] in stopped.error) == (3, True)
     # The fragment that lives tells its reader why it ends, for a while; then it can be taken away.
     wait_for(lambda: site.run("unregister", id_, "--force").exit_code == 0, "unregistered")
+
+
+def test_a_second_query_for_the_same_file_is_refused_and_names_the_first(site: Site) -> None:
+    """Registered at the same workers, or run beside them; when the first has ended, the second starts."""
+    site.hold_the_sink()
+    first = site.run("start", site.topology, site.query).stdout.strip()
+    ended = site.run("start", site.topology, site.query)
+    second = ended.stdout.strip()
+    assert ended.exit_code == 1
+    says = (
+        f"{site.out} is in use as a sink by query {first}, fragment copy/out at {site.nodes[1]}, as {site.out}: stop "
+        "that query, wait for its end, or give this sink another path"
+    )
+    assert ended.error == says
+    assert [each["state"] for each in site.status(second)["fragments"]] == ["registered", "registered"]
+    (site.directory / "link").symlink_to(site.directory)
+    text = site.topology.read_text().replace(str(site.out), "link/out.csv")
+    for old, new in zip((*site.nodes, *site.grpc), free_addresses(4), strict=True):
+        text = text.replace(old, new)
+    (site.directory / "beside.yaml").write_text(text)
+    ended = site.run("run", site.directory / "beside.yaml", site.query)
+    assert (ended.exit_code, ended.error) == (1, says.replace(str(site.out), "link/out.csv", 1))
+    assert site.run("stop", first).exit_code == 0
+    assert site.run("start", second).exit_code == 0
+    assert site.out.read_text().count("\n") == 1001
 
 
 def test_a_node_without_a_grpc_address_is_named(site: Site) -> None:

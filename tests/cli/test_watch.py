@@ -70,6 +70,30 @@ def test_a_query_that_lost_its_sink_begins_again_under_its_id(site: Site) -> Non
     assert site.status(id_)["state"] == "finished"
 
 
+def test_what_was_registered_is_what_begins_again(site: Site) -> None:
+    """Though its files say by now that there are other rows, and another place for them."""
+    id_ = started(site)
+    for path, old, new in (
+        (site.query, '"input": "in"', '"input": "few"'),
+        (site.query, "[", '[{"id": "few", "type": "filter", "input": "in", "predicate": "n < 10"},'),
+        (site.topology, "out.csv", "elsewhere.csv"),
+    ):
+        path.write_text(path.read_text().replace(old, new, 1))
+    kill(site, 1)
+    begin(site, 1)
+    site.wait_for_state(id_, "failed")
+    site.out.unlink()
+    ended = watcher(site, id_).end()
+    assert ended.exit_code == 0, ended.stderr
+    assert (
+        f"{site.topology} and {site.query} are not what query {id_} was registered with: it goes on as it was "
+        f"registered; 'nebuli register {site.topology} {site.query}' registers another one with what the files say now"
+    ) in ended.stderr.splitlines()
+    assert site.out.read_text().count("\n") == 1001
+    assert not (site.directory / "elsewhere.csv").exists()
+    assert site.status(id_)["state"] == "finished"
+
+
 def test_who_follows_a_query_hears_what_it_does_when_it_begins_again(site: Site) -> None:
     """DP-8: `nebuli logs --follow ID`; its fragments are others then."""
     id_ = started(site)
