@@ -65,8 +65,11 @@ async def watching(query: DeployedQuery, patience_s: float = 10.0, *, as_json: b
         return await _watching(query, patience_s, _tell_data if as_json else _tell)
 
 
+_PREFIXES = {"warned": "Warning: ", "failed": "Error: "}
+
+
 def _tell(event: str, text: str) -> None:
-    click.echo(f"Error: {text}" if event == "failed" else text, err=True)
+    click.echo(_PREFIXES.get(event, "") + text, err=True)
 
 
 def _tell_data(event: str, text: str) -> None:
@@ -111,7 +114,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
             tell("failed", str(error))
             return ExitCode.UNREACHABLE if isinstance(error, NodeUnreachable) else ExitCode.FAILED
     for text in late.warnings():
-        tell("warned", f"Warning: {text}")
+        tell("warned", text)
     tell("finished", f"query {query.id} has finished")
     return ExitCode.DONE
 
