@@ -16,6 +16,7 @@ from nebuli.worker.client import WorkerClient, WorkerUnreachable
 from nebuli.worker.durable_files import write_privately
 from nebuli.worker.errors import signal_name
 from nebuli.worker.lines import lines
+from nebuli.worker.query_errors import NodeUnreachable
 from nebuli.worker.trust import Trust
 from topology import Access, SecretPlace
 
@@ -33,7 +34,7 @@ READY_PREFIX = "worker ready: "
 
 _START_S = 30.0
 _STOP_S = 3.5
-_DEATH_S = 0.5
+_DEATH_S = 2.0
 _READY_TOOK_TOO_LONG = f"it was not ready after {_START_S:.0f} s"
 
 
@@ -170,7 +171,7 @@ class LocalWorkers:
         deaths = [asyncio.create_task(worker.died()) for worker in self._workers.values()]
         try:
             await asyncio.wait([task, *deaths], return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and isinstance(task.exception(), WorkerUnreachable):
+            if task.done() and isinstance(task.exception(), (WorkerUnreachable, NodeUnreachable)):
                 # It may be dead, which says more; the system tells of that a moment later.
                 await asyncio.wait(deaths, timeout=_DEATH_S, return_when=asyncio.FIRST_COMPLETED)
             dead = next((death for death in deaths if death.done()), None)
