@@ -24,6 +24,7 @@ from placement.plan import (
 )
 from tests.dataflow import oracle
 from tests.dataflow.plans import COLUMNS, ROWS, ZSETS, Plan, Row, change, plans
+from tests.support.arrow_memory import memory_pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,10 +208,11 @@ def test_what_a_join_makes_of_one_batch_is_never_all_in_memory() -> None:
     circuit, rows = Circuit([*plan.operators, root]), 2000
     one = _of_floats(np.arange(float(rows)), 1)
     assert list(circuit.push(left, one)) == []
-    before, seen, held = pa.total_allocated_bytes(), 0, 0
-    for batch in circuit.push(right, one):
-        seen += batch.num_rows
-        held = max(held, pa.total_allocated_bytes() - before)
+    seen = held = 0
+    with memory_pool() as pool:
+        for batch in circuit.push(right, one):
+            seen += batch.num_rows
+            held = max(held, pool.bytes_allocated())
     assert seen == rows * rows
     bytes_per_row = 7 * 8  # k, and of both sides g (null), x and n, and the weight
     assert held < rows * rows * bytes_per_row / 4
@@ -262,11 +264,12 @@ def test_a_stateless_plan_holds_nothing() -> None:
     plan.operators.append(FilterOperator(id="f", input=source, predicate="x > 10"))
     plan.operators.append(ProjectOperator(id="p", input="f", columns={"y": "x * 2", "g": "upper(g)"}))
     circuit, batch = plan.circuit(), _of_floats(np.arange(10_000.0), 1)
-    circuit.push(source, batch)
-    before = pa.total_allocated_bytes()
-    for _ in range(20):
-        circuit.push(source, batch)
-    assert pa.total_allocated_bytes() == before
+    with memory_pool() as pool:
+        for _ in range(3):
+            out = circuit.push(source, batch)
+            assert pool.bytes_allocated() > 0
+            del out
+            assert pool.bytes_allocated() == 0
     assert all(each.state_bytes == 0 for each in circuit.statistics().values())
 
 
