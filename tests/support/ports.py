@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
-_EACH = 1_500
-"""Ports that one of those who run tests side by side has for itself: between a look and the use, nobody takes them."""
+_FIRST, _EACH, _BLOCKS = 20_000, 800, 15
+"""Below the range from which outgoing connections take theirs, so that none of these comes in between."""
+
+_HELD: list[socket.socket] = []
+"""The name of this process' block, which the system gives back however the process ends."""
+
+
+def _own_block() -> int:
+    """The first port of a block that nobody else who runs tests has: between a look and the use, nobody takes it."""
+    for block in range(_BLOCKS):
+        name = socket.socket(socket.AF_UNIX)
+        with suppress(OSError):
+            name.bind(f"\0netchannel-test-ports-{block}")
+            _HELD.append(name)
+            return _FIRST + block * _EACH
+        name.close()
+    raise AssertionError(f"{_BLOCKS} processes run tests here already, and each has {_EACH} ports for itself")
 
 
 def _drawn() -> Iterator[int]:
     """One after the other: what was given once comes back only when all were given."""
-    first = 20_000 + _EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8)
-    ports = random.SystemRandom().sample(range(first, first + _EACH), _EACH)
-    return itertools.cycle(ports)
+    first = _own_block()
+    yield from itertools.cycle(random.SystemRandom().sample(range(first, first + _EACH), _EACH))
 
 
 _PORTS = _drawn()
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens at now, and that nobody else in this process was given lately.
-
-    Below the range from which outgoing connections take theirs, so that none of these comes in between.
-    """
+    """Addresses that nobody listens at now, and that nobody else in this process was given lately."""
     found: list[str] = []
     for port in itertools.islice(_PORTS, _EACH):
         with socket.socket() as probe:
