@@ -1,4 +1,4 @@
-# Everything sets itself up in .venv: a machine needs make, git and Python 3.11 or later, and Java 17 for Spark.
+# Everything sets itself up in .venv; what a machine needs for that is in docs/machine.md.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,6 +22,7 @@ help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and who is measured beside us
+	@$(BIN)/python -m tests.support.programs
 
 demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	@$(BIN)/python examples/flights/prepare.py
@@ -38,10 +39,9 @@ demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 JOBS ?= 3
 SPARK_JOBS ?= 2
 
-test: lint  ## Lint, check types and imports, and run all tests
+test: setup  ## Lint, check types and imports, and run all tests; say the result of each
 	@$(BIN)/python examples/flights/prepare.py
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "not spark"
-	$(BIN)/python -m pytest --numprocesses $(SPARK_JOBS) --dist loadfile --no-loadscope-reorder -m spark
+	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
 
 SEEDS ?= 2000
 FIRST ?= 0
@@ -70,10 +70,7 @@ bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@$(BIN)/python -m tests.everything --only lint
 
 format: $(ALL_READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix

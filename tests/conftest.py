@@ -1,33 +1,43 @@
-"""What all tests share: what runs side by side and when, and whether Spark can run here."""
+"""What all tests share: what runs side by side and when, and that something runs at all."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.fleet import Fleet, MakeFleet
-
-_HOW = (
-    "install a Java runtime 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
-)
-
+from tests.support.needs import need_program
 
 _PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
 """What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """All sessions of Spark, those of pages and examples too, start with the tests' defaults."""
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SomethingRuns())
+
+
+class SomethingRuns:
+    """A run in which every test was left out has shown nothing: it ends as one that found no test."""
+
+    def __init__(self) -> None:
+        self._found = self._ran = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of each phase of each test, wherever it was run."""
+        self._found = True
+        self._ran |= report.when == "call" and not report.skipped
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Behind the last test."""
+        if self._found and not self._ran and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,31 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out tests of Spark where it cannot run, but not on the build server: there that is a failure."""
-    if item.get_closest_marker("spark") is None:
-        return
-    reason = _why_no_spark()
-    if reason is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
-@cache
-def _why_no_spark() -> str | None:
-    if importlib.util.find_spec("pyspark") is None:
-        return "Spark tests need PySpark: make setup"
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or shutil.which(java) is None:
-        return f"Spark tests need Java, and there is none: {_HOW}"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < 17:
-        found = version[1] if version else said.strip()
-        return f"Spark tests need Java 17 or later, and {java} is {found}: {_HOW}"
-    return None
+    """See that Spark can run where a test needs it."""
+    if item.get_closest_marker("spark") is not None:
+        need_program("java")
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import json
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 from netchannel import ChannelReader, RetainPolicy, SenderServer
 from spark_bridge import DataLost, OptionError
 from spark_bridge.batch_reader import BatchReader

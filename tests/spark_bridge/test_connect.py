@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from netchannel import ReceiverServer, RetainPolicy, SenderServer, StagingPolicy
+from tests.support.needs import need_module
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
@@ -27,8 +28,7 @@ async def take(inbox, rows: int) -> list[int]:
 
 async def test_source_and_sink_work_over_connect(tmp_path):
     """SP-CON-1."""
-    for module in ("grpc", "grpc_status", "google.rpc", "zstandard"):
-        pytest.importorskip(module, reason="Spark Connect needs pip install 'pyspark[connect]'")
+    need_module("grpc", "grpc_status", "google.rpc", "zstandard")  # Spark Connect imports them
     async with SenderServer("127.0.0.1:0") as sender, ReceiverServer() as receiver:
         outboxes = [sender.register_channel(name, retain=RetainPolicy()) for name in "ab"]
         for outbox in outboxes:

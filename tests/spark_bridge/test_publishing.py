@@ -8,9 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructType
 
 from netchannel import AttemptLost, ChannelBroken, EpochRegressed, ReceiverServer, StagingPolicy

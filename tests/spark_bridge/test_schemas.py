@@ -178,7 +178,8 @@ def test_a_type_that_spark_has_not_is_named(kind):
 
 
 def test_a_type_of_sparks_that_arrow_has_not_is_named():
-    types = pytest.importorskip("pyspark.sql.types")
+    from pyspark.sql import types
+
     declared = types.StructType([types.StructField("ages", types.YearMonthIntervalType())])
     with pytest.raises(SchemaConflict, match="the column 'ages' is interval year to month, for which"):
         arrow_schema(declared)
@@ -190,7 +191,8 @@ def test_a_column_in_another_case_is_pointed_out():
 
 
 def test_a_spark_schema_has_its_time_zone_in_utc():
-    types = pytest.importorskip("pyspark.sql.types")
+    from pyspark.sql import types
+
     declared = types.StructType(
         [
             types.StructField("at", types.TimestampType(), nullable=False),

@@ -8,8 +8,6 @@ import pickle
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 from netchannel import Position
 from netchannel.values import Heads, Located
 from spark_bridge import DataLost

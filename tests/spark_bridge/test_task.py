@@ -81,7 +81,6 @@ def test_functions_travel_to_executors():
 
 
 def test_outside_a_task_the_error_says_what_to_use():
-    pytest.importorskip("pyspark")
     with (
         pytest.raises(spark_bridge.NotInTask, match=r"netchannel\.SenderServer"),
         spark_bridge.open_outbox("rows", ANYWHERE),

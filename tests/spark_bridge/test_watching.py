@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 from netchannel import (
     ChannelReader,
     HandshakeError,

@@ -24,6 +24,7 @@ from nebuli.worker.positions import END, Span, as_note
 from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
 from tests.support.fleet import MakeFleet
+from tests.support.needs import need_module
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async, wait_for
 from tests.worker.test_service import SCHEMA, Worker
@@ -413,7 +414,7 @@ def test_processes_are_forked_from_one_without_threads(worker: Worker) -> None:
 
 def test_a_fragment_does_without_pandas(worker: Worker) -> None:
     """Which Arrow would import, in each process anew, to make an array of an expression's constant."""
-    pytest.importorskip("pandas")
+    need_module("pandas")
     _, pid = running(worker, joins_with_itself(worker, "computes"))
     wait_for(lambda: worker.statuses()[0].rows_in, "rows")
     libraries = [each.path for each in psutil.Process(pid).memory_maps()]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from spark_bridge.engine.driver import Driver
 from spark_bridge.engine.job import DRAIN
 

@@ -1,0 +1,101 @@
+"""What `make test` runs: all of it, whatever fails, with the result of each part at the end."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.everything import main
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("lint-imports", "mypy", "python", "ruff")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Programs that say in a file what they were asked for, and fail where a file says with what exit code."""
+    for name in PROGRAMS:
+        (tmp_path / name).write_text(
+            "#!/bin/sh\n"
+            'cd "$(dirname "$0")"\n'
+            'echo "$(basename "$0") $*" >> ran\n'
+            'case "$*" in *"not spark"*) part=tests;; *spark*) part=spark;; *) part=$(basename "$0");; esac\n'
+            '[ ! -e "$part.code" ] || exit "$(cat "$part.code")"\n'
+        )
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def ran(folder: Path) -> list[str]:
+    return [line.split()[0] for line in (folder / "ran").read_text().splitlines()]
+
+
+def results(said: str) -> list[str]:
+    """The last lines, without their times."""
+    return [re.sub(r" \(\d+ s\)$", "", line) for line in said.splitlines()[-3:]]
+
+
+ALL = ["ruff", "ruff", "mypy", "lint-imports", "python", "python"]
+
+
+def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--jobs", "7", "--spark-jobs", "5"], folder) == 0
+    assert ran(folder) == ALL
+    tests, spark = (folder / "ran").read_text().splitlines()[-2:]
+    assert tests == "python -m pytest --numprocesses 7 --dist loadgroup -m not spark"
+    assert spark.startswith("python -m pytest --numprocesses 5 ")
+    assert results(capsys.readouterr().out) == [
+        "style, types and imports: passed",
+        "tests without Spark: passed",
+        "tests of Spark: passed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "number", "said"),
+    [
+        ("mypy", 2, 0, "style, types and imports: FAILED: mypy ended with exit code 2"),
+        ("tests", 1, 1, "tests without Spark: FAILED: pytest ended with exit code 1"),
+        ("tests", 5, 1, "tests without Spark: FAILED: no test was run"),
+        ("spark", 5, 2, "tests of Spark: FAILED: no test was run"),
+    ],
+)
+def test_what_fails_is_said_and_the_rest_is_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], part: str, code: int, number: int, said: str
+) -> None:
+    (folder / f"{part}.code").write_text(str(code))
+    assert main([], folder) == 1
+    assert ran(folder) == ALL
+    found = results(capsys.readouterr().out)
+    assert found.pop(number) == said
+    assert all(line.endswith(": passed") for line in found)
+
+
+def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
+    """With a python that says what it was asked for, and fails at the first of it."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "CI=$CI: $*"\n[ "$2" != tests.everything ] || exit 1\n')
+    python.chmod(0o755)
+    installed = [tmp_path / "demo", tmp_path / "all"]  # in this order, as make goes by when each was made
+    for stamp in installed:
+        stamp.touch()
+    given = [f"BIN={tmp_path}", f"DEMO_READY={installed[0]}", f"ALL_READY={installed[1]}", "JOBS=4"]
+    (tmp_path / "make").write_text(f'#!/bin/sh\nexec {shutil.which("make")} "$@" {" ".join(given)}\n')
+    (tmp_path / "make").chmod(0o755)
+    ended = subprocess.run(
+        [ROOT / ".ci" / "run"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr  # make's own
+    assert ended.stdout.splitlines() == [
+        "CI=true: -m tests.support.programs",
+        "CI=true: examples/flights/prepare.py",
+        "CI=true: -m tests.everything --jobs 4 --spark-jobs 2",
+    ]

@@ -1,0 +1,105 @@
+"""What a machine does not have is said by one line, and hides nothing on the build server."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import needs
+
+ROOT = Path(__file__).parents[2]
+SKIPS = {"skip", "skipif", "importorskip", "skipIf", "skipUnless", "skipTest", "SkipTest"}
+
+
+def skips_of(path: Path) -> list[str]:
+    """Where a file leaves something out by itself."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Attribute(
+                value=ast.Name(id="pytest" | "unittest") | ast.Attribute(attr="mark"), attr=name
+            ):
+                names = {name}
+            case ast.ImportFrom(module="pytest" | "unittest", names=aliases):
+                names = {alias.name for alias in aliases}
+            case _:
+                continue
+        if names & SKIPS:
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def test_nothing_is_left_out_but_by_the_one_helper() -> None:
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "netchannel" / "testing").rglob("*.py")]
+    helper = ROOT / "tests" / "support" / "needs.py"
+    assert skips_of(helper)
+    assert [place for path in files if path != helper for place in skips_of(path)] == []
+
+
+LACKING = """
+import pytest
+from tests.support.needs import leave_out, need_module
+
+def test_that_has_what_it_needs():
+    need_module("json", "xml.dom")
+
+def test_that_lacks_a_module():
+    need_module("no_such_module.within")
+
+@pytest.fixture
+def disk():
+    leave_out("no disk can be mounted here", "run the tests as root")
+
+def test_that_lacks_a_permission(disk):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "exit_code", "counts"), [("", 0, "1 passed, 2 skipped"), ("true", 1, "1 failed")]
+)
+def test_what_is_missing_is_left_out_here_and_fails_on_the_build_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str, exit_code: int, counts: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    code, said = pytest_on(tmp_path, LACKING)
+    assert code == exit_code
+    assert counts in said
+    for line in (
+        "there is no Python module no_such_module.within: make setup",
+        "no disk can be mounted here: run the tests as root",
+    ):
+        assert said.count(line) == 1 + (ci == "true"), said  # the summary repeats what failed
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_run_in_which_all_is_left_out_has_run_no_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv("CI", "")
+    lacking = (
+        "from tests.support.needs import need_module\ndef test_it():\n    need_module('no_such_module')\n"
+    )
+    assert pytest_on(tmp_path, lacking, workers)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert pytest_on(tmp_path, "def test_it():\n    pass\n", workers)[0] == pytest.ExitCode.OK
+
+
+def pytest_on(folder: Path, text: str, workers: str = "0") -> tuple[int, str]:
+    """Run it as tests of this project are run; exit code and output."""
+    (folder / "test_it.py").write_text(text)
+    (folder / "conftest.py").write_text("from tests.conftest import *\n")
+    command = (sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder))
+    settings = ("-p", "no:cacheprovider", "--numprocesses", workers, str(folder))
+    ended = subprocess.run([*command, *settings], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout
+
+
+def test_a_module_that_lacks_something_is_left_out_whole() -> None:
+    with pytest.raises(
+        pytest.fail.Exception if needs.os.environ.get("CI") == "true" else needs.pytest.skip.Exception
+    ):
+        needs.need_module("no_such_module")
