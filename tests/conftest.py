@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SomethingRuns())
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As in the background of a shell: what tests start and interrupt would ignore it, too.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class SomethingRuns:

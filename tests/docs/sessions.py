@@ -23,7 +23,7 @@ from tests.support.ports import free_addresses
 _ADDRESS = re.compile(r"\b(127\.0\.0\.1:)?(27[45]\d\d)\b")
 _TIME = re.compile(r"(?m)^ *\d+\.\d s  ")
 _PROMPT = "$ "
-_TIMEOUT_S = 100
+_TIMEOUT_S = 250
 _DEMO = "; echo; ".join(
     f"nebuli {command} examples/flights/topology.yaml examples/flights/query.json"
     for command in ("place", "run")

@@ -59,8 +59,8 @@ def test_a_fleet_that_is_well(secured: bool, make_fleet: MakeFleet, tmp_path: Pa
         assert {check["name"] for check in checks if check["subject"] == f"worker {node}"} == names
     (edge,) = [check for check in checks if check["subject"].startswith("edge")]
     assert edge["subject"] == f"edge {fleet.nodes[0]} -> {fleet.nodes[1]}"
-    assert 0 < edge["values"]["round_trip_min_s"] <= edge["values"]["round_trip_s"] < 1
-    assert edge["values"]["throughput_bytes_per_s"] > 1e6
+    assert 0 < edge["values"]["round_trip_min_s"] <= edge["values"]["round_trip_s"]
+    assert edge["values"]["throughput_bytes_per_s"] > 0
     # The channel that was measured by is gone, and a query finds the worker as it was.
     text = fleet.run("doctor", fleet.topology, fleet.query)
     assert text.exit_code == 0

@@ -18,7 +18,7 @@ from nebuli.worker.status import FragmentState
 from placement import Fragment, decompose, load_query, place, with_deployment
 from tests.examples import flights
 from tests.support.chaos import ChaosProxy, Proxy
-from tests.support.commands import Command, nebuli, watch_peak
+from tests.support.commands import nebuli
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
@@ -48,15 +48,10 @@ def fragments_of(topology: Path, deployment: str) -> tuple[Fragment, ...]:
 def test_the_demo_gives_what_duckdb_gives_in_little_memory(tmp_path: Path, expected: pa.Table) -> None:
     flights.write_topology(tmp_path / "topology.yaml", PARQUET)
     query = flights.EXAMPLE / "query.json"
-    command = Command("run", tmp_path / "topology.yaml", query, directory=tmp_path)
-    command.wait_until_said("3 workers ready")
-    workers = command.workers()
-    assert len(workers) == 3
-    peak = watch_peak(workers)
-    ended = command.end()
+    ended = nebuli("run", tmp_path / "topology.yaml", query, directory=tmp_path)
     assert ended.exit_code == 0, ended.stderr
     flights.assert_equal(pq.read_table(tmp_path / "delays.parquet"), expected)
-    assert peak < MAX_BYTES, f"{peak >> 20} MiB"
+    assert ended.peak_bytes < MAX_BYTES, f"{ended.peak_bytes >> 20} MiB"
 
 
 def test_the_demo_prints_its_table(tmp_path: Path, expected: pa.Table) -> None:

@@ -174,14 +174,14 @@ def test_a_long_way_without_room_is_found_to_be_one_at_once():
     links = dict(zip(names, [*names[1:], ""], strict=True))
     sources = {"s#a": names[0], "s#b": names[0]}
     nodes = topology(links, sources, sink=names[-1], capacity=dict.fromkeys(names, 0))
-    plan, begun = check(CHAIN, nodes), time.process_time()
+    plan, begun = check(CHAIN, nodes), time.thread_time()
     with pytest.raises(
         NoCapacity, match="union s: no path from n0:1 to n1999:1 has a free slot for each of s, f"
     ):
         place_bottom_up(plan, nodes)
-    assert time.process_time() - begun < 5
+    assert time.thread_time() - begun < 5
     last_has_room = {**dict.fromkeys(names, 0), names[-1]: 2}
-    begun = time.process_time()
+    begun = time.thread_time()
     assert (
         place(CHAIN, topology(links, sources, sink=names[-1], capacity=last_has_room)).nodes["s"] == "n1999:1"
     )

@@ -55,9 +55,9 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
     )
     text = '{"operators": [' + ",\n".join([source, *filters, sink]) + "]}"
     column = len(sink.partition("@")[0]) + 1
-    begun = time.process_time()
+    begun = time.thread_time()
     found = mistakes(text.replace("@", ""))
-    assert time.process_time() - begun < 10
+    assert time.thread_time() - begun < 10
     assert f"q.json:{2 * len(filters) + 2}:{column}: unknown key 'inputs'" in "\n".join(found)
 
 

@@ -103,14 +103,14 @@ def test_what_has_given_up_meanwhile_is_closed_and_not_lent(closed):
 async def test_a_server_that_was_away_between_two_batches_is_asked_anew(tmp_path):
     """SP-API-1: for longer than the timeout; by who reads and by who commits."""
     (address,) = free_addresses(1)
-    given = {"endpoint": address, "channels": "rows", "connectTimeout": "0.4"}
+    given = {"endpoint": address, "channels": "rows", "connectTimeout": "1"}
     connection = read_options(given, "streaming read").connection
     (source,) = connection.sources
     used = []
 
     def ask(what) -> None:
         with what(connection, source) as lent:
-            assert lent.heads(timeout=10) if what is reader else lent.last_epoch("app") is None
+            assert lent.heads(timeout=60) if what is reader else lent.last_epoch("app") is None
             used.append(lent)
 
     for what, kept in (

@@ -56,7 +56,7 @@ async def test_a_versioned_write_that_has_ended_the_stream_does_nothing_when_it_
         await save(once, work, [1, 2])
         if read:
             assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
-        await asyncio.wait_for(save(once, work, [1, 2]), 20)
+        await asyncio.wait_for(save(once, work, [1, 2]), 60)
         if not read:
             assert [batch.to_pydict() async for batch in inbox] == [{"id": [1, 2]}]
 
@@ -69,7 +69,7 @@ async def test_channels_that_no_partition_has_written_to_end_as_well():
         writer = BatchWriter(Rows(loose, SCHEMA))
         await asyncio.to_thread(writer.commit, [Written(writer._work, None, Attempts())])
         for inbox in inboxes[1:]:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert [batch async for batch in inbox] == []
         assert inboxes[0].stream is None  # it is its partition's
 
@@ -115,7 +115,7 @@ async def test_nested_nulls_that_one_plan_forbids_and_another_allows_go_into_one
                 publish(loose, work, [made], None)
 
         await asyncio.to_thread(save_all)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert [(await inbox.recv()).to_pylist() for _ in range(2)] == [[row], [row]]
 
 

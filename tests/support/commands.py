@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +21,8 @@ class Ended:
     exit_code: int
     stdout: str
     stderr: str
+    peak_bytes: int = 0
+    """The most memory that any of its processes had resident at once: those that have been waited for when it ended."""
 
     @property
     def error(self) -> str:
@@ -68,23 +68,12 @@ class Command:
         assert self.process.stdout is not None
         stdout = self.process.stdout.read().decode()
         self.process.stdout.close()
-        return Ended(self.process.wait(), stdout, self._stderr.read_text())
-
-
-def watch_peak(processes: list[psutil.Process], timeout_s: float = 60.0) -> int:
-    """The most memory, in bytes, that any of them had resident at once, watched until they are gone."""
-    peaks: dict[int, int] = {}
-
-    def all_gone() -> bool:
-        for process in processes:
-            with suppress(OSError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                if high := re.search(r"VmHWM:\s+(\d+) kB", status):
-                    peaks[process.pid] = int(high[1]) * 1024
-        return not any(process.is_running() for process in processes)
-
-    wait_for(all_gone, f"{processes} gone", timeout_s)
-    return max(peaks.values())
+        peak_bytes = 0
+        if self.process.returncode is None:
+            _, status, usage = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            peak_bytes = usage.ru_maxrss << 10
+        return Ended(self.process.returncode, stdout, self._stderr.read_text(), peak_bytes)
 
 
 def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def run(action: Callable[..., Any], *arguments: Any, timeout_s: float = 100.0) -> Any:
+async def run(action: Callable[..., Any], *arguments: Any, timeout_s: float = 250.0) -> Any:
     """Run a Spark action on a thread beside the event loop. After ``timeout_s`` all queries are stopped.
 
     Spark finds formats that are written in Python by the session that is active on the thread, and a new thread has

@@ -1,4 +1,7 @@
-"""Waiting for what will be true, with a deadline."""
+"""Waiting for what will be true, with a deadline.
+
+It is there for what never comes true, and costs nothing where it does: so long that no busy machine reaches it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ T = TypeVar("T")
 _STEP_S = 0.01
 
 
-def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
     """The first true value of ``condition``; an ``AssertionError`` says for what there was no time left."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -21,7 +24,7 @@ def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 20
     return value
 
 
-async def until_async(condition: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = 20.0) -> T:
+async def until_async(condition: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = 60.0) -> T:
     """The same of a coroutine, on its event loop."""
     deadline = time.monotonic() + timeout_s
     while not (value := await condition()):

@@ -19,7 +19,7 @@ import pytest
 import netchannel
 from nebuli.dataflow import zset
 from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.network import HAS_ALL
+from nebuli.worker.network import _END_S, HAS_ALL
 from nebuli.worker.positions import END, Span, as_note
 from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
@@ -220,7 +220,7 @@ async def test_a_producer_whose_end_comes_late_hears_of_it(worker: Worker, *, to
     ids = [worker.register(reader), worker.register(forward)]
     for id_ in ids:
         worker.start(id_)
-    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+    async with netchannel.SenderServer() as sender, asyncio.timeout(60):
         channel = sender.register_channel("a", to=worker.data)
         await channel.send(BATCH, as_note(Span(0, 3)))
         await channel.send(NO_ROWS, as_note(Span(3, END)))
@@ -234,8 +234,12 @@ async def test_a_producer_whose_end_comes_late_hears_of_it(worker: Worker, *, to
             with pytest.raises(ChannelClosedByPeer, match=HAS_ALL):
                 await channel.close()
         else:
+            sent = time.monotonic()
             await asyncio.sleep(0.5)
-            await channel.close()
+            (error,) = await asyncio.gather(channel.close(), return_exceptions=True)
+            if error is not None:  # this process must have been away for as long as an end is waited for
+                assert isinstance(error, ChannelClosedByPeer)
+                assert time.monotonic() - sent > _END_S
     for id_ in ids:
         await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FINISHED)
 
@@ -244,7 +248,7 @@ async def test_a_process_that_is_killed_behind_its_fragments_end_keeps_no_produc
     """It waits for the end of an input of which it has all."""
     reader, _ = running(worker, copies_from_a_channel(worker))
     forward, pid = running(worker, forwards(worker))
-    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+    async with netchannel.SenderServer() as sender, asyncio.timeout(60):
         channel = sender.register_channel("a", to=worker.data)
         await channel.send(BATCH, as_note(Span(0, 3)))
         await channel.send(NO_ROWS, as_note(Span(3, END)))
@@ -262,7 +266,7 @@ async def test_a_process_that_is_killed_while_it_tells_its_reader_keeps_nobody(w
     async with (
         netchannel.ReceiverServer() as receiver,
         netchannel.SenderServer() as sender,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         fragment = forwards(worker)
         fragment["operators"][1]["address"] = receiver.address
@@ -284,7 +288,7 @@ async def test_a_fragment_that_fails_at_once_keeps_no_producer(worker: Worker) -
     fragment["operators"][-1]["target"] = {"type": "CSV", "name": "out", "path": str(path)}
     id_ = worker.register(fragment)
     worker.start(id_)
-    async with netchannel.SenderServer() as sender, asyncio.timeout(20):
+    async with netchannel.SenderServer() as sender, asyncio.timeout(60):
         await asyncio.to_thread(worker.wait_for_state, id_, wire.STATE_FAILED)
         with pytest.raises(ChannelClosedByPeer, match="cannot be written"):
             await sender.register_channel("numbers", to=worker.data).close()
@@ -297,7 +301,7 @@ async def test_the_neighbours_of_a_fragment_that_is_stopped_before_it_was_starte
     async with (
         netchannel.ReceiverServer() as receiver,
         netchannel.SenderServer() as sender,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         fragment = forwards(worker)
         fragment["operators"][1]["address"] = receiver.address
@@ -433,7 +437,7 @@ def test_a_worker_that_is_killed_within_its_template_takes_it_along(worker: Work
     """As by a system that is out of memory: whoever started it sees how it ended."""
     _, pid = running(worker, worker.waits())
     its_own(worker, [pid]).kill()
-    assert worker.command.process.wait(10) == -signal.SIGKILL
+    assert worker.command.process.wait(60) == -signal.SIGKILL
     wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
 
 
@@ -455,7 +459,7 @@ def test_a_signal_to_all_its_processes_is_the_workers_to_handle(
     rows = worker.status(id_).rows_in
     wait_for(lambda: worker.status(id_).rows_in > rows, "more rows")
     worker.command.process.send_signal(number)
-    assert worker.command.process.wait(10) == 0
+    assert worker.command.process.wait(60) == 0
     wait_for(lambda: not psutil.pid_exists(pid), f"{pid} gone")
 
 

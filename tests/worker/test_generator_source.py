@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from nebuli.dataflow import zset
+from nebuli.worker import generator_source
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.generator_source import GeneratorSource
 from topology import Column, DataType
@@ -21,7 +24,7 @@ def settings(**given: object) -> Settings:
     return Settings.model_validate({"logical": "l", "type": "Generator", **given})
 
 
-async def taken(given: Settings, *, pause_s: float = 0.0) -> tuple[pa.Table, int]:
+async def taken(given: Settings) -> tuple[pa.Table, int]:
     """All rows, and how many batches they came in."""
     woken = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -31,17 +34,20 @@ async def taken(given: Settings, *, pause_s: float = 0.0) -> tuple[pa.Table, int
     while (item := source.poll()) is not Signal.END:
         if isinstance(item, pa.RecordBatch):
             batches.append(zset.expand(item))
-            await asyncio.sleep(pause_s)
         else:
-            await asyncio.wait_for(woken.wait(), 10)
+            await asyncio.wait_for(woken.wait(), 60)
             woken.clear()
     return pa.Table.from_batches(batches), len(batches)
 
 
-async def test_the_same_seed_gives_the_same_rows_however_many_are_due_at_a_time() -> None:
+async def test_the_same_seed_gives_the_same_rows_however_many_are_due_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole, _ = await taken(settings(count=40_000, seed=3))
-    paced, batches = await taken(settings(count=40_000, seed=3, rows_per_s=200_000), pause_s=0.01)
-    assert batches > 5
+    seconds = itertools.count(step=0.03125)  # between two looks at the clock
+    monkeypatch.setattr(generator_source, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    paced, batches = await taken(settings(count=40_000, seed=3, rows_per_s=128_000))
+    assert batches == 10  # of 4000 rows
     assert whole.num_rows == 40_000
     assert paced.equals(whole)
     assert whole["int64"].to_pylist() == list(range(40_000))

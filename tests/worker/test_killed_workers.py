@@ -204,13 +204,12 @@ async def test_the_policy_to_fail_names_the_node(tmp_path: Path, numbers: Path, 
 
 
 async def until_over(query: Watched, address: str, *, may_have_finished: bool) -> None:
-    async with asyncio.timeout(10):
-        while True:
-            (status,) = await query.workers.client(address).statuses()
-            if status.state.is_final:
-                assert may_have_finished or status.state is not FragmentState.FINISHED
-                return
-            await asyncio.sleep(0.02)
+    async def is_over() -> bool:
+        (status,) = await query.workers.client(address).statuses()
+        assert may_have_finished or status.state is not FragmentState.FINISHED
+        return status.state.is_final
+
+    await until_async(is_over, f"the fragment at {address} is over")
 
 
 async def test_a_source_that_cannot_be_read_again_is_named(tmp_path: Path) -> None:

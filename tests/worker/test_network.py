@@ -244,7 +244,7 @@ async def test_a_successor_whose_producer_is_gone_hears_that_its_reader_has_all(
     assert ends.poll() is Signal.LATER
     await inbox.recv_message()
     await inbox.close(HAS_ALL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await woken.wait()
     assert ends.poll() is Signal.END
     assert await asyncio.to_thread(sink.finish) == 0
@@ -266,9 +266,21 @@ async def test_a_successor_waits_until_the_end_that_was_sent_before_is_taken(ser
     sink = ChannelSink(operator, sender, lineage, resumed=True)
     await asyncio.to_thread(sink.open, schema)
     assert lineage.start == END
-    finishing = asyncio.create_task(asyncio.to_thread(sink.finish))
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(finishing), 0.3)
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def finish() -> int:
+        loop.call_soon_threadsafe(began.set)
+        return sink.finish()
+
+    finishing = asyncio.create_task(asyncio.to_thread(finish))
+    await began.wait()
+    receiver.register_channel("beside")
+    beside = sender.register_channel("beside", to=receiver.address, schema=schema)
+    for number in range(30):  # each takes longer than it would take to finish without waiting
+        await beside.send(zset.empty(schema), as_note(Span(number, number + 1)))
+        await beside.flush()
+    assert not finishing.done()
     assert acknowledged == []
     await inbox.ack(message.sequence + 1)
     assert await finishing == 0
@@ -296,7 +308,7 @@ async def test_two_neighbours_that_go_on_at_once_finish_where_their_reader_has_a
     producer = sender.register_channel("a", to=receiver.address)
     batch = zset.insertions(pa.record_batch({"n": pa.array([1], pa.int64())}))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with suppress(netchannel.ChannelClosedByPeer):  # it may hear early that nothing is wanted
                 for n in range(10):
                     await producer.send(batch, as_note(Span(n, n + 1)))
