@@ -105,5 +105,6 @@ def _check_installed(job: Job) -> None:
     if not job.master.startswith("sc://") and shutil.which(java) is None:
         where = f"there is none at {java}" if home else "there is none in the PATH"
         raise FragmentError(
-            f"the engine spark needs Java 17 or later, and {where}: install it, or set JAVA_HOME"
+            f"the engine spark needs Java 17 or later, and {where}: install it (Debian: apt-get install "
+            "default-jre-headless), or set JAVA_HOME"
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nebuli.worker.errors import FragmentError
 from spark_bridge.engine.job import DONE, FAILED, Job, Report
 from spark_bridge.engine.process import DriverProcess
 from tests.support.waiting import wait_for
@@ -40,3 +42,18 @@ def test_however_a_driver_ends_there_is_one_report(
     wait_for(lambda: found, "a report")
     process.end()
     assert found == reports
+
+
+@pytest.mark.parametrize(
+    ("home", "where"), [(None, "none in the PATH"), ("/nowhere", "none at /nowhere/bin/java")]
+)
+def test_without_a_java_the_error_says_how_to_get_one(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, where: str
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("JAVA_HOME", home)
+    with pytest.raises(FragmentError, match=where) as caught:
+        DriverProcess(replace(JOB, master="local"), lambda _: None)
+    assert "Debian: apt-get install default-jre-headless" in str(caught.value)
