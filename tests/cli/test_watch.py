@@ -138,7 +138,7 @@ def test_without_a_watcher_what_was_lost_is_said_and_a_later_one_acts(site: Site
 
 def fragments_at(site: Site, number: int) -> list[str]:
     with grpc.insecure_channel(site.grpc[number]) as channel:
-        statuses = WorkerStub(channel).Status(wire.StatusRequest(), timeout=10)
+        statuses = WorkerStub(channel).Status(wire.StatusRequest(), timeout=60)
     return [each.id for each in statuses.fragments]
 
 

@@ -62,7 +62,7 @@ def test_a_failure_in_a_network_leaves_nothing(hosts: list[Host]) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert not names & set(existing())  # others may have come meanwhile, of tests beside this one
-    assert started[0].wait(10) == -signal.SIGKILL
+    assert started[0].wait(60) == -signal.SIGKILL
 
 
 def test_a_network_that_cannot_be_made_whole_leaves_nothing(

@@ -149,7 +149,7 @@ def test_any_id_is_remembered_and_the_order_too(worker: Worker) -> None:
     ids = [f"{'9' * 12}/b", f"../{'long' * 100}", "3", "a"]
     for id_ in ids:
         request = wire.RegisterRequest(fragment=json.dumps(worker.waits()), id=id_)
-        worker.stub.Register(request, timeout=10)
+        worker.stub.Register(request, timeout=60)
     restart(worker)
     assert [status.id for status in worker.statuses()] == ids
 

@@ -186,7 +186,7 @@ def test_what_crashes_again_and_again_has_failed_and_its_neighbours_hear_of_it(w
     told = worker.wait_for_state(reader, wire.STATE_FAILED)
     assert told.cause == wire.CAUSE_UPSTREAM
     assert f"fragment writes at {worker.data}: its process was killed by SIGSEGV" in told.error
-    channels = worker.stub.Channels(wire.ChannelsRequest(prefix="between"), timeout=10).channels
+    channels = worker.stub.Channels(wire.ChannelsRequest(prefix="between"), timeout=60).channels
     assert [each for each in channels if each.side == wire.Channel.SIDE_SENDER] == []
     assert_another_query_ends_properly(worker)
     wait_for(lambda: not psutil.pid_exists(reader_pid), "the reader's process is gone")
@@ -325,7 +325,7 @@ def counts(worker: Worker, to: str) -> dict[str, Any]:
 
 
 def logged(worker: Worker, id_: str) -> list[wire.LogLine]:
-    return list(worker.stub.Logs(wire.LogsRequest(id=id_), timeout=10))
+    return list(worker.stub.Logs(wire.LogsRequest(id=id_), timeout=60))
 
 
 def test_of_the_log_only_what_may_be_the_reason_is_in_the_error(worker: Worker) -> None:

@@ -25,15 +25,15 @@ def test_health_and_reflection_are_the_standard_ones(tmp_path: Path) -> None:
     """DP-1: a plain gRPC client finds its way."""
     worker = Worker(tmp_path)
     try:
-        health = health_pb2_grpc.HealthStub(worker.channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        health = health_pb2_grpc.HealthStub(worker.channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert health.status == health_pb2.HealthCheckResponse.SERVING
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         stub = reflection_pb2_grpc.ServerReflectionStub(worker.channel)
-        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=10)
+        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=60)
         names = {service.name for service in answer.list_services_response.service}
         assert {"nebuli.worker.v1.Worker", "grpc.health.v1.Health"} <= names
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol="nebuli.worker.v1.Worker")
-        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=10)
+        (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=60)
         assert answer.file_descriptor_response.file_descriptor_proto
     finally:
         worker.channel.close()
@@ -61,7 +61,7 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
         worker.wait_for_state(copied, wire.STATE_FINISHED)
 
         def samples() -> dict[tuple[str, ...], float]:
-            with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
                 text = answer.read().decode()
             return {
                 (sample.name, *sample.labels.values()): sample.value

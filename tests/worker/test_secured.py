@@ -107,15 +107,15 @@ def test_without_the_secret_only_health_is_told(make_fleet: MakeFleet, tmp_path:
     fleet = make_fleet(secret=kept_secret(tmp_path))
     fleet.start()
     with grpc.insecure_channel(fleet.grpc[0]) as channel:
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert health.status == health_pb2.HealthCheckResponse.SERVING
         worker = WorkerStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
         for call in (
-            lambda: worker.Status(wire.StatusRequest(), timeout=10),
-            lambda: list(worker.Logs(wire.LogsRequest(), timeout=10)),
-            lambda: list(reflection.ServerReflectionInfo(iter([request]), timeout=10)),
+            lambda: worker.Status(wire.StatusRequest(), timeout=60),
+            lambda: list(worker.Logs(wire.LogsRequest(), timeout=60)),
+            lambda: list(reflection.ServerReflectionInfo(iter([request]), timeout=60)),
         ):
             with pytest.raises(grpc.RpcError) as caught:
                 call()
@@ -240,11 +240,11 @@ def test_a_policy_of_the_topology_decides_what_a_channel_does(
     fleet.workers[1].process.wait()
     with grpc.insecure_channel(fleet.grpc[0]) as channel:
         stub = WorkerStub(channel)
-        (status,) = stub.Status(wire.StatusRequest(), timeout=10).fragments
-        stub.Start(wire.StartRequest(id=status.id), timeout=10)
+        (status,) = stub.Status(wire.StatusRequest(), timeout=60).fragments
+        stub.Start(wire.StartRequest(id=status.id), timeout=60)
 
         def failed() -> wire.FragmentStatus | None:
-            (status,) = stub.Status(wire.StatusRequest(), timeout=10).fragments
+            (status,) = stub.Status(wire.StatusRequest(), timeout=60).fragments
             return status if status.state == wire.STATE_FAILED else None
 
         assert said in wait_for(failed, "the fragment's failure").error

@@ -37,13 +37,13 @@ class Worker:
         self.stub = WorkerStub(self.channel)
 
     def register(self, fragment: dict[str, Any]) -> str:
-        return self.stub.Register(wire.RegisterRequest(fragment=json.dumps(fragment)), timeout=10).id
+        return self.stub.Register(wire.RegisterRequest(fragment=json.dumps(fragment)), timeout=60).id
 
     def start(self, id_: str) -> None:
-        self.stub.Start(wire.StartRequest(id=id_), timeout=10)
+        self.stub.Start(wire.StartRequest(id=id_), timeout=60)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
-        self.stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=10)
+        self.stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=60)
 
     def status(self, id_: str) -> wire.FragmentStatus:
         return next(each for each in self.statuses() if each.id == id_)
@@ -56,12 +56,12 @@ class Worker:
             self.command.end()
 
     def unregister(self, id_: str) -> None:
-        self.stub.Unregister(wire.UnregisterRequest(id=id_), timeout=10)
+        self.stub.Unregister(wire.UnregisterRequest(id=id_), timeout=60)
 
     def statuses(self) -> list[wire.FragmentStatus]:
-        return list(self.stub.Status(wire.StatusRequest(), timeout=10).fragments)
+        return list(self.stub.Status(wire.StatusRequest(), timeout=60).fragments)
 
-    def wait_for_state(self, id_: str, state: wire.State, timeout_s: float = 20.0) -> wire.FragmentStatus:
+    def wait_for_state(self, id_: str, state: wire.State, timeout_s: float = 60.0) -> wire.FragmentStatus:
         def found() -> wire.FragmentStatus | None:
             return next((each for each in self.statuses() if each.id == id_ and each.state == state), None)
 
@@ -134,11 +134,11 @@ def test_a_fragment_has_the_id_that_was_wished_for(worker: Worker) -> None:
     fragment = worker.copies()
     for _ in range(2):
         request = wire.RegisterRequest(fragment=json.dumps(fragment), id="query/17/../copy")
-        assert worker.stub.Register(request, timeout=10).id == "query/17/../copy"
+        assert worker.stub.Register(request, timeout=60).id == "query/17/../copy"
     assert [status.id for status in worker.statuses()] == ["query/17/../copy"]
     request = wire.RegisterRequest(fragment=json.dumps(worker.waits()), id="query/17/../copy")
     with pytest.raises(grpc.RpcError) as caught:
-        worker.stub.Register(request, timeout=10)
+        worker.stub.Register(request, timeout=60)
     code, detail = refusal(caught)
     assert (code, detail.reason) == (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE)
     assert detail.message == "fragment copy is here as query/17/../copy already, and is another one"
@@ -146,7 +146,7 @@ def test_a_fragment_has_the_id_that_was_wished_for(worker: Worker) -> None:
 
 def test_a_number_that_was_wished_for_is_not_given_to_another(worker: Worker) -> None:
     request = wire.RegisterRequest(fragment=json.dumps(worker.copies()), id="1")
-    assert worker.stub.Register(request, timeout=10).id == "1"
+    assert worker.stub.Register(request, timeout=60).id == "1"
     assert worker.register(worker.copies()) == "2"
 
 

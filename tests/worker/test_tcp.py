@@ -315,12 +315,12 @@ def test_backpressure_is_per_query(worker: Worker, peer: Peer) -> None:
 
         def stands_still_while_another_ends() -> bool:
             before = rows()
-            for id_ in query(next(names), 1_000_000, {"type": "Null", "mode": "append"}):
+            for id_ in query(next(names), 300_000, {"type": "Null", "mode": "append"}):
                 status = worker.wait_for_state(id_, wire.STATE_FINISHED)
-                assert status.rows_in == 1_000_000
+                assert status.rows_in == 300_000
             return before > 0 and rows() == before
 
-        wait_for(stands_still_while_another_ends, "the stalled query's source is held back")
+        wait_for(stands_still_while_another_ends, "the stalled query's source is held back", 200.0)
         for id_ in stalled:
             worker.stop(id_)
         for id_ in stalled:
