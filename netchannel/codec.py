@@ -292,7 +292,8 @@ class ArrowDecoder:
             if header.kind != RECORD_BATCH:
                 raise NoMessage(f"it is a message of kind {header.kind}")
             size = decompressed(body, header)
-            if self._likeness is None and size is None and rows_in(body, header):
+            seen = self._likeness is not None or header.end == header.start
+            if not seen and size is None and rows_in(body, header):
                 self._likeness = Likeness(body)
         except (NoMessage, struct.error) as error:
             raise ProtocolError(f"a body of {len(body)} bytes is no record batch: {error}") from error

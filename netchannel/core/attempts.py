@@ -94,18 +94,12 @@ class Attempt(Worker):
             return _Discard(self, self._file)
         if chunks := channel.drain(WRITE_BYTES):
             self.bytes += sum(chunk.size for chunk in chunks)
-            if against := self._owner.over_limit(self) or self._against():
+            if against := self._owner.over_limit(self):
                 return _Then(partial(self.give_up, against))
             return _Write(self, self._file, self._digest, chunks, self._decoder.learned)
         if channel.ended is not None:
             return _Seal(self, self._file, self._digest, self._decoder.learned)
         return _Then(self._leave) if self._unused else None
-
-    def _against(self) -> str:
-        """Why nobody could read it, if nobody could."""
-        if self.channel.codec == "arrow" and not self._decoder.learned:
-            return f"batches of the attempt for partition {self.key.partition} came without a schema"
-        return ""
 
     @property
     def _unused(self) -> bool:

@@ -100,7 +100,7 @@ _INTERNAL = {
     "SenderServer": {"descriptors"},
     "ReceiverServer": {"descriptors", "inside"},
     "SenderChannel": {"committed", "take"},
-    "ReceiverChannel": {"next_item", "put_back", "read"},
+    "ReceiverChannel": {"next_item", "put_back", "read", "unreadable"},
     "Listener": {"descriptors"},
     "ChannelReader": {
         "begin",
