@@ -282,11 +282,7 @@ class ReadingData(Link):
                     self._misled(reading, error)
                     raise
             case Kind.SCHEMA | Kind.CONTEXT if self._attached:
-                try:
-                    self._collect(reading, frame)
-                except ProtocolError as error:
-                    self._misled(reading, error)
-                    raise
+                self._collect(reading, frame)
             case Kind.END if self._attached:
                 try:
                     reading.finished(frame.sequence)
