@@ -51,6 +51,9 @@ class Decoder(Protocol):
     learned: bytes
     """The sender's schema; empty before it is known, and where there is none."""
 
+    def compare(self, schema: bytes) -> None:
+        """Somebody says that it is the sender's schema. Raises SchemaMismatch if it is not the one that is wanted."""
+
     def learn(self, schema: bytes) -> None:
         """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
 
@@ -123,6 +126,9 @@ class BytesDecoder:
     """Bytes as they are: a memoryview of what was received."""
 
     learned = b""
+
+    def compare(self, schema: bytes) -> None:
+        """There is nothing to check."""
 
     def learn(self, schema: bytes) -> None:
         """There is nothing to learn. Raises ProtocolError for what is meant to be."""
@@ -258,10 +264,18 @@ class ArrowDecoder:
         self._dictionaries = False
         self._likeness: Likeness | None = None
 
+    def compare(self, schema: bytes) -> None:
+        """Compare it with what is declared, or known."""
+        self._read(schema)
+
     def learn(self, schema: bytes) -> None:
         """Take the sender's schema; once known, only the same one."""
         if self.schema is not None and schema == self.learned:
             return
+        self.schema, self.learned = self._read(schema), bytes(schema)
+        self._dictionaries = any(_has_dictionary(field.type) for field in self.schema)
+
+    def _read(self, schema: bytes) -> pa.Schema:
         try:
             theirs = pa.ipc.read_schema(pa.py_buffer(schema))
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
@@ -272,8 +286,7 @@ class ArrowDecoder:
                 f"the sender's schema is ({_describe(theirs)}), the receiver's ({_describe(expected)}): "
                 f"register both sides with the same one"
             )
-        self.schema, self.learned = theirs, bytes(schema)
-        self._dictionaries = any(_has_dictionary(field.type) for field in theirs)
+        return theirs
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Whether each is a record batch that is all there; what compression hides counts as what it becomes."""

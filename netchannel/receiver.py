@@ -150,7 +150,7 @@ class ReceiverServer:
             raise
         if self._data_ports is not None:
             self._ports = DataPorts(*self._data_ports, make_protocol)
-            self._core.lease = self._ports.lease
+            self._core.opening.offers.lease = self._ports.lease
         self._runner = runner
         return self
 
@@ -179,6 +179,7 @@ class ReceiverServer:
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
+        self._core.opening.offers.clear()
         for listener in self._listening():
             listener.close()
         try:

@@ -1,4 +1,8 @@
-"""Whether a receiver's channel takes the sender that asks to open it."""
+"""Whether a receiver's channel takes the sender that asks for it.
+
+What is said here changes nothing: an `open` may be of any age, its sender long gone or elsewhere. Only whoever comes
+with the token that it was answered with has shown that it is there, and what holds then is done.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +11,65 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import NetChannelError, PositionLost, SchemaMismatch, StreamReplaced
 from netchannel.values import Position
 
-from .link import log, printable
-
 if TYPE_CHECKING:
+    from . import messages
     from .inbound import InboundChannel
-    from .messages import Open
     from .receiver import ReceiverControl
 
 
 class Refusal(NamedTuple):
-    """Why an open request is denied: a code for the sender's core, a sentence for its owner."""
+    """Why a sender is not taken: a code for its core, a sentence for its owner.
+
+    ``error`` is what the consumer is told, whose channel ends in it, if no other sender can mend it; but only once the
+    sender has shown that it is there.
+    """
 
     code: str
     message: str
+    error: NetChannelError | None = None
 
 
-def refusal(channel: InboundChannel, session: ReceiverControl, request: Open, now: float) -> Refusal | None:
-    """What stands against the open request; None takes it. What no other sender can mend, the consumer is told."""
+class Kept(NamedTuple):
+    """What a sender has when it comes: from its oldest message to its next one; None if it starts anywhere."""
+
+    oldest: int
+    head: int | None
+
+
+def refusal(channel: InboundChannel, session: ReceiverControl, request: messages.Open) -> Refusal | None:
+    """What stands against the sender; None takes it. Who has the channel is not disturbed by another one."""
+    rival = channel.session is not None and channel.session.line != session.line
     if request.codec != channel.codec:
         ours, theirs = channel.codec, request.codec
         text = f"channel {channel.id!r} has the codec {ours!r} here, {theirs!r} at {session.peer}"
-        channel.fail(SchemaMismatch(text), now)
-        return Refusal("codec", text)
+        return Refusal("codec", text, None if rival else SchemaMismatch(text))
     if request.lossy and channel.explicit:
         text = (
             f"channel {channel.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
         )
         return Refusal("policy", f"{text}: use one or the other")
-    if request.schema is not None:
-        try:
-            channel.learn(request.schema)
-        except SchemaMismatch as error:
-            channel.fail(error, now)
-            return Refusal("schema", str(error))
+    if rival and (against := _rivalry(channel, request)) is not None:
+        return against
     if channel.keeper is not None and channel.stream is None and (text := channel.keeper.against()):
         return Refusal("unread", text)
     if channel.stream is not None and channel.stream != request.stream:
-        against = _other_stream(channel, session, request.stream, now)
-        if against is not None:
-            return against
-    return _misplaced(channel, request, now)
+        return _other_stream(channel, request.stream)
+    return None
 
 
-def _other_stream(
-    channel: InboundChannel, session: ReceiverControl, stream: str, now: float
-) -> Refusal | None:
-    if channel.session is not None and channel.session is not session:
-        return Refusal(
-            "held", f"channel {channel.id!r} is held by {channel.holder}, whose stream has not ended"
-        )
+def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
+    """What stands against a sender where another one, which is connected, has had the channel last."""
+    if request.schema is not None:
+        try:
+            channel.decoder.compare(request.schema)
+        except SchemaMismatch as error:
+            return Refusal("schema", str(error))
+    if channel.stream == request.stream and channel.link is None:
+        return None  # it has left the stream to a successor, or lost its connection: who comes first goes on
+    return Refusal("held", f"channel {channel.id!r} is held by {channel.holder}, whose stream has not ended")
+
+
+def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     if channel.ended is not None:
         place = f"acknowledged up to {channel.acked} of {channel.ended}"
         text = f"channel {channel.id!r}: stream {channel.stream!r} is here to its end, and {place}"
@@ -65,32 +79,26 @@ def _other_stream(
         if channel.queue:
             text = f"{len(channel.queue)} messages of stream {channel.stream!r} are still to be read"
             return Refusal("unread", f"channel {channel.id!r}: {text}")
-        log.warning(
-            "channel %s: stream %s replaces %s at number %s",
-            channel.id, printable(stream), printable(channel.stream or ""), channel.expected,
-        )  # fmt: skip
-        channel.begin_anew()
         return None
     text = (
         f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its sender came "
         f"back as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
         f"Register the channel again, without resume_from, to take the new stream"
     )
-    channel.fail(StreamReplaced(text), now)
-    return Refusal("replaced", text)
+    return Refusal("replaced", text, StreamReplaced(text))
 
 
-def _misplaced(channel: InboundChannel, request: Open, now: float) -> Refusal | None:
-    expected, oldest, head = channel.expected, request.oldest, request.head
-    if expected is None or head is None:
+def misplaced(channel: InboundChannel, stream: str, kept: Kept) -> Refusal | None:
+    """What stands against a sender that has what it has, where the channel is to go on with ``stream``."""
+    expected = channel.expected_of(stream)
+    if expected is None or kept.head is None:
         return None
-    place = f"channel {channel.id!r} is to go on at number {expected} of stream {request.stream!r}"
+    place = f"channel {channel.id!r} is to go on at number {expected} of stream {stream!r}"
     error: NetChannelError
-    if expected > head:
-        error = StreamReplaced(f"{place}, which has only got to {head}: that is another stream")
-    elif expected < oldest:
-        error = PositionLost(f"{place}, whose oldest kept message is {oldest}")
+    if expected > kept.head:
+        error = StreamReplaced(f"{place}, which has only got to {kept.head}: that is another stream")
+    elif expected < kept.oldest:
+        error = PositionLost(f"{place}, whose oldest kept message is {kept.oldest}")
     else:
         return None
-    channel.fail(error, now)
-    return Refusal("position", str(error))
+    return Refusal("position", str(error), error)

@@ -35,6 +35,10 @@ class AttemptDecoder:
         self._decoder = decoder
         self.learned = b""
 
+    def compare(self, schema: bytes) -> None:
+        """Somebody says that it is the sender's. Raises SchemaMismatch."""
+        self._decoder.compare(schema)
+
     def learn(self, schema: bytes) -> None:
         """The sender's schema is here. Raises SchemaMismatch."""
         self._decoder.learn(schema)

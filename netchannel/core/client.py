@@ -23,6 +23,7 @@ from netchannel.errors import (
 )
 
 from . import messages
+from .backoff import Backoff
 from .control import FOR_REQUESTS, ControlLink, greeting
 from .envelope import check_sendable
 from .link import Core, log, printable
@@ -47,6 +48,9 @@ ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
     messages.Epoch: messages.EpochIs,
 }
 """What is asked, and how it is answered."""
+
+ON_EACH_CONNECTION = (messages.Watch, messages.Hold, messages.Read)
+"""What is asked to begin with, and again on the next connection: an answer is no progress."""
 
 TOLD = (messages.Yield, messages.Unwatch)
 """What a client says beside, and is not answered."""
@@ -276,7 +280,7 @@ class ClientPeer:
         self.node = node
         self.channels: dict[ClientChannel, None] = {}
         self.control: ClientControl | None = None
-        self._backoff_s = core.timing.backoff_s
+        self._backoff = Backoff(core)
         self._redial_due = False
         self._idle: Timer | None = None
         self._failing_since: float | None = None
@@ -330,11 +334,15 @@ class ClientPeer:
 
     def established(self, now: float) -> None:
         """The connection is up: ask everything."""
-        self._backoff_s = self.core.timing.backoff_s
-        self._failing_since, self._complained = None, False
+        self._backoff.established(now)
         for channel in list(self.channels):
             for question in list(channel.questions.values()):
                 self.ask(question, now)
+
+    def progressed(self) -> None:
+        """It has done what it was asked for."""
+        self._backoff.reset()
+        self._failing_since, self._complained = None, False
 
     def ready(self, channel_id: str, now: float) -> None:
         """The receiver has it now."""
@@ -356,6 +364,8 @@ class ClientPeer:
                 channel.reached()
                 if question.kind is not messages.Watch:
                     channel.forget(question)
+                if not issubclass(question.kind, ON_EACH_CONNECTION):
+                    self.progressed()
                 question.answered(answer, now)
             case _:
                 raise ProtocolError(f"{self.address} answers {question.kind.kind!r} with {answer.kind!r}")
@@ -404,6 +414,8 @@ class ClientPeer:
     def lost(self, reason: str, now: float) -> None:
         """The connection is gone, or was not made."""
         self.control = None
+        if self._backoff.lasted(now):
+            self.progressed()
         why = f"the connection to {self.address} failed: {reason}"
         for channel in list(self.channels):
             channel.on_lost(why, now)
@@ -413,9 +425,7 @@ class ClientPeer:
         self._complain(reason, now)
         if self.channels:
             self._redial_due = True
-            wait = self._backoff_s
-            self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
-            self.core.timers.at(now + wait * self.core.jitter(), self._redial)
+            self.core.timers.at(now + self._backoff.next(now), self._redial)
         else:
             self._forget()
 
@@ -452,6 +462,7 @@ class ClientControl(ControlLink):
 
     def __init__(self, peer: ClientPeer) -> None:
         super().__init__(peer.core, peer.address)
+        self.line = peer.core.line(peer.address, peer.node)
         self._owner = peer
 
     def connected(self, now: float) -> None:

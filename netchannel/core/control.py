@@ -70,6 +70,8 @@ class ControlLink(Link):
         super().__init__(core, remote)
         self.peer = remote
         self.node = ""
+        self.line = b""
+        """What the connections that one process has made to one place have in common, one after the other."""
         self.greeted = False
         self.round_trip = RoundTrip()
         self._parser = MessageParser(STRANGER_LIMIT)
@@ -92,6 +94,7 @@ class ControlLink(Link):
             node=self.core.name,
             dead_after_ms=int(self.core.timing.dead_after_s * 1000),
             nonce=self._nonce,
+            line=self.line or None,
             secret=self.core.secret is not None,
         )
         self.say(hello)
@@ -144,22 +147,25 @@ class ControlLink(Link):
             has, lacks = ("asks for a", "has none") if message.secret else ("has no", "asks for one")
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
         self._peer_nonce = message.nonce
+        self.line = self.line or message.line or self._peer_nonce
         self.node = printable(message.node[:200])
         self.peer = f"{self.node} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message.dead_after_ms / 3000, 0.01))
-        if self.core.secret is None:
-            self._establish(now)
-        else:
-            self.say(messages.Proof(mac=self._mac(self.role, self._nonce, self._peer_nonce)))
+        # Also without a secret: whoever has got this connection's nonce is at its other end, and no recording.
+        self.say(messages.Proof(mac=self._mac(self.role, self._nonce, self._peer_nonce)))
 
     def _mac(self, role: bytes, own: bytes, other: bytes) -> bytes:
         return hmac.digest(self.core.secret or b"", b"netchannel " + role + own + other, "sha256")
 
     def _check_proof(self, mac: bytes, now: float) -> None:
-        if self.greeted or not self._peer_nonce or self.core.secret is None:
+        if self.greeted or not self._peer_nonce:
             raise ProtocolError(f"{self.peer} sent a proof that nobody asked for")
         expected = self._mac(self.other_role, self._peer_nonce, self._nonce)
         if not hmac.compare_digest(mac, expected):
+            if self.core.secret is None:
+                raise ProtocolError(
+                    f"{self.peer} has not read this side's hello: what it says was said before"
+                )
             raise HandshakeError(f"{self.peer} has another secret than this side: give both the same secret=")
         self._establish(now)
 
@@ -234,9 +240,14 @@ class AcceptedControl(ControlLink):
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self._receiver = core
+        self.order = next(core.orders)
+        """Higher than that of all connections that came before: who has dialed again has given those up."""
 
     def established(self, now: float) -> None:
         self._receiver.proven(self)
+        if not self._receiver.is_newest(self):
+            self.abort(f"{self.peer} has come by a newer connection before this one was established")
+            return
         log.info("%s: control connection with %s is up", self.core.name, self.peer)
 
     def _received(self, n: int, now: float) -> None:
@@ -251,6 +262,10 @@ class AcceptedControl(ControlLink):
             self.reading = True
             self.core.touch(self)
         return super().output()
+
+    def lost(self, reason: str, now: float) -> None:
+        super().lost(reason, now)
+        self._receiver.outlived(self, now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         self.abort(str(error))

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import ProtocolError, SchemaMismatch
 
+from .admission import Kept, Refusal
 from .control import FOR_DATA, GREETING, MAGIC, with_check
 from .envelope import encode
-from .frames import PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
+from .frames import HEAD, PAYLOAD_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, signal
 from .link import Closing, Link, log, printable
-from .messages import VERSION, Error
+from .messages import TOKEN_SIZE, VERSION, Error
 from .parsing import FrameParser
 from .pieces import Pieces
+from .tombstones import Tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,6 +23,26 @@ if TYPE_CHECKING:
 
     from .inbound import InboundChannel
     from .receiver import ReceiverCore
+
+
+def refused(code: str, text: str) -> bytes:
+    """The frame that says no."""
+    return signal(Kind.REFUSED, payload=f"{code} {text}".encode()[:1000])
+
+
+def _presented(frame: Frame) -> tuple[bytes, Kept]:
+    """The token, and what its sender has."""
+    payload = bytes(frame.payload)
+    token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
+    if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size):
+        raise ProtocolError(f"a token has {TOKEN_SIZE} bytes, and a number 8: {len(payload)} came")
+    return token, Kept(frame.sequence, HEAD.unpack(rest)[0] if rest else None)
+
+
+def _farewell(grave: Tombstone) -> bytes:
+    if grave.reason == "closed":
+        return signal(Kind.CLOSED, payload=grave.message.encode()[:1000])
+    return signal(Kind.FINISHED, sequence=grave.messages)
 
 
 TLS_HANDSHAKE = b"\x16\x03"
@@ -66,7 +88,7 @@ class Incoming(Link):
         if not lowest <= VERSION <= highest:
             text = f"the sender speaks versions {lowest} to {highest}, the receiver version {VERSION}"
             if purpose == FOR_DATA:
-                self.send(signal(Kind.REFUSED, payload=text.encode()))
+                self.send(refused("version", text))
             else:
                 self.send(encode(Error(message=text, permanent=True)))
             self._warn(text, now)
@@ -126,21 +148,28 @@ class ReceiverData(Link):
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
-        channel = self._receiver.redeem(bytes(frame.payload))
-        if channel is None:
-            text = "%s: %s presented a token that is not, or no longer, good"
-            self.core.complain(self.remote, now, text, self.core.name, self.remote)
-            self.send(signal(Kind.REFUSED, payload=b"the token is not, or no longer, good"))
-            self.close()
-            return
+        match self._receiver.opening.redeem(*_presented(frame), now):
+            case Refusal() as against:
+                self._refuse(against, now)
+            case Tombstone() as grave:
+                self._admitted()
+                self.leave(_farewell(grave), now)
+            case channel:
+                self._admitted()
+                self._channel = channel
+                self._parser.payload_limit = PAYLOAD_LIMIT
+                channel.attach(self, frame.sequence, now)
+
+    def _admitted(self) -> None:
         self.disarm()
         self._receiver.proven(self)
-        if channel.terminal:
-            self.leave(channel.farewell(), now)
-        else:
-            self._channel = channel
-            self._parser.payload_limit = PAYLOAD_LIMIT
-            channel.attach(self, frame.sequence, now)
+
+    def _refuse(self, against: Refusal, now: float) -> None:
+        if against.code == "token":
+            text = "%s: %s comes with a token: %s"
+            self.core.complain(self.remote, now, text, self.core.name, self.remote, against.message)
+        self.send(refused(against.code, against.message))
+        self.close()
 
     def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
         self._pieces.check_whole(frame)

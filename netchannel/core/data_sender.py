@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.errors import ProtocolError, SchemaMismatch
+from netchannel.errors import ProtocolError
 
 from .control import FOR_DATA, greeting
-from .frames import FRAME_LIMIT, Buffer, Frame, Kind, blob, signal
+from .frames import FRAME_LIMIT, HEAD, Buffer, Frame, Kind, blob, signal
 from .link import Closing, Link, printable
 from .parsing import FrameParser
 from .states import SenderEvent
@@ -47,8 +47,9 @@ class SenderData(Link):
             self.abort()
             return
         self.arm(now + self.core.timing.handshake_s, self._refused_silently)
-        oldest = self.channel.acknowledged
-        self.send(greeting(FOR_DATA), signal(Kind.ATTACH, sequence=oldest, payload=self._token))
+        channel = self.channel
+        presented = self._token + (HEAD.pack(channel.offered) if channel.placed else b"")
+        self.send(greeting(FOR_DATA), signal(Kind.ATTACH, sequence=channel.acknowledged, payload=presented))
 
     def get_buffer(self, hint: int) -> memoryview:
         return self._parser.get_buffer()
@@ -78,13 +79,14 @@ class SenderData(Link):
                     raise ProtocolError(
                         f"{self.remote} has finished channel {channel.id!r} before its end was sent"
                     )
-                channel.finished("end", "its end is acknowledged", now)
+                count = None if attached else frame.sequence
+                channel.finished("end", "its end is acknowledged", now, count)
             case Kind.CLOSED:
                 channel.finished("closed", _text(frame), now)
-            case Kind.REFUSED if attached:
-                channel.fail(SenderEvent.GIVE_UP, SchemaMismatch(_text(frame)), now)
             case Kind.REFUSED:
-                self.abort(f"it was refused: {printable(_text(frame))}")
+                code, _, text = _text(frame).partition(" ")
+                if not self.session.refused_for_good(channel, code, text, now):
+                    self.abort(f"it was refused: {printable(text)}")
             case kind:
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
 

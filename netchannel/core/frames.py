@@ -53,6 +53,7 @@ ALONE = 1 << 15
 NOTE_LIMIT = 1 << 15
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
 TOKEN_FRAME_LIMIT = 1 << 10
+HEAD = struct.Struct("<Q")
 """The payload of a frame whose sender has not shown a token."""
 PACK_COUNT = 1 << 16
 """The most messages in a frame: what the smallest ones that are counted in bytes come to."""

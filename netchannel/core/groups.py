@@ -18,7 +18,7 @@ from netchannel.storage import AttemptKey, StorageFull
 from netchannel.values import FaultPolicy
 
 from . import messages
-from .admission import Refusal
+from .admission import Kept, Refusal
 from .attempts import Attempt, AttemptDecoder
 from .feeding import Feeder
 from .inbound import InboundChannel
@@ -57,6 +57,10 @@ class Winner(NamedTuple):
     size: int
     checksum: int
     attempt: str
+
+
+def _key(request: messages.Open) -> AttemptKey:
+    return AttemptKey(request.application or "", request.epoch or 0, request.partition or 0, request.stream)
 
 
 def winners_of(data: bytes) -> list[Winner]:
@@ -192,19 +196,21 @@ class StagedChannel(Service):
 
     # -- attempts
 
-    def open(self, request: messages.Open, now: float) -> InboundChannel | Refusal | Tombstone:
-        """Somebody wants to send an attempt: the channel for it, or what stands against it."""
-        key = AttemptKey(
-            request.application or "", request.epoch or 0, request.partition or 0, request.stream
-        )
+    def attempt(self, request: messages.Open) -> InboundChannel | None:
+        """The channel of the attempt, if it is being written."""
+        known = self._attempts.get(_key(request))
+        return None if known is None else known.channel
+
+    def verdict(self, request: messages.Open) -> Tombstone | Refusal | None:
+        """What stands against somebody who wants to send an attempt, if anything does."""
+        key = _key(request)
         if (known := self._attempts.get(key)) is not None:
             return self._again(known, request.channel)
         if (found := self._sealed.get(key)) is not None:
             return Tombstone(found[0].count, "end", "it is sealed")
-        against = self._against(key, request)
-        return self._opened(key, request, now) if against is None else against
+        return self._against(key, request)
 
-    def _again(self, attempt: Attempt, channel_id: str) -> InboundChannel | Refusal:
+    def _again(self, attempt: Attempt, channel_id: str) -> Refusal | None:
         channel, key = attempt.channel, attempt.key
         if channel.terminal:
             text = f"attempt {key.attempt} for partition {key.partition} is over, and being removed"
@@ -212,7 +218,7 @@ class StagedChannel(Service):
         if channel.id != channel_id:
             text = f"attempt {key.attempt} for partition {key.partition} is being written as channel {channel.id!r}"
             return Refusal("policy", f"{text}: another attempt needs an identity of its own")
-        return channel
+        return None
 
     def _against(self, key: AttemptKey, request: messages.Open) -> Refusal | None:
         if (regressed := self.regressed(key.application, key.epoch)) is not None:
@@ -223,21 +229,33 @@ class StagedChannel(Service):
             return Refusal(
                 "policy", "the sender drops messages (drop_oldest), and an attempt has all of them"
             )
-        if request.oldest:
-            text = (
-                f"{request.oldest} messages of the attempt were taken by a receiver that has been restarted"
-            )
-            return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
         if len(self._attempts) >= ATTEMPTS_LIMIT:
             text = f"{len(self._attempts)} attempts are being written, the limit is {ATTEMPTS_LIMIT}"
             return Refusal("limit", text)
+        return self._unreadable(request)
+
+    def _unreadable(self, request: messages.Open) -> Refusal | None:
+        """What stands against an attempt that could not be read."""
+        if request.codec != self.channel.codec:
+            text = f"channel {self.channel.id!r} has the codec {self.channel.codec!r}, the attempt {request.codec!r}"
+            return Refusal("codec", text)
+        try:
+            if request.schema is not None:
+                self._make_decoder().compare(request.schema)
+        except SchemaMismatch as error:
+            return Refusal("schema", str(error))
         return None
 
     def regressed(self, application: str, epoch: int) -> Refusal | None:
         """What stands against an attempt whose epoch is committed, or below one that is; also when all is over."""
         return regression(self.store.state.epochs, application, epoch)
 
-    def _opened(self, key: AttemptKey, request: messages.Open, now: float) -> InboundChannel:
+    def begin(self, request: messages.Open, kept: Kept, now: float) -> InboundChannel | Refusal:
+        """Somebody has come to send an attempt: a channel for it, if what is missing was not taken elsewhere."""
+        if kept.oldest:
+            text = f"{kept.oldest} messages of the attempt were taken by a receiver that has been restarted"
+            return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
+        key = _key(request)
         decoder = AttemptDecoder(self._make_decoder())
         channel = InboundChannel(
             self.core,

@@ -97,8 +97,6 @@ class InboundChannel:
         self.last_note = b""
         self.holder = ""
         self.lossy = False  # whether its sender said that it may drop messages
-        self.attempt = 0
-        self.token = b""
         self.bytes = 0
         self.received = 0
         self.attachments = 0
@@ -121,8 +119,6 @@ class InboundChannel:
         self._receipted = 0
         self._last_failure = "nobody asked for the channel"
         self._part_note = b""
-        self._expiry: Timer | None = None
-        self._close_port: Callable[[], None] | None = None
         self._give_up: Timer | None = None
         self._watch(now)
 
@@ -244,8 +240,7 @@ class InboundChannel:
         before, self.state = self.state, RECEIVER_TABLE[self.state, event]
         self.since = now
         if before is not self.state:
-            lost = event in (ReceiverEvent.LOST, ReceiverEvent.EXPIRE)
-            why = self.error or (self._last_failure if lost else None)
+            why = self.error or (self._last_failure if event is ReceiverEvent.LOST else None)
             following = "any" if self.expected is None else self.expected
             log.info(
                 "channel %s from %s: %s -> %s (%s; next %s, acknowledged %d)",
@@ -262,10 +257,8 @@ class InboundChannel:
             self._move(event, now)
 
     def _release(self, now: float) -> None:
-        for timer in (self._expiry, self._give_up):
-            if timer is not None:
-                timer.cancel()
-        self.hold(None)
+        if self._give_up is not None:
+            self._give_up.cancel()
         if self.state is ReceiverState.CLOSED:
             self.queue.clear()
         link, self.link = self.link, None
@@ -281,7 +274,7 @@ class InboundChannel:
             case ReceiverState.CLOSED:
                 return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
             case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch | ProtocolError):
-                return signal(Kind.REFUSED, payload=self.last_word.encode()[:1000])
+                return signal(Kind.REFUSED, payload=f"schema {self.last_word}".encode()[:1000])
         return None
 
     def _watch(self, now: float) -> None:
@@ -303,40 +296,30 @@ class InboundChannel:
 
     # -- the connection's side
 
-    def begin_anew(self) -> None:
-        """Another stream takes the place of this one."""
-        start = self.resume_from if isinstance(self.resume_from, int) else None
-        self.stream, self.expected, self.start, self.acked = None, start, start, start or 0
-        self.last_note = b""
-
-    def grant(self, session: ReceiverControl, stream: str, token: bytes, now: float, *, lossy: bool) -> None:
-        """Promise the channel to ``session`` for as long as the token is good; older attempts are void."""
+    def give(self, session: ReceiverControl, stream: str, *, lossy: bool) -> None:
+        """``session`` has the channel from now on, to send ``stream``; a connection that was there before is closed."""
         if self.link is not None:
             self.link.supersede()
             self.link = None
         self.leave_session()
         self.session = session
         session.channels[self] = None
-        self.stream = stream
-        self.lossy = lossy
         self.holder = session.peer
-        self.attempt += 1
-        self.token = token
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._expiry = self.core.timers.at(now + self.core.timing.token_s, self._expire)
-        self._move(ReceiverEvent.GRANT, now)
+        if self.stream not in (None, stream):
+            log.warning(
+                "channel %s: stream %s replaces %s at number %s",
+                self.id, printable(stream), printable(self.stream or ""), self.expected,
+            )  # fmt: skip
+            start = self.expected_of(stream)
+            self.expected, self.start, self.acked = start, start, start or 0
+            self.last_note = b""
+        self.stream, self.lossy = stream, lossy
 
-    def hold(self, close_port: Callable[[], None] | None) -> None:
-        """Keep a port open for the attempt that was granted; the one before it is closed."""
-        if self._close_port is not None:
-            self._close_port()
-        self._close_port = close_port
-
-    def _expire(self, now: float) -> None:
-        self._last_failure = f"its token was not used within {self.core.timing.token_s:.1f} s"
-        self.hold(None)
-        self._move(ReceiverEvent.EXPIRE, now)
+    def expected_of(self, stream: str) -> int | None:
+        """The number to come next if ``stream`` is sent, maybe in the place of another one; None for any."""
+        if self.stream in (None, stream):
+            return self.expected
+        return self.resume_from if isinstance(self.resume_from, int) else None
 
     def leave_session(self) -> None:
         """Forget whose control connection the channel depends on."""
@@ -347,14 +330,10 @@ class InboundChannel:
     def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:
         """The messages come from ``link`` in this process, and not from a sender."""
         self.stream, self.holder = stream, holder
-        self._move(ReceiverEvent.GRANT, now)
         self.attach(link, oldest, now)
 
     def attach(self, link: Source, oldest: int, now: float) -> None:
-        """The token came back on ``link``, from a sender that still has ``oldest``."""
-        self.hold(None)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        """The messages come on ``link``, from a sender that still has ``oldest``."""
         if self._give_up is not None:
             self._give_up.cancel()
             self._give_up = None
@@ -363,7 +342,7 @@ class InboundChannel:
             self.acked = oldest
             stream = printable(self.stream or "")
             log.info("channel %s starts at number %d of stream %s", self.id, oldest, stream)
-        self.link = link
+        self.link, self.context = link, None
         self._receipted = self.expected
         self._dropping = False
         self.attachments += 1
@@ -377,10 +356,9 @@ class InboundChannel:
         self.link = None
         self.context = None
         self._last_failure = reason
-        if self.state in (ReceiverState.ATTACHED, ReceiverState.GRANTED):
-            if self._expiry is not None:
-                self._expiry.cancel()
+        if self.state is ReceiverState.ATTACHED:
             self._move(ReceiverEvent.LOST, now)
+            self.core.invite(self.id)
             if self.fault.retry == 0:
                 self._gave_up(reason, now)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from enum import Enum
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from netchannel.errors import ProtocolError
@@ -89,6 +90,7 @@ class Core:
         self.wall = wall
         self.random = random
         self.secret = secret
+        self._life = random(16)
         self.timers = Timers()
         self.slab = memoryview(bytearray(SLAB))
         self.pool = Pool()
@@ -127,6 +129,10 @@ class Core:
         if worker not in self.due:
             self.due[worker] = None
             self.on_work()
+
+    def line(self, *names: str) -> bytes:
+        """What connections of this process to one place, of these ``names``, have in common with no others."""
+        return blake2b("\0".join(names).encode(), key=self._life, digest_size=16).digest()
 
     def jitter(self) -> float:
         """A factor from 0.5 to 1, so that many who wait do not come back together."""

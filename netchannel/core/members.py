@@ -92,6 +92,9 @@ class Members:
     def joined(self, link: MemberControl) -> None:
         """A member has said where it listens. If somebody else was there, it is the same process, come back."""
         for other in [other for other in self.links if other.port == link.port]:
+            if other.order > link.order:
+                link.abort(f"{other.peer} came later with the same port {link.port}")
+                return
             self.left(other)
             other.abort(
                 f"{link.peer} came with the same port {link.port}, of which each process needs its own"

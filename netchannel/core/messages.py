@@ -22,6 +22,7 @@ SCHEMA_LIMIT = 1 << 20
 
 TOKEN_SIZE = 16
 NONCE_SIZE = 16
+LINE_SIZE = 16
 WINNER_SIZE = 48
 """Bytes of an attempt that a commit names."""
 
@@ -44,6 +45,7 @@ Codec = Annotated[str, Rule("codec", " or ".join(CODECS), CODECS.__contains__)]
 Reason = Annotated[str, Rule("reason", " or ".join(REASONS), REASONS.__contains__)]
 Bytes = Annotated[bytes, Rule("bytes", "as many as the message may have", lambda value: True)]
 Nonce = Annotated[bytes, Rule("nonce", f"{NONCE_SIZE} bytes", lambda value: len(value) == NONCE_SIZE)]
+Line = Annotated[bytes, Rule("line", f"{LINE_SIZE} bytes", lambda value: len(value) == LINE_SIZE)]
 Token = Annotated[bytes, Rule("token", f"{TOKEN_SIZE} bytes", lambda value: len(value) == TOKEN_SIZE)]
 Schema = Annotated[
     bytes, Rule("schema", f"at most {SCHEMA_LIMIT} bytes", lambda value: len(value) <= SCHEMA_LIMIT)
@@ -65,6 +67,7 @@ class Hello(Message):
     node: Text
     dead_after_ms: Integer
     nonce: Nonce
+    line: Line | None = None
     secret: Boolean
 
 
@@ -114,8 +117,6 @@ class Open(Message):
     stream: Name
     codec: Codec
     schema: Schema | None = None
-    oldest: Number
-    head: Number | None = None
     lossy: Boolean
     into: ChannelId | None = None
     application: Name | None = None
@@ -128,8 +129,6 @@ class Open(Message):
         if 0 < len(said) < len(group):
             left_out = " and ".join(name for name in group if name not in said)
             return f"it has {' and '.join(said)}, and not {left_out}: an attempt at a group has all four"
-        if self.head is not None and self.oldest > self.head:
-            return f"its oldest message, {self.oldest}, is above its head, {self.head}"
         if self.schema and self.codec == "bytes":
             return f"it has a schema of {len(self.schema)} bytes, and the codec bytes, which has none"
         return ""
@@ -151,7 +150,6 @@ class Ok(Answer):
     """The channel is granted."""
 
     kind: ClassVar[str] = "ok"
-    attempt: Integer
     token: Token
     port: Port | None = None
     message_limit: Integer

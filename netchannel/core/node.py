@@ -8,6 +8,7 @@ from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
 from netchannel.values import PeerStatistics
 
 from . import messages
+from .backoff import Backoff
 from .control import FOR_MEMBERS, ControlLink, greeting
 from .link import log, printable
 
@@ -34,7 +35,7 @@ class Node:
         self.link: NodeControl | None = None
         self._claims: dict[str, int] = {}
         self._numbers = 0
-        self._backoff_s = core.timing.backoff_s
+        self._backoff = Backoff(core)
         self._failing_since: float | None = None
         self._complained = False
 
@@ -77,8 +78,7 @@ class Node:
 
     def established(self, link: NodeControl, now: float) -> None:
         """The connection is up: say everything."""
-        self._backoff_s = self.core.timing.backoff_s
-        self._failing_since, self._complained = None, False
+        self._backoff.established(now)
         link.say(messages.Member(port=self.port))
         for channel_id, stream, tombstone in self.core.tombstones.standing(now):
             self.tell(channel_id, stream, tombstone)
@@ -93,6 +93,8 @@ class Node:
     def lost(self, reason: str, now: float) -> None:
         """The connection is gone, or was not made. Streams go on without it; it is tried again."""
         self.link = None
+        if self._backoff.lasted(now):
+            self._failing_since, self._complained = None, False
         if self._failing_since is None:
             self._failing_since = now
         elif not self._complained and now - self._failing_since >= COMPLAIN_AFTER_S:
@@ -102,9 +104,7 @@ class Node:
                 "of this process meanwhile; still trying. Start the process that has members=%r, with the same secret=",
                 self.core.name, self.address, now - self._failing_since, printable(reason), self.address,
             )  # fmt: skip
-        wait = self._backoff_s
-        self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
-        self.core.timers.at(now + wait * self.core.jitter(), self.join)
+        self.core.timers.at(now + self._backoff.next(now), self.join)
 
     def statistics(self, now: float) -> PeerStatistics:
         """What is known of the connection, and how many channels were claimed."""
@@ -122,6 +122,7 @@ class NodeControl(ControlLink):
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.core, node.address)
+        self.line = node.core.line(node.address)
         self._owner = node
 
     def connected(self, now: float) -> None:

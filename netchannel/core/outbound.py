@@ -17,6 +17,7 @@ from netchannel.errors import (
 )
 from netchannel.storage import Ending
 
+from .backoff import Backoff
 from .disk import Reader, Ticket, Writer
 from .durable import DurableWriter
 from .frames import ALONE, FRAME_LIMIT, Body, Kind, signal
@@ -102,7 +103,7 @@ class OutboundChannel:
         self.last_failure = "still going on"
         self._failing_since: float | None = None
         self._complained = False
-        self.backoff_s = core.timing.backoff_s
+        self.backoff = Backoff(core)
         self.progressed = False  # whether anything was received since the last loss
         self.retry: Timer | None = None
         self.link: SenderData | None = None
@@ -595,7 +596,7 @@ class OutboundChannel:
             self.retention.on_received(received)
             self.received = received
             self.progressed = True
-            self.backoff_s = self.core.timing.backoff_s
+            self.backoff.reset()
 
     def on_ack(self, upto: int, now: float) -> None:
         """The receiver has acknowledged everything below ``upto``. Raises ProtocolError if it cannot have."""

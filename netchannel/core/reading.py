@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
 
 from . import messages
+from .backoff import Backoff
 from .client import ERRORS
 from .control import FOR_READING, greeting
 from .frames import Frame, Kind, signal, unpack
@@ -45,7 +46,7 @@ class Reading:
         self.error: NetChannelError | None = None
         self.complete = False
         self.progressed = False  # since the last loss
-        self.backoff_s = reader.channel.core.timing.backoff_s
+        self.backoff = Backoff(reader.channel.core)
         self.link: ReadingData | None = None
         self.question: Question | None = None
         self._part_note = b""
@@ -95,6 +96,7 @@ class Reading:
         if not until == self.next == self.until:
             raise ProtocolError(f"a range ends at {until}, {self.next} of {self.until} messages have come")
         self.complete, self.link = True, None
+        self.reader.channel.peer.progressed()
         self.on_change()
 
     def fail(self, error: NetChannelError) -> None:
@@ -194,12 +196,13 @@ class Reader:
             return
         reading.link = None
         if reading.progressed:
-            reading.progressed, reading.backoff_s = False, self.channel.core.timing.backoff_s
+            reading.progressed = False
+            reading.backoff.reset()
+            self.channel.peer.progressed()
             self._again(reading, now)
             return
         log.debug("channel %s: reading at number %d: %s", self.channel.id, reading.next, printable(reason))
-        wait = reading.backoff_s * self.channel.core.jitter()
-        reading.backoff_s = min(2 * reading.backoff_s, self.channel.core.timing.backoff_limit_s)
+        wait = reading.backoff.next(now)
         self.channel.core.timers.at(now + wait, lambda now: self._again(reading, now))
 
     def _again(self, reading: Reading, now: float) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import ChannelInUse, ProtocolError
 
 from . import messages
-from .admission import Refusal, refusal
 from .control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_READING, FOR_REQUESTS, AcceptedControl
 from .data_receiver import Incoming, ReceiverData
 from .inbound import InboundChannel
 from .link import Core
 from .members import MemberControl, Members, in_use
+from .opening import Opening
 from .producing import Producing
 from .requests import RequestControl
 from .retained import Retained
@@ -39,13 +40,6 @@ WAITING_LIMIT = 100_000
 """Channels that senders have asked for and that nobody has registered: so many are remembered, of all senders."""
 STRANGERS = 1024
 """Connections that have not shown who they are: that have said nothing, or whose handshake is not done."""
-
-
-class Lease(NamedTuple):
-    """A port that listens for one data connection, until it is closed."""
-
-    port: int
-    close: Callable[[], None]
 
 
 class ReadingToken(NamedTuple):
@@ -84,14 +78,15 @@ class ReceiverCore(Core):
         self.clients: dict[RequestControl, None] = {}
         self.on_client_gone: Callable[[], None] = lambda: None
         self.links: set[Link] = set()
+        self.orders = count()
         self.silent: OrderedDict[Link, None] = OrderedDict()
         self.unproven: OrderedDict[Link, None] = OrderedDict()
-        self.lease: Callable[[], Lease] | None = (
-            None  # where data connections do not go to the dialed address
-        )
+        self.opening = Opening(self)
+        self.lines: dict[
+            bytes, AcceptedControl
+        ] = {}  # the newest connection of each, and for a while behind it
         self.farewells: set[ReceiverData] = set()
         self.on_farewells_done: Callable[[], None] = lambda: None
-        self._tokens: dict[bytes, tuple[InboundChannel, int]] = {}
         self._reading_tokens: dict[bytes, ReadingToken] = {}
         self.members = Members(self)
         self.node: Node | None = None
@@ -166,6 +161,10 @@ class ReceiverCore(Core):
     def announce(self, channel_id: str) -> None:
         """Somebody has registered the channel: the senders that were denied it are told to ask again."""
         self.tombstones.registered(channel_id)
+        self.invite(channel_id)
+
+    def invite(self, channel_id: str) -> None:
+        """Senders that were denied the channel are told to ask again."""
         for link in self._askers():
             if channel_id in link.waiting:
                 link.waiting.discard(channel_id)
@@ -259,12 +258,25 @@ class ReceiverCore(Core):
         self.silent.pop(link, None)
         self.unproven.pop(link, None)
 
-    def redeem(self, token: bytes) -> InboundChannel | None:
-        """The channel that ``token`` was given for, if it is the latest and was not used."""
-        channel, attempt = self._tokens.pop(token, (None, 0))
-        if channel is None or channel.attempt != attempt:
-            return None
-        return channel if channel.state is ReceiverState.GRANTED or channel.terminal else None
+    def is_newest(self, link: AcceptedControl) -> bool:
+        """Whether no newer connection of its line was there before it was through its handshake; older ones go then."""
+        known = self.lines.get(link.line)
+        if known is not None and known.order > link.order:
+            return False
+        self.lines[link.line] = link
+        if known is not None:
+            known.abort(f"{link.peer} has come by a newer connection")
+        return True
+
+    def outlived(self, link: AcceptedControl, now: float) -> None:
+        """A connection is gone. One that is older may still be in its handshake, for as long as that may take."""
+
+        def forget(now: float) -> None:
+            if self.lines.get(link.line) is link:
+                del self.lines[link.line]
+
+        if self.lines.get(link.line) is link:
+            self.timers.at(now + self.timing.handshake_s, forget)
 
     def reading_token(self, retained: Retained, client: RequestControl, now: float) -> bytes:
         """A token for one connection on which ``client`` reads. Raises NetChannelError if it has too many unused."""
@@ -285,108 +297,6 @@ class ReceiverCore(Core):
         found.client.let_go(token)
         return found if found.client in self.clients else None
 
-    def requested(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
-        """A sender asks to open a channel."""
-        channel_id, number = request.channel, request.request
-        tombstone = self.tombstones.find(channel_id, request.stream)
-        if tombstone is not None:
-            self._finished(session, request, tombstone)
-            return
-        target = channel_id if request.into is None else request.into
-        channel = self.channels.get(target)
-        if channel is None and (member := self.members.holder(target)) is not None:
-            session.say(messages.Elsewhere(channel=channel_id, request=number, port=member.port))
-            return
-        if channel is None:
-            _deny(session, request, self._absent(session, request, target))
-            return
-        against: Refusal | None
-        match self._wanted(channel, request, now):
-            case Tombstone() as tombstone:
-                self._finished(session, request, tombstone)
-                return
-            case InboundChannel() as channel:
-                against = refusal(channel, session, request, now)
-            case against:
-                pass
-        if against is not None:
-            if request.into is None:
-                self.wait(session, channel_id)
-            _deny(session, request, against)
-            return
-        self._grant(channel, session, request, now)
-
-    def _absent(self, session: ReceiverControl, request: messages.Open, target: str) -> Refusal:
-        """What is said where ``target`` is not registered: whether an attempt is over is known all the same."""
-        over = self.over.get(target)
-        if over is not None and request.application is not None and request.epoch is not None:
-            regressed = over.regressed(request.application, request.epoch)
-            if regressed is not None:
-                return regressed
-        self.wait(session, target)
-        text = f"channel {target!r} is not registered there"
-        if over is not None:
-            text = f"{text} any more: its last stream has ended; register it there again for a new one"
-        if (service := self.services.get(target)) is not None and service.broken is not None:
-            text = f"{text} any more: {service.broken}"
-        return Refusal("unregistered", text)
-
-    def _finished(self, session: ReceiverControl, request: messages.Open, tombstone: Tombstone) -> None:
-        finished = messages.Finished(
-            channel=request.channel,
-            request=request.request,
-            count=tombstone.messages,
-            reason=tombstone.reason,
-            message=tombstone.message,
-        )
-        session.say(finished)
-
-    def _wanted(
-        self, channel: InboundChannel, request: messages.Open, now: float
-    ) -> InboundChannel | Refusal | Tombstone:
-        """What a sender means: ``channel``, or a channel for an attempt that may be committed into it."""
-        staged = self.staged.get(channel.id)
-        if request.into is None:
-            if staged is None:
-                return channel
-            text = f"channel {channel.id!r} takes groups only: register it with group=Group(...)"
-            return Refusal("policy", text)
-        if staged is None:
-            text = (
-                f"channel {channel.id!r} takes no groups: register it there with staging=StagingPolicy(...)"
-            )
-            return Refusal("policy", text)
-        return staged.open(request, now)
-
-    def _grant(
-        self, channel: InboundChannel, session: ReceiverControl, request: messages.Open, now: float
-    ) -> None:
-        port = None
-        if self.lease is not None:
-            try:
-                lease = self.lease()
-            except OSError as error:
-                _deny(session, request, Refusal("ports", f"no port for the data connection: {error}"))
-                return
-            channel.hold(lease.close)
-            port = lease.port
-        token = self.random(messages.TOKEN_SIZE)
-        channel.grant(session, request.stream, token, now, lossy=request.lossy)
-        self._tokens[token] = channel, channel.attempt
-        self.timers.at(now + self.timing.token_s, lambda _: self._forget(token))
-        granted = messages.Ok(
-            channel=channel.id,
-            request=request.request,
-            attempt=channel.attempt,
-            token=token,
-            port=port,
-            message_limit=self.message_limit,
-        )
-        session.say(granted)
-
-    def _forget(self, token: bytes) -> None:
-        self._tokens.pop(token, None)
-
     def wait(self, link: ReceiverControl | RequestControl, channel_id: str) -> None:
         """Tell ``link`` when the channel is registered."""
         if sum(len(each.waiting) for each in self._askers()) < WAITING_LIMIT:
@@ -400,19 +310,13 @@ class ReceiverCore(Core):
         """A control connection is gone: what depended on it is lost."""
         self.gone(session)
         self.sessions.pop(session, None)
+        self.opening.offers.left(session)
         for channel in list(session.channels):
             link = channel.link
             channel.leave_session()
             channel.lost(f"the control connection from {session.peer} failed: {reason}", now)
             if link is not None:
                 link.supersede()
-
-
-def _deny(session: ReceiverControl, request: messages.Open, refused: Refusal) -> None:
-    text = refused.message[:1000]
-    session.say(
-        messages.Deny(channel=request.channel, request=request.request, code=refused.code, message=text)
-    )
 
 
 class ReceiverControl(AcceptedControl):
@@ -424,12 +328,13 @@ class ReceiverControl(AcceptedControl):
         super().__init__(core, remote)
         self.channels: dict[InboundChannel, None] = {}
         self.waiting: set[str] = set()
+        self.tokens: dict[str, bytes] = {}  # that are out, by channel
         core.sessions[self] = None
 
     def told(self, message: Message, now: float) -> None:
         if not isinstance(message, messages.Open):
             raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a sender does not send")
-        self._receiver.requested(self, message, now)
+        self._receiver.opening.asked(self, message, now)
 
     def _lost(self, reason: str, now: float) -> None:
         self._receiver.left(self, reason, now)

@@ -17,6 +17,7 @@ from netchannel.errors import (
 )
 
 from . import messages
+from .backoff import Backoff
 from .control import FOR_CONTROL, ControlLink, greeting
 from .data_sender import SenderData
 from .link import Core, log
@@ -124,6 +125,7 @@ class SenderCore(Core):
         peer = self.peer_of(channel)
         del self.channels[channel.id, channel.to]
         del peer.channels[channel.id]
+        peer.progressed = peer.progressed or channel.progressed
         peer.idle(now)
 
 
@@ -141,7 +143,8 @@ class Peer:
         self.channels: dict[str, OutboundChannel] = {}
         self.control: SenderControl | None = None
         self._requests = 0
-        self._backoff_s = core.timing.backoff_s
+        self.progressed = False  # on this connection, by channels that are over
+        self._backoff = Backoff(core)
         self._redial_due = False
 
     @property
@@ -175,8 +178,6 @@ class Peer:
             stream=channel.stream,
             codec=channel.codec,
             schema=schema if 0 < len(schema) <= messages.SCHEMA_LIMIT else None,
-            oldest=channel.acknowledged,
-            head=channel.offered if channel.placed else None,
             lossy=channel.buffer.when_full == "drop_oldest",
             **({} if channel.group is None else channel.group._asdict()),
         )
@@ -184,7 +185,7 @@ class Peer:
 
     def established(self, now: float) -> None:
         """The control connection is up: open everything."""
-        self._backoff_s = self.core.timing.backoff_s
+        self._backoff.established(now)
         for channel in list(self.channels.values()):
             self._request(channel, now)
         self.idle(now)
@@ -192,6 +193,9 @@ class Peer:
     def lost(self, reason: str, now: float) -> None:
         """The control connection is gone, and with it all data connections."""
         self.control = None
+        if self.progressed or any(channel.progressed for channel in self.channels.values()):
+            self._backoff.reset()
+        self.progressed = False
         for channel in list(self.channels.values()):
             lost = None if channel.state is SenderState.REGISTERED else SenderEvent.CONTROL_LOST
             if channel.retry is not None:
@@ -199,9 +203,10 @@ class Peer:
             channel.unreachable(lost, f"the control connection to {self._name} failed: {reason}", now)
             if not channel.terminal and self.is_member:
                 self.ask_the_node(channel, now)
+            channel.progressed = False
         if self.channels:
             self._redial_due = True
-            self.core.timers.at(now + self._jittered(), self._redial)
+            self.core.timers.at(now + self._backoff.next(now), self._redial)
         else:
             self._forget()
 
@@ -259,19 +264,13 @@ class Peer:
         else:
             self._forget()
 
-    def _jittered(self) -> float:
-        wait = self._backoff_s
-        self._backoff_s = min(2 * wait, self.core.timing.backoff_limit_s)
-        return wait * self.core.jitter()
-
     def reopen(self, channel: OutboundChannel, now: float) -> None:
         """Ask again: at once if the last connection brought the stream forward, later if it did not."""
         if channel.progressed:
             channel.progressed = False
             self.open(channel, now)
             return
-        wait = channel.backoff_s * self.core.jitter()
-        channel.backoff_s = min(2 * channel.backoff_s, self.core.timing.backoff_limit_s)
+        wait = channel.backoff.next(now)
         channel.retry = self.core.timers.at(now + wait, lambda now: self.open(channel, now))
 
     def idle(self, now: float) -> None:
@@ -296,6 +295,7 @@ class SenderControl(ControlLink):
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.core, peer.address)
+        self.line = peer.core.line(peer.address, peer.node)
         self._owner = peer
         self._idle: Timer | None = None
 
@@ -343,21 +343,27 @@ class SenderControl(ControlLink):
         channel.granted(link, answer.message_limit, now)
 
     def _denied(self, channel: OutboundChannel, answer: messages.Deny, now: float) -> None:
-        text = answer.message
-        permanent = PERMANENT.get(answer.code)
-        if answer.code == "position" and channel.replayable:
-            permanent, text = PositionLost, f"{text}; register the channel again, and it goes on there"
-        if permanent is not None:
-            error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")
-            channel.fail(SenderEvent.GIVE_UP, error, now)
+        code, text = answer.code, answer.message
+        if self.refused_for_good(channel, code, text, now):
             return
         channel.unreachable(SenderEvent.DENY, f"{self.peer} refused it: {text}", now)
         if channel.terminal:
             return
-        if answer.code == "unregistered":
+        if code == "unregistered":
             self._owner.ask_the_node(channel, now)
         else:
             self._owner.reopen(channel, now)
+
+    def refused_for_good(self, channel: OutboundChannel, code: str, text: str, now: float) -> bool:
+        """Whether asking again cannot help; then the channel is given up."""
+        permanent = PERMANENT.get(code)
+        if code == "position" and channel.replayable:
+            permanent, text = PositionLost, f"{text}; register the channel again, and it goes on there"
+        if permanent is None:
+            return False
+        error = permanent(f"channel {channel.id!r} was refused by {self.peer}: {text}")
+        channel.fail(SenderEvent.GIVE_UP, error, now)
+        return True
 
     def data_lost(self, channel: OutboundChannel, now: float) -> None:
         """A channel's data connection failed while this one lives: open it again."""

@@ -43,7 +43,6 @@ class ReceiverState(StrEnum):
     """Where a receiver's channel is."""
 
     REGISTERED = "registered"  # no sender is attached
-    GRANTED = "granted"  # a token is out
     ATTACHED = "attached"  # data flows
     ENDED = "ended"  # clean end, all acknowledged
     FAILED = "failed"  # the producer aborted
@@ -55,9 +54,7 @@ class ReceiverState(StrEnum):
 class ReceiverEvent(StrEnum):
     """What happens to a receiver's channel."""
 
-    GRANT = "grant"  # an open request was answered with a token
-    ATTACH = "attach"  # the token was presented
-    EXPIRE = "expire"  # the token was not presented in time
+    ATTACH = "attach"  # a token was presented
     LOST = "lost"  # the data connection, or the sender's control connection, is gone
     FINISH = "finish"  # the end is here and everything is acknowledged
     FAIL = "fail"  # the producer's abort is here
@@ -94,15 +91,10 @@ SENDER_TABLE: dict[tuple[SenderState, SenderEvent], SenderState] = {
 R, V = ReceiverState, ReceiverEvent
 RECEIVER_TERMINAL = frozenset({R.ENDED, R.FAILED, R.CLOSED, R.BROKEN, R.DETACHED})
 RECEIVER_TABLE: dict[tuple[ReceiverState, ReceiverEvent], ReceiverState] = {
-    (R.REGISTERED, V.GRANT): R.GRANTED,
-    (R.GRANTED, V.GRANT): R.GRANTED,  # a newer attempt voids the token of the older one
-    (R.ATTACHED, V.GRANT): R.GRANTED,  # ... and closes its connection
-    (R.GRANTED, V.ATTACH): R.ATTACHED,
-    (R.GRANTED, V.EXPIRE): R.REGISTERED,
-    (R.GRANTED, V.LOST): R.REGISTERED,
+    (R.REGISTERED, V.ATTACH): R.ATTACHED,
+    (R.ATTACHED, V.ATTACH): R.ATTACHED,  # its sender has come by a newer connection: the older one is closed
     (R.ATTACHED, V.LOST): R.REGISTERED,
     (R.REGISTERED, V.FINISH): R.ENDED,  # the last acknowledgement came while the sender was away
-    (R.GRANTED, V.FINISH): R.ENDED,
     (R.ATTACHED, V.FINISH): R.ENDED,
     (R.ATTACHED, V.FAIL): R.FAILED,
     **{(state, V.CLOSE): R.CLOSED for state in R if state not in RECEIVER_TERMINAL},

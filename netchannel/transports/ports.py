@@ -7,7 +7,7 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from netchannel.core.receiver import Lease
+from netchannel.core.offers import Lease
 
 from .accepting import Acceptor
 

@@ -13,7 +13,7 @@ from netchannel.core.link import Closing, Link
 from netchannel.core.messages import MESSAGES, SCHEMA_LIMIT, Error, Hello
 from netchannel.core.receiver import ReceiverControl
 from netchannel.errors import ProtocolError
-from tests.support.forged import forged
+from tests.support.forged import forged, proof
 from tests.support.world import World
 
 GOOD: dict[str, Any] = {
@@ -28,6 +28,7 @@ GOOD: dict[str, Any] = {
     "reason": "end",
     "bytes": b"b",
     "nonce": bytes(16),
+    "line": bytes(16),
     "token": bytes(16),
     "schema": b"s",
     "winners": bytes(48),
@@ -44,6 +45,7 @@ WRONG: dict[str, list[Any]] = {
     "reason": ["", "boredom", None],
     "bytes": ["b", 1, None],
     "nonce": [b"", bytes(15), bytes(17)],
+    "line": [b"", bytes(15), bytes(17)],
     "token": [b"", bytes(15), bytes(17)],
     "schema": [bytes(SCHEMA_LIMIT + 1), "s"],
     "winners": [bytes(47), "w"],
@@ -84,7 +86,6 @@ OPEN = {
     "request": 1,
     "stream": "s",
     "codec": "bytes",
-    "oldest": 0,
     "lossy": False,
 }
 GROUP = {"into": "g", "application": "a", "epoch": 0, "partition": 0}
@@ -93,7 +94,6 @@ GROUP = {"into": "g", "application": "a", "epoch": 0, "partition": 0}
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"oldest": 5, "head": 3}, "its oldest message, 5, is above its head, 3"),
         ({"schema": b"abc"}, "a schema of 3 bytes, and the codec bytes"),
         *(({name: GROUP[name]}, f"it has {name}, and not ") for name in GROUP),
         *((GROUP | {name: None}, f"and not {name}: an attempt at a group has all four") for name in GROUP),
@@ -112,19 +112,22 @@ def connected(world: World, *messages: bytes) -> tuple[Link, list[Any]]:
     link: Link = core.accept("somebody")
     link.connected(world.now)
     hello = Hello(version=1, node="n", dead_after_ms=5000, nonce=bytes(16), secret=False)
-    for said in (greeting(FOR_CONTROL), encode(hello), *messages):
+    written = b""
+    for each in (greeting(FOR_CONTROL), encode(hello), None, *messages):
+        said = proof(hello.nonce, written) if each is None else each
         link.get_buffer(len(said))[: len(said)] = said
         link.received(len(said), world.now)
         link = link.replacement or link
+        written += b"".join(bytes(each) for each in link.output())
     assert isinstance(link, ReceiverControl)
-    written = b"".join(bytes(each) for each in link.output())
+    handshake = ("hello", "proof", "ping")
     return link, [
-        each for each in MessageParser().received(memoryview(written)) if each.kind not in ("hello", "ping")
+        each for each in MessageParser().received(memoryview(written)) if each.kind not in handshake
     ]
 
 
 def test_an_open_without_what_may_be_left_out_is_granted() -> None:
-    """Neither a schema, nor a head, nor a group."""
+    """Neither a schema, nor a group."""
     link, (answer,) = connected(World(), forged(OPEN))
     assert answer.kind == "ok"
     assert link.closing is Closing.OPEN
@@ -136,7 +139,6 @@ def test_an_open_without_what_may_be_left_out_is_granted() -> None:
         *({name: OPEN[name] for name in OPEN if name != left_out} for left_out in OPEN),
         OPEN | {"t": "opened"},
         OPEN | {"codec": "parquet"},
-        OPEN | {"oldest": 1, "head": 0},
         whole("ok"),
     ],
     ids=str,

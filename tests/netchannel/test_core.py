@@ -19,7 +19,7 @@ from netchannel.core.states import (
     ReceiverState,
     SenderState,
 )
-from tests.support.world import Consumer, Producer, World
+from tests.support.world import Consumer, End, Producer, World
 
 
 def pair(world: World, **settings: Any) -> tuple[Producer, Consumer]:
@@ -115,26 +115,28 @@ def data_connection_reset(world: World) -> None:
 
 
 def token_lost(world: World) -> None:
-    """The data connection fails before the token is taken; the token runs out at the receiver."""
+    """The data connection fails before the token is taken; another one is made with another token."""
     producer, consumer = pair(world)
     while not world.wires(control=False):
         world.step()
     assert producer.channel.state is SenderState.GRANTED
     world.cut(data_wire(world))
     world.run(lambda: producer.channel.state is SenderState.ATTACHED)
-    assert consumer.channel.attempt == 2
+    assert consumer.channel.attachments == 1
 
 
 def token_unused(world: World) -> None:
-    """A sender that never comes with its token loses the grant, not the channel."""
+    """A sender that never comes with its token has changed nothing, and the token runs out."""
     producer, consumer = pair(world)
     while producer.channel.state is not SenderState.GRANTED:
         world.step()
     world.stalled.add(producer.channel.core)
+    offers = consumer.channel.core.opening.offers
+    assert (len(offers), consumer.channel.state) == (1, ReceiverState.REGISTERED)
     for end in list(world.ends):  # its connections look alive meanwhile
         end.link.disarm()
     world.pass_time(world.timing.token_s)
-    assert consumer.channel.state is ReceiverState.REGISTERED
+    assert (len(offers), consumer.channel.state) == (0, ReceiverState.REGISTERED)
 
 
 def control_lost(world: World, state: SenderState) -> None:
@@ -316,7 +318,7 @@ def given_up_by_receiver(world: World, state: ReceiverState) -> None:
         world.open(world.sender())
         while consumer.channel.state is not state:
             world.step()
-        # A grant and an attachment have deadlines of their own; what fails them (a schema) is final.
+        # An attachment has a deadline of its own; what fails it (a schema) is final.
         consumer.channel.fail(netchannel.ChannelBroken("7.0 s passed"), world.now)
     world.run(lambda: consumer.channel.terminal, limit_s=8)
     with pytest.raises(netchannel.ChannelBroken, match=r"7\.0 s passed"):
@@ -337,19 +339,34 @@ def closed_while(world: World, state: ReceiverState) -> None:
     world.inbox(receiver)  # the id is free again
 
 
-def newer_attempt(world: World, state: ReceiverState) -> None:
-    """A sender that lost its connection, unseen by the receiver, is attached anew; the old one is void."""
-    producer, consumer = pair(world)
-    while consumer.channel.state is not state:
-        world.step()
-    half_open = [end.peer for end in world.wires(control=False) + world.wires(control=True)]
-    for end in half_open:  # the sender sees a reset, the receiver nothing
-        end.peer.over = True
-        world.ends.remove(end.peer)
-        end.peer.link.lost("reset", world.now)
+def lost_unseen(world: World, end: End) -> None:
+    """The sender sees a reset, the receiver nothing."""
+    end.over = True
+    world.ends.remove(end)
+    end.link.lost("reset", world.now)
+
+
+def newer_connection(world: World) -> None:
+    """Of two data connections of one sender the newer one counts."""
+    producer, consumer = attached(world)
+    lost_unseen(world, data_wire(world))
     producer.send(b"x")
     world.run(lambda: producer.channel.acknowledged == 1)
-    assert consumer.channel.attempt == 2
+    consumer.read()
+    assert (consumer.values, consumer.channel.attachments) == ([b"x"], 2)
+
+
+def newer_attempt(world: World, state: SenderState) -> None:
+    """A sender that lost its connection, unseen by the receiver, is attached anew; the old one is void."""
+    producer, consumer = pair(world)
+    while producer.channel.state is not state:
+        world.step()
+    before = consumer.channel.attachments
+    for end in world.wires(control=False) + world.wires(control=True):
+        lost_unseen(world, end)
+    producer.send(b"x")
+    world.run(lambda: producer.channel.acknowledged == 1)
+    assert consumer.channel.attachments == before + 1
     consumer.read()
     assert consumer.values == [b"x"]
 
@@ -362,6 +379,7 @@ SCENARIOS: list[Callable[[World], None]] = [
     data_connection_reset,
     token_lost,
     token_unused,
+    newer_connection,
     closed_before_anyone_came,
     end_while_attached,
     end_under_explicit_acknowledgement,
@@ -378,13 +396,13 @@ VARIANTS: list[tuple[Callable[..., None], str, list[Any]]] = [
     (
         detached_by_consumer,
         "state",
-        [ReceiverState.REGISTERED, ReceiverState.GRANTED, ReceiverState.ATTACHED],
+        [ReceiverState.REGISTERED, ReceiverState.ATTACHED],
     ),
     (detached_by_producer, "state", [s for s in SenderState if (s, "detach") in SENDER_TABLE]),
     (given_up_by_sender, "state", [s for s in SenderState if (s, "give up") in SENDER_TABLE]),
     (given_up_by_receiver, "state", [s for s in ReceiverState if (s, "give up") in RECEIVER_TABLE]),
     (closed_while, "state", [s for s in ReceiverState if (s, "close") in RECEIVER_TABLE]),
-    (newer_attempt, "state", [ReceiverState.GRANTED, ReceiverState.ATTACHED]),
+    (newer_attempt, "state", [SenderState.GRANTED, SenderState.ATTACHED]),
 ]
 
 

@@ -352,7 +352,7 @@ class Pair(RuleBasedStateMachine):
             timers = [channel.retry, channel._give_up]
             assert (channel.kept_bytes, channel.link) == (0, None)
         else:
-            timers = [channel._expiry, channel._give_up]
+            timers = [channel._give_up]
             assert (channel.link, channel.session) == (None, None)
         assert [timer for timer in timers if timer is not None and timer.action is not None] == []
 

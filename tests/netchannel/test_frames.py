@@ -170,8 +170,6 @@ OPEN = {
     "stream": "s",
     "codec": "arrow",
     "schema": None,
-    "oldest": 0,
-    "head": 3,
     "lossy": False,
 }
 
@@ -207,7 +205,7 @@ def test_noise_on_control_is_a_typed_error(payload: bytes) -> None:
     assert message.kind in messages.MESSAGES
 
 
-@pytest.mark.parametrize("field", ["channel", "request", "stream", "codec", "oldest"])
+@pytest.mark.parametrize("field", ["channel", "request", "stream", "codec", "lossy"])
 def test_a_wrong_field_is_named(field: str) -> None:
     """A missing or mistyped field is named, with what it holds."""
     for wrong in ({**OPEN, field: 1.5}, {k: v for k, v in OPEN.items() if k != field}):

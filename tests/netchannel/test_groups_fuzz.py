@@ -109,7 +109,7 @@ COMMITS = st.builds(
     st.booleans(),
 )
 OPENS = st.builds(
-    lambda channel, stream, oldest, into, epoch: forged(
+    lambda channel, stream, into, epoch: forged(
         {
             "t": "open",
             "channel": channel,
@@ -117,8 +117,6 @@ OPENS = st.builds(
             "stream": stream,
             "codec": "bytes",
             "schema": None,
-            "oldest": oldest,
-            "head": 3,
             "lossy": False,
             "into": into,
             "application": "app",
@@ -128,7 +126,6 @@ OPENS = st.builds(
     ),
     st.sampled_from(["c", "x", "y"]),
     st.sampled_from(["s", "ab" * 16]),
-    st.sampled_from([0, 1, 3]),
     st.sampled_from(["c", "x", None]),
     st.sampled_from([0, 1, 2**64 - 1]),
 )

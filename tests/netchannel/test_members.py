@@ -11,6 +11,7 @@ import pytest
 import netchannel
 from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
+from netchannel.core.members import MemberControl
 from netchannel.core.over import Over
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
@@ -384,7 +385,8 @@ def _at_a_member_that_points_back(site: Site) -> None:
 
 def _lies(core: ReceiverCore, other: ReceiverCore) -> None:
     """``core`` sends everybody on to port 1 or 3."""
-    link: Any = type("Elsewhere", (), {"port": 1 if core is other else 3, "peer": "somebody"})
+    link = MemberControl(core, "somebody")
+    link.port = 1 if core is other else 3
     core.members._holders["c"] = link
 
 
@@ -553,7 +555,7 @@ def test_a_member_without_a_front_warns_once_an_episode_and_joins_when_it_comes(
         assert f"Start the process that has members={NODE!r}" in caplog.text
         caplog.clear()
         front = world.receiver("r:1", members=NODE)
-        world.pass_time(3)
+        world.pass_time(5)
         assert [link.port for link in front.members.links] == [2]
         world.crash(front)
     assert direct.channel.state is SenderState.ATTACHED

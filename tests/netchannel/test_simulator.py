@@ -16,7 +16,7 @@ from netchannel.core.disk import Ticket
 from netchannel.core.durable import DurableWriter
 from netchannel.core.frames import Frame, Kind, signal, unpack
 from netchannel.core.inbound import InboundChannel
-from netchannel.core.receiver import ReceiverCore
+from netchannel.core.offers import Offer, Offers
 from netchannel.core.retention import Record, Retention
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
 from netchannel.core.tombstones import Tombstones
@@ -103,9 +103,12 @@ def without_waiting_for_the_disk(
 take = DurableWriter.take
 
 
-def any_token(self: ReceiverCore, token: bytes) -> InboundChannel | None:
-    """Whoever comes gets the channel that is waited for."""
-    return next((c for c in self.channels.values() if c.state is ReceiverState.GRANTED), None)
+def any_token(self: Offers, token: bytes) -> Offer | None:
+    """Whoever comes is taken for the one that is waited for."""
+    return take_token(self, next(iter(self._offers), token))
+
+
+take_token = Offers.take
 
 
 def nothing(*_: Any) -> None:
@@ -160,6 +163,6 @@ def attach_with_a_guess() -> ReceiverState:
 
 def test_a_guessed_token_attaches_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-DATA-3: and with the check of tokens taken out, it does."""
-    assert attach_with_a_guess() is ReceiverState.GRANTED
-    monkeypatch.setattr(ReceiverCore, "redeem", any_token)
+    assert attach_with_a_guess() is ReceiverState.REGISTERED
+    monkeypatch.setattr(Offers, "take", any_token)
     assert attach_with_a_guess() is ReceiverState.ATTACHED

@@ -97,15 +97,15 @@ def decoded(consumer: Consumer, item: Item) -> bytes:
 ANOTHER_SCHEMA = pa.schema({"number": pa.int64()})
 
 
-def draw_plan(random: Random, channel_id: str, messages: int) -> Plan:
+def draw_plan(random: Random, channel_id: str, messages: int, patience_s: float) -> Plan:
     kind = random.choice(list(Kind))
     return Plan(
         channel_id,
         kind,
         explicit=kind is not Kind.DROPPING and random.random() < 0.6,
         messages=messages,
-        sender_retry=random.choice([None, None, None, 0.0, 3.0]),
-        receiver_retry=random.choice([None, None, None, 0.0, 3.0]),
+        sender_retry=random.choice([None, None, None, 0.0, patience_s]),
+        receiver_retry=random.choice([None, None, None, 0.0, patience_s]),
         accept_new_stream=random.random() < 0.3,
         max_messages=random.choice([None, 5, 40]),
         batch=random.choice([1, 4, 20]),

@@ -53,6 +53,7 @@ class Simulation:
         self.report = Report(seed)
         self.world = FaultyWorld(seed, Timing(backoff_limit_s=1.0))
         self.world.chunk = self.random.choice([50, 1000, 1 << 16])
+        self.world.latency_s = self.random.choice([0.0, 0.0, 0.0, 0.1, 2.0])
         self.files = SimulatedFiles(seed)
         self.sender: SenderCore | None = None
         self.receiver: ReceiverCore | None = None
@@ -61,7 +62,8 @@ class Simulation:
         )
         self._ports = count(2) if seed % 4 == 0 else None
         channels = self.random.choice([1, 1, 2])
-        plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels) for n in range(channels)]
+        patience_s = 3.0 + 30 * self.world.latency_s  # else no way is short enough
+        plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels, patience_s) for n in range(channels)]
         self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
         self.sending = [Sending(self.world, shared) for shared in self.shared]
         self.receiving = [Receiving(self.world, shared, self.random) for shared in self.shared]
@@ -198,6 +200,23 @@ class Simulation:
             self.world.cut(wire)
             return True
         return False
+
+    def hang_up(self) -> bool:
+        """The sender's side loses its connections; what they carried arrives later, perhaps behind what comes next."""
+        for wire in self._wires(control=False) + self._wires(control=True):
+            self.world.hang_up(wire, self.random.random() * 4)
+        return True
+
+    def outrun(self) -> bool:
+        """The next control connection is lost once something was asked, which arrives behind its successor's."""
+        self.world.outrun_s = self.random.random() * 4
+        return self.cut_control()
+
+    def replay(self) -> bool:
+        """What was said on a control connection is said again, at any time later."""
+        for _ in range(self.random.randint(1, 4)):
+            self.world.after(self.random.random() * 5, self.world.replay)
+        return True
 
     def flap(self) -> bool:
         """All connections are cut, again and again for a while."""
@@ -377,6 +396,9 @@ FAULT_TABLE: list[Callable[[Simulation], bool]] = [
     Simulation.cut_data,
     Simulation.cut_data,
     Simulation.cut_control,
+    Simulation.hang_up,
+    Simulation.outrun,
+    Simulation.replay,
     Simulation.flap,
     Simulation.black_hole,
     Simulation.firewall,

@@ -158,13 +158,20 @@ class World:
         if core is None:
             link.lost("connection refused", self.now)
             return
+        self._connect(link, core)
+
+    def _connect(self, link: Link, core: ReceiverCore) -> None:
         accept = core.accept_member if link.remote.startswith("unix:") else core.accept
         here, there = End(link), End(accept(f"{link.core.name}:{len(self.ends)}"))
-        here.peer, there.peer = there, here
-        self.ends += [here, there]
+        self._met(here, there)
         for end in (there, here):
             end.link.connected(self.now)
             self._apply(end)
+
+    def _met(self, here: End, there: End) -> None:
+        """A connection is made."""
+        here.peer, there.peer = there, here
+        self.ends += [here, there]
 
     def _write_now(self, link: Link) -> None:
         if link.adapter is not None and link.core not in self.stalled:
