@@ -62,6 +62,14 @@ def checkpoint_uri(location: str, place: Place) -> str:
     return f"{scheme}://{authority}/{whole.lstrip('/')}"
 
 
+def session_checkpoint(checkpoints: str | None, query: str | None) -> str | None:
+    """Where Spark keeps the checkpoint of a query that was given none: below the session's, by the query's name.
+
+    None of a query without a name, whose directory is another one whenever it is started.
+    """
+    return f"{checkpoints.rstrip('/')}/{query}" if checkpoints and query else None
+
+
 def _parts(location: str) -> tuple[str, str, str]:
     found = _WHOLE.fullmatch(location)
     assert found is not None  # the pattern takes any text

@@ -224,7 +224,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was given. ``checkpoint`` is where Spark keeps it, if it was given as an option."""
+    """What a write was given. ``checkpoint`` and ``query_name`` are Spark's own options, as they were written."""
 
     connection: Connection
     exactly_once: bool
@@ -233,6 +233,7 @@ class WriteOptions:
     txn_app_id: str | None
     txn_version: int | None
     checkpoint: str | None
+    query_name: str | None
 
 
 def read_options(options: Mapping[str, str], *uses: Use) -> ReadOptions:
@@ -279,6 +280,7 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
         txn_app_id=application,
         txn_version=version,
         checkpoint=lowered.get("checkpointlocation"),
+        query_name=lowered.get("queryname"),
     )
     if written.key_columns and not written.exactly_once:
         raise OptionError(

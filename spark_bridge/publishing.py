@@ -9,6 +9,7 @@ the receiver, as commits of nothing under names of their own.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,18 @@ log = logging.getLogger("spark_bridge")
 _SHORT = 2048
 
 
-def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: str | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A streaming query that writes: its id, and what its checkpoint is called, if that can be known."""
+
+    id: str
+    checkpoint: str | None
+
+
+def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: Query | None) -> None:
     """Publish the attempts of an epoch in the order of their partitions, in every channel; and end it where asked.
 
-    ``query`` is the id of a streaming query. Doing it again does nothing.
+    ``query`` is for streaming ones. Doing it again does nothing.
 
     Raises:
         CheckpointReplaced: another query has written under this name, or this one has been further.
@@ -60,11 +69,11 @@ def publish(options: WriteOptions, work: Work, made: Iterable[Attempts], query: 
     settle()
 
 
-def _check(options: WriteOptions, work: Work, source: Source, query: str | None) -> None:
+def _check(options: WriteOptions, work: Work, source: Source, query: Query | None) -> None:
     """Raise CheckpointReplaced for a channel that will not take the epoch, before another channel has taken it."""
     with group_client(options.connection, source) as client:
-        if query is not None and (name := _claimed(options)) is not None:
-            _is_claimed(client, name, query, source.key)
+        if query is not None and (name := _claimed(options, query)) is not None:
+            _is_claimed(client, name, query.id, source.key)
         last = client.last_epoch(work.application)
     if last is not None and last > work.epoch:
         raise _older(options, source.key, work, last)
@@ -102,12 +111,24 @@ def _older(options: WriteOptions, channel: str, work: Work, last: int | None) ->
     )
 
 
-def _claim(client: BlockingGroupClient, options: WriteOptions, query: str, channel: str) -> None:
-    name = _claimed(options)
+def warn_if_unguarded(options: WriteOptions, query: Query) -> None:
+    """Say of a query of which nothing can be claimed that the deletion of its checkpoint will not be noticed."""
+    if _claimed(options, query) is None:
+        log.warning(
+            "query %s writes to %s without a guard: where its checkpoint is, is not known here, so that one that is "
+            "deleted or replaced is no error, and rows may be written twice: give it the option checkpointLocation, a "
+            "queryName, or txnAppId",
+            query.id,
+            ", ".join(repr(source.key) for source in options.connection.sources),
+        )
+
+
+def _claim(client: BlockingGroupClient, options: WriteOptions, query: Query, channel: str) -> None:
+    name = _claimed(options, query)
     if name is None:
         return
-    if not _is_claimed(client, name, query, channel):
-        client.commit(_ours(name, query), 0, [])
+    if not _is_claimed(client, name, query.id, channel):
+        client.commit(_ours(name, query.id), 0, [])
     if client.last_epoch(_owned(name)) is None:  # last, so that it is never noted without its owner
         client.commit(_owned(name), 0, [])
 
@@ -133,11 +154,11 @@ def _ours(name: str, query: str) -> str:
     return f"{name} owned by query {query}"
 
 
-def _claimed(options: WriteOptions) -> str | None:
+def _claimed(options: WriteOptions, query: Query) -> str | None:
     if options.txn_app_id is not None:
         return f"txnAppId {_short(options.txn_app_id)}"
-    if options.checkpoint is not None:
-        return f"checkpoint {_short(options.checkpoint)}"
+    if query.checkpoint is not None:
+        return f"checkpoint {_short(query.checkpoint)}"
     return None
 
 

@@ -1,8 +1,8 @@
 """The writers that Spark calls: of a batch and of a stream.
 
-Of every stream writer there are several: one in each process that Spark asks, none of which knows the query, but the
-tasks' do: ``sql.streaming.queryId`` and ``streaming.sql.batchId`` are local properties of a task. They go to the
-driver with what a task returns.
+Of every stream writer there are several: one in each process that Spark asks, none of which knows the query or the
+session's settings, but the tasks' do: they are local properties of a task, as ``sql.streaming.queryId``. They go to
+the driver with what a task returns.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from .checkpoints import Place, checkpoint_uri, session_checkpoint
 from .errors import UnsupportedSpark
-from .publishing import drop, forget, publish
+from .publishing import Query, drop, forget, publish, warn_if_unguarded
 from .writing import Attempts, Rows, Work
 
 if TYPE_CHECKING:
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from .options import WriteOptions
+
     Messages: TypeAlias = list[WriterCommitMessage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The streaming query that runs a task, and what its session has set about checkpoints."""
+
+    query: str
+    batch: int
+    checkpoints: str | None
+    file_system: str | None
 
 
 @dataclass
@@ -30,7 +43,7 @@ class Written(WriterCommitMessage):
     """What a task has made: attempts that the driver publishes."""
 
     work: Work
-    query: str | None
+    running: Running | None
     attempts: Attempts
 
 
@@ -72,16 +85,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send a partition of a batch."""
-        query, epoch = _batch()
-        work = Work(self._rows.options.txn_app_id or query, epoch)
-        return Written(work, query, self._rows.write(work, iterator))
+        running = _running()
+        work = Work(self._rows.options.txn_app_id or running.query, running.batch)
+        return Written(work, running, self._rows.write(work, iterator))
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
         """Publish a batch; once, however often Spark calls it."""
         written = _written(messages)
         if written and self._rows.options.exactly_once:
-            work = Work(written[0].work.application, batchId)
-            publish(self._rows.options, work, [each.attempts for each in written], written[0].query)
+            options, work = self._rows.options, Work(written[0].work.application, batchId)
+            query = _query(options, written[0].running)
+            if batchId == 0 and query is not None:  # so that it is said once in the life of a query
+                warn_if_unguarded(options, query)
+            publish(options, work, [each.attempts for each in written], query)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's signature
         """Drop a batch that failed, if some task of it says whose it was; else the next commit does."""
@@ -95,17 +111,27 @@ def _written(messages: Messages) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
-def _batch() -> tuple[str, int]:
-    """The id of the query that runs this task, and its batch id."""
+def _query(options: WriteOptions, running: Running | None) -> Query | None:
+    """Called in the driver, to whose directory and configuration a checkpoint's location is relative."""
+    if running is None:
+        return None
+    location = options.checkpoint or session_checkpoint(running.checkpoints, options.query_name)
+    place = Place.here(running.file_system)
+    return Query(running.query, None if location is None else checkpoint_uri(location, place))
+
+
+def _running() -> Running:
+    """Of the task that runs here."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
-    if not query or not batch:
+    if context is None or not query or not batch:
         raise UnsupportedSpark(
             "this version of Spark does not tell a task its query and batch (sql.streaming.queryId, "
             "streaming.sql.batchId), by which a batch that is run again is known: use a PySpark from 4.1 to 4.3, or "
             "report its version"
         )
-    return query, int(batch)
+    checkpoints = context.getLocalProperty("spark.sql.streaming.checkpointLocation")
+    return Running(query, int(batch), checkpoints, context.getLocalProperty("spark.hadoop.fs.defaultFS"))

@@ -188,7 +188,8 @@ def test_tls_is_three_files_and_perhaps_a_name():
 
 def test_what_spark_adds_is_no_option_of_ours():
     given = HERE | {"checkpointLocation": "/ck", "queryName": "q"}
-    assert write_options(given, "streaming write").checkpoint == "/ck"
+    written = write_options(given, "streaming write")
+    assert (written.checkpoint, written.query_name) == ("/ck", "q")
 
 
 def test_the_end_of_a_stream_is_asked_for_in_a_batch_write_only():

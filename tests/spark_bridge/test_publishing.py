@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StructField, StructT
 from netchannel import AttemptLost, ChannelBroken, EpochRegressed, ReceiverServer, StagingPolicy
 from spark_bridge import CheckpointReplaced, SchemaConflict
 from spark_bridge.options import WriteOptions, write_options
-from spark_bridge.publishing import drop, publish
+from spark_bridge.publishing import Query, drop, publish
 from spark_bridge.schemas import Normaliser, arrow_schema
 from spark_bridge.writers import BatchWriter, Written
 from spark_bridge.writing import Attempts, Rows, Work
@@ -124,11 +124,12 @@ async def test_a_write_that_one_channel_refuses_is_published_in_none(tmp_path, c
     """SP-WR-4: another query has written to one of the channels only."""
     async with ReceiverServer() as receiver:
         inboxes = [staged(receiver, tmp_path, name) for name in ("a", "b")]
-        both = options(receiver, "a,b", endOfStream="false", checkpointLocation=checkpoint)
+        both = options(receiver, "a,b", endOfStream="false")
 
         def write(query: str, *channels: int) -> None:
             work = Work(query, 0)
-            publish(both, work, [written(both, work, [each], each) for each in channels], query)
+            made = [written(both, work, [each], each) for each in channels]
+            publish(both, work, made, Query(query, checkpoint))
 
         await asyncio.to_thread(write, "first", 1)
         for _ in range(2):

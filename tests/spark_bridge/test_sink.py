@@ -64,7 +64,7 @@ class Query:
         read = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1)
         self._frame = change(read.json(str(folder / "in")))
         self._options = {"endpoint": receiver.address, "channels": channels, **options}
-        self.checkpoint = folder / "checkpoint"
+        self.checkpoint: Path | str = folder / "checkpoint"
 
     def put(self, name: str, ids) -> None:
         """Another batch."""
@@ -242,12 +242,13 @@ async def test_a_deleted_checkpoint_is_an_error_and_nothing_is_written_twice(spa
             await run(query.to_the_end)
             assert ids(await take(inbox, 10)) == list(range(10))
             shutil.rmtree(query.checkpoint)
+            query.checkpoint = f"file:{tmp_path}/./{name}/checkpoint"  # the same directory, written otherwise
             with pytest.raises(
                 Exception, match=r"CheckpointReplaced.*its checkpoint was deleted or replaced"
             ):
                 await run(query.to_the_end)
             assert await nothing_came(spark, receiver, inbox)
-        shutil.rmtree(query.checkpoint)
+        shutil.rmtree(tmp_path / "named" / "checkpoint")
         renamed = Query(spark, tmp_path / "named", receiver, txnAppId="another")
         await run(renamed.to_the_end)
         assert ids(await take(inbox, 10)) == list(range(10))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from netchannel import Group, GroupClient, ReceiverServer, SenderServer, StagingPolicy
+from spark_bridge import CheckpointReplaced
 from spark_bridge.options import write_options
-from spark_bridge.writers import BatchWriter, Written
-from spark_bridge.writing import Attempts, Rows
+from spark_bridge.writers import BatchWriter, Running, StreamWriter, Written
+from spark_bridge.writing import Attempts, Rows, Work
 
 BATCH = pa.record_batch({"n": [1]})
 
@@ -35,3 +38,59 @@ async def test_a_batch_write_gives_its_name_up_but_for_one_that_it_was_given(
         assert await inbox.recv() == BATCH
         async with GroupClient(receiver.address, "out") as client:
             assert await client.last_epoch(work.application) == known
+
+
+def commit(receiver: ReceiverServer, query: str, checkpoints: str | None = None, **given: Any) -> None:
+    """Commit batch 0 of a query whose tasks have written nothing, as Spark's driver does."""
+    options = write_options({"endpoint": receiver.address, "channels": "out", **given}, "streaming write")
+    source = options.connection.sources[0].key
+    writer = StreamWriter(Rows(options, BATCH.schema))
+    attempt = writer._rows.attempt(0, Work(query, 0), 0)
+    attempt.send(BATCH)
+    made = Attempts(((source, attempt.seal()),))
+    writer.commit([Written(Work(query, 0), Running(query, 0, checkpoints, None), made)], 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"checkpointLocation": "ck"}, {"checkpointLocation": "./ck"}),
+        ({"checkpointLocation": "ck"}, {"checkpointLocation": "file:{here}/x/../ck"}),
+        ({"checkpoints": "all", "queryName": "q"}, {"checkpointLocation": "{here}/all/q"}),
+    ],
+)
+async def test_one_checkpoint_is_one_however_it_is_written(tmp_path, monkeypatch, first, second):
+    """SP-WR-4: the second query was started after the checkpoint of the first was deleted."""
+    monkeypatch.chdir(tmp_path)
+    second = {name: text.format(here=tmp_path) for name, text in second.items()}
+    async with ReceiverServer() as receiver:
+        receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        await asyncio.to_thread(commit, receiver, "one", **first)
+        with pytest.raises(
+            CheckpointReplaced, match=rf"under checkpoint file://.*{tmp_path}/(ck|all/q): its"
+        ):
+            await asyncio.to_thread(commit, receiver, "two", **second)
+
+
+async def test_the_same_relative_checkpoint_of_two_applications_is_two(tmp_path, monkeypatch):
+    """SP-WR-4: neither is refused for the other's sake."""
+    async with ReceiverServer() as receiver:
+        inbox = receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        for application in ("one", "two"):
+            (tmp_path / application).mkdir()
+            monkeypatch.chdir(tmp_path / application)
+            await asyncio.to_thread(commit, receiver, application, checkpointLocation="ck")
+            assert await inbox.recv() == BATCH
+
+
+async def test_a_query_that_cannot_be_guarded_is_warned_of(tmp_path, caplog):
+    """SP-WR-4: its checkpoint is a new directory at every start."""
+    caplog.set_level(logging.WARNING, "spark_bridge")
+    async with ReceiverServer() as receiver:
+        receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        await asyncio.to_thread(commit, receiver, "named", checkpoints="/all", queryName="q")
+        assert not caplog.records
+        await asyncio.to_thread(commit, receiver, "bare", checkpoints="/all")
+    assert [record.getMessage()[:42] for record in caplog.records] == [
+        "query bare writes to 'out' without a guard"
+    ]
