@@ -11,7 +11,7 @@ from tests.docs.markdown import PAGES, ROOT, blocks, name_of
 pytestmark = pytest.mark.processes
 
 # Run where Spark is set up for it, by its own tests.
-_ELSEWHERE = {"docs/how-to/spark.md", "docs/how-to/spark-streaming.md"}
+_ELSEWHERE = {f"docs/how-to/{page}.md" for page in ("ship-an-environment", "spark", "spark-streaming")}
 _WITH_STEPS = [page for page in PAGES if name_of(page) not in _ELSEWHERE and sessions.steps_of(blocks(page))]
 _LANGUAGES = {"python", "console", "text", "mermaid", "sh", "yaml", "json", "csv", "pyi", "bnf"}
 

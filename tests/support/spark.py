@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+
+def bare_environment() -> dict[str, str]:
+    """Of a shell in which nothing is activated: what is on its PATH belongs to the system, but Java is found."""
+    home = os.environ.get("JAVA_HOME") or str(Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1])
+    return {
+        "HOME": os.environ["HOME"],
+        "JAVA_HOME": home,
+        "PATH": "/usr/bin:/bin",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 async def run(action: Callable[..., Any], *arguments: Any, timeout_s: float = 250.0) -> Any:
