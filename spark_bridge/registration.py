@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
+
+_UNCHOSEN = "python3"
+"""What PySpark runs where PYSPARK_PYTHON is not set: whatever that is on the PATH."""
 
 
 def register(spark: SparkSession | Any) -> None:
@@ -13,6 +20,9 @@ def register(spark: SparkSession | Any) -> None:
 
     Where this package is installed Spark finds the format by itself, by the module ``pyspark_netchannel``. This is
     for sessions that get at the code in another way.
+
+    The data source runs with the Python that ``PYSPARK_PYTHON`` named when the session was made; where it named none,
+    and tasks run on this machine (``local[*]``), with the Python that runs this.
 
     Raises:
         UnsupportedSpark: this PySpark has no such data sources.
@@ -22,4 +32,21 @@ def register(spark: SparkSession | Any) -> None:
     check_version()
     from .source import NetchannelDataSource
 
-    spark.dataSource.register(NetchannelDataSource)
+    with _python_of(spark):
+        spark.dataSource.register(NetchannelDataSource)
+
+
+@contextmanager
+def _python_of(spark: SparkSession | Any) -> Iterator[None]:
+    """Have what is registered meanwhile run with this Python, if nobody has chosen one and all of it runs here."""
+    from pyspark.sql import SparkSession
+
+    context = spark.sparkContext if isinstance(spark, SparkSession) else None  # Connect has none
+    if context is None or context.pythonExec != _UNCHOSEN or not (context.master or "").startswith("local"):
+        yield
+        return
+    context.pythonExec = sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = _UNCHOSEN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from spark_bridge.engine.session import SETTINGS, driver_settings
 from spark_bridge.options import OPTIONS, READ, WRITE
 from tests.docs.markdown import ROOT, blocks, code, table
 from tests.support.ports import free_addresses
+from tests.support.spark import bare_environment
 
 REFERENCE = ROOT / "docs" / "reference" / "spark.md"
 HOW_TO = ROOT / "docs" / "how-to" / "spark-streaming.md"
@@ -74,7 +74,7 @@ def test_the_example_is_short():
 
 @pytest.mark.spark
 def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
-    """SP-RD-2, SP-RD-4, SP-WR-1: as a reader of the page would try it, on other ports."""
+    """SP-RD-2, SP-RD-4, SP-WR-1: as a reader of the page would try it, on other ports, with nothing activated."""
     read, written = free_addresses(2)
     for block in blocks(HOW_TO):
         if block.file is not None:
@@ -88,7 +88,7 @@ def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
             ran = subprocess.run(
                 [sys.executable, "stream.py"],
                 cwd=tmp_path,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env=bare_environment(),
                 capture_output=True,
                 text=True,
                 timeout=180,
