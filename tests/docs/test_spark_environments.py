@@ -26,7 +26,7 @@ from netchannel import RetainPolicy, SenderServer
 from tests.docs.markdown import ROOT, blocks
 from tests.support.spark import bare_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(500)]
 
 PAGE = ROOT / "docs" / "how-to" / "ship-an-environment.md"
 CODE = ("nebuli", "netchannel", "placement", "pyspark_netchannel", "spark_bridge", "topology")
@@ -122,7 +122,7 @@ async def submit(folder: Path, line: str, first: str = "") -> list[dict[str, str
             env={**bare, "SPARK_HOME": str(home), "PATH": f"{home / 'bin'}:{bare['PATH']}"},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=400,
             check=False,
         )
     assert ran.returncode == 0, ran.stderr

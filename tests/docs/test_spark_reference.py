@@ -73,6 +73,7 @@ def test_the_example_is_short():
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
     """SP-RD-2, SP-RD-4, SP-WR-1: as a reader of the page would try it, on other ports, with nothing activated."""
     read, written = free_addresses(2)
@@ -91,7 +92,7 @@ def test_the_programs_of_the_page_run_as_they_stand(tmp_path: Path):
                 env=bare_environment(),
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=240,
                 check=False,
             )
             assert ran.returncode == 0, ran.stderr

@@ -23,6 +23,7 @@ print(spark.sparkContext.pythonExec)
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 async def test_a_registered_format_runs_with_the_python_of_the_program(tmp_path):
     """SP-OPT-1: with no PYSPARK_PYTHON, and a python3 on the PATH that has no netchannel."""
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -36,7 +37,7 @@ async def test_a_registered_format_runs_with_the_python_of_the_program(tmp_path)
             env=bare_environment(),
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=240,
             check=False,
         )
     assert ran.returncode == 0, ran.stderr

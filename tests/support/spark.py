@@ -12,7 +12,9 @@ from typing import Any
 
 def bare_environment() -> dict[str, str]:
     """Of a shell in which nothing is activated: what is on its PATH belongs to the system, but Java is found."""
-    home = os.environ.get("JAVA_HOME") or str(Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1])
+    home = os.environ.get("JAVA_HOME") or str(
+        Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
+    )
     return {
         "HOME": os.environ["HOME"],
         "JAVA_HOME": home,
