@@ -46,6 +46,7 @@ def where(batches):
 read = spark.read.format("netchannel").load("netchannel://{address}/numbers")
 found = read.mapInArrow(where, "rows BIGINT, python STRING, cwd STRING").collect()
 print(json.dumps([row.asDict() for row in found]))
+spark.stop()
 """
 
 
