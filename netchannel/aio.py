@@ -237,9 +237,9 @@ class ChannelReader(ChannelReaderFace):
         finally:
             thread.tell(reader.cancel, reading)
 
-    async def hold(self, consumer: str, *, holder: str | None = None) -> int:
+    async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """As `netchannel.ChannelReader.hold`."""
-        return await self._thread.run(self._reader.hold(consumer, holder=holder))
+        return await self._thread.run(self._reader.hold(consumer, holder=holder, fresh=fresh))
 
     async def ack(self, consumer: str, upto: Position | int) -> None:
         """As `netchannel.ChannelReader.ack`."""

@@ -217,9 +217,9 @@ class BlockingChannelReader(ChannelReaderFace):
         finally:
             thread.tell(reader.cancel, reading)
 
-    def hold(self, consumer: str, *, holder: str | None = None) -> int:
+    def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """As `ChannelReader.hold`."""
-        return self._thread.wait(self._reader.hold(consumer, holder=holder))
+        return self._thread.wait(self._reader.hold(consumer, holder=holder, fresh=fresh))
 
     def ack(self, consumer: str, upto: Position | int) -> None:
         """As `ChannelReader.ack`."""

@@ -183,7 +183,7 @@ class ChannelReader:
                 del self._held[consumer]
                 self._fenced[consumer] = error
 
-        fields = {"consumer": consumer, "holder": holder, "renew": True}
+        fields = {"consumer": consumer, "holder": holder, "renew": True, "fresh": False}
         self._channel.ask(messages.Hold, renewed, failed, now, **fields)
 
     def _check(self) -> None:
@@ -345,20 +345,23 @@ class ChannelReader:
         if not reading.over and self._client.runner is not None:
             self._reader.cancel(reading, self._now())
 
-    async def hold(self, consumer: str, *, holder: str | None = None) -> int:
+    async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """Take the lease of a consumer's name; returns the number below which it has acknowledged everything.
 
         A new name begins at the oldest message that is kept. ``holder`` says who takes it (this reader, if it is not
         given; a call that is cancelled can be repeated): a process that comes back with the same one gets the name at
         once. Raises ChannelInUse while somebody else has it, and for the time of a lease after that one's connection
-        was lost.
+        was lost. Who is ``fresh`` goes on with nobody's work: raises ConsumerFenced if another holder has acknowledged
+        something under the name, and it was not forgotten since.
         """
         check_kind("consumer", consumer, str)
         check_kind("holder", holder, str)
         who = holder or self._held.get(consumer) or self._name
         self._tried.add((consumer, who))
         try:
-            answer: messages.Held = await self._ask(messages.Hold, consumer=consumer, holder=who, renew=False)
+            answer: messages.Held = await self._ask(
+                messages.Hold, consumer=consumer, holder=who, renew=False, fresh=fresh
+            )
         except NetChannelError:
             self._tried.discard((consumer, who))
             raise

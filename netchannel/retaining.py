@@ -252,6 +252,7 @@ class RetainedSenderChannel:
         while not core.room(size):
             self._seal()
             if not core.room(size):
+                core.full(size, self._clock())
                 await self._changes.wait()
             core.check_open()
         if core.history.schema is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError
 from netchannel.values import CONSUMERS_LIMIT, NAME_LIMIT, is_consumer
@@ -12,15 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
 
+class Standing(NamedTuple):
+    """What is remembered of a consumer; ``used``: somebody has acknowledged something under the name."""
+
+    position: int
+    holder: str
+    used: bool
+
+
 @dataclass(slots=True)
 class Consumer:
-    """A name, everything below ``position`` acknowledged.
+    """A name, everything below ``position`` acknowledged; ``used``: by somebody, and not only asked for.
 
     ``connection`` is the holder's, None once it is gone: then nobody else has the name until ``expires``.
     """
 
     position: int
     holder: str = ""
+    used: bool = False
     connection: Hashable | None = None
     where: str = ""
     expires: float = 0.0
@@ -41,14 +50,19 @@ class Consumers:
         """Everything below is acknowledged by all; None if nobody is known, who might want something."""
         return min([consumer.position for consumer in self._known.values()], default=None)
 
-    def positions(self) -> dict[str, tuple[int, str]]:
-        """By name, what is to be remembered: the position and the holder."""
-        return {name: (consumer.position, consumer.holder) for name, consumer in self._known.items()}
+    @property
+    def slowest(self) -> tuple[str, Consumer] | None:
+        """Who has acknowledged least; None if nobody is known."""
+        return min(self._known.items(), key=lambda item: item[1].position, default=None)
 
-    def restore(self, known: Mapping[str, tuple[int, str]], now: float) -> None:
+    def positions(self) -> dict[str, Standing]:
+        """By name, what is to be remembered."""
+        return {name: Standing(each.position, each.holder, each.used) for name, each in self._known.items()}
+
+    def restore(self, known: Mapping[str, Standing], now: float) -> None:
         """After a restart: each name with its position; its holder has the time of a lease to come back."""
-        for name, (position, holder) in known.items():
-            self._known[name] = Consumer(position, holder, expires=now + self._lease_s)
+        for name, standing in known.items():
+            self._known[name] = Consumer(*standing, expires=now + self._lease_s)
 
     def expect(self, name: str, position: int) -> None:
         """Somebody will come under this name, who wants everything from ``position`` on."""
@@ -69,14 +83,16 @@ class Consumers:
         *,
         oldest: int,
         renew: bool = False,
+        fresh: bool = False,
     ) -> Consumer:
         """Give the name to ``holder``, a new one with everything from ``oldest`` on to be acknowledged.
 
-        To ``renew`` is to go on after a lost connection: with what was held before, or not at all.
+        To ``renew`` is to go on after a lost connection: with what was held before, or not at all. Who comes
+        ``fresh`` goes on with nobody's work, and gets no name under which another holder has acknowledged something.
 
         Raises:
             ChannelInUse: another holder's lease has not expired.
-            ConsumerFenced: it was to be renewed, and another holder has had the name since.
+            ConsumerFenced: it was to be renewed, and another holder has had the name since; or to be fresh.
             NetChannelError: the name cannot be one, or there are too many.
         """
         self._check(name, holder)
@@ -89,6 +105,11 @@ class Consumers:
                     f"the channel has {len(self._known)} consumers already: forget those that are gone"
                 )
             consumer = self._known[name] = Consumer(oldest)
+        elif fresh and consumer.used and consumer.holder != holder:
+            raise ConsumerFenced(
+                f"consumer {name!r} is {consumer.holder!r}{consumer.where}, who has acknowledged everything below "
+                f"{consumer.position}: whoever begins afresh takes another name, or has this one forgotten before"
+            )
         elif consumer.holder not in ("", holder):
             if renew:
                 raise ConsumerFenced(_fenced(name, consumer))
@@ -121,6 +142,7 @@ class Consumers:
         if consumer.holder != holder:
             raise ConsumerFenced(_fenced(name, consumer))
         consumer.position = max(consumer.position, upto)
+        consumer.used = True
         return consumer
 
     def forget(self, name: str) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from netchannel.values import Located
 
+    from .consumers import Standing
     from .retention import Record
 
 RECORD_COST = 512
@@ -70,9 +71,9 @@ class History(ABC):
         self.oldest = index.oldest
         self.ending: Ending | None = None
         self.error: NetChannelError | None = None
-        self.remembered: Mapping[str, tuple[int, str]] = {}  # consumers, from before a restart
+        self.remembered: Mapping[str, Standing] = {}  # consumers, from before a restart
         self.on_kept: Callable[[float], None] = lambda now: None
-        self.positions: Callable[[], dict[str, tuple[int, str]]] = dict
+        self.positions: Callable[[], dict[str, Standing]] = dict
         self._max_bytes = max_bytes
 
     @property

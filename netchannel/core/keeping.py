@@ -159,6 +159,8 @@ class Keeping(Retained):
                 chunk = channel.take_chunk()
                 self._keep(history, chunk)
                 changed = True
+            if size is not None:
+                self.full(size, now)
         except (SchemaMismatch, ProtocolError) as error:
             channel.fail(error, now)
         if channel.ended is not None and history.taken == channel.ended and history.ending is None:

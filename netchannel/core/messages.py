@@ -290,6 +290,7 @@ class Hold(Question):
     consumer: Name
     holder: Text
     renew: Boolean
+    fresh: Boolean
 
 
 @declared

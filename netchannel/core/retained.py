@@ -36,6 +36,8 @@ PUSH_S = 0.01
 """Heads are pushed to who watches so often at most."""
 RETRY_S = 0.1
 """When it is tried again to push to somebody who does not read."""
+ABSENT_S = 1.0
+"""How long a channel is full at least before it is said that a consumer who is away is the reason; or for its lease."""
 
 CODES: tuple[tuple[type[NetChannelError], str], ...] = (
     (PositionLost, "position"),
@@ -85,6 +87,9 @@ class Retained(Service):
         ] = {}  # by connection, and number of the question
         self._links: dict[ServingData, None] = {}
         self._push: Timer | None = None
+        self._full: Timer | None = None
+        self._told_full = False
+        self._wanted = 0  # bytes, of the message that there is no room for
         self._pushed_at = 0.0
 
     @property
@@ -288,6 +293,7 @@ class Retained(Service):
             now,
             oldest=0 if history is None else history.oldest,
             renew=message.renew,
+            fresh=message.fresh,
         )
         stream = "" if history is None else history.stream
         self._settled(client, message, now, stream=stream, position=consumer.position)
@@ -328,9 +334,46 @@ class Retained(Service):
         history, lowest = self.history, self.consumers.lowest
         if history is not None and lowest is not None and lowest > history.oldest:
             history.release(lowest)
+            self._not_full()
             self.kept(now)
         else:
             self.on_change()
+
+    def full(self, size: int, now: float) -> None:
+        """There is no room for ``size`` bytes. If that is since a consumer is away, it is said, once until there is."""
+        self._wanted = size
+        if self._full is None and not self._told_full and not self.is_left:
+            self._full = self.core.timers.at(now + max(self.policy.lease_s, ABSENT_S), self._still_full)
+
+    def _still_full(self, now: float) -> None:
+        self._full = None
+        if self.history is None or self.history.room(self._wanted):
+            return
+        slowest = self.consumers.slowest
+        if slowest is None:
+            why = "no consumer has come yet, and nothing is freed before one has acknowledged it"
+        elif slowest[1].connection is None:
+            why = (
+                f"consumer {slowest[0]!r} has acknowledged everything below {slowest[1].position} of "
+                f"{self.history.head} and is not connected. If it is gone for good, forget its name: "
+                f"ChannelReader.forget({slowest[0]!r})"
+            )
+        else:
+            self.full(self._wanted, now)  # it may go
+            return
+        self._told_full = True
+        log.warning(
+            "channel %s is full with %d bytes, and its producer waits: %s",
+            self.id,
+            self.history.kept_bytes,
+            why,
+        )
+
+    def _not_full(self) -> None:
+        self._told_full = False
+        if self._full is not None:
+            self._full.cancel()
+            self._full = None
 
     def left(self, client: RequestControl, now: float) -> None:
         for each, number in list(self._watching):
@@ -355,6 +398,7 @@ class Retained(Service):
         if self.is_left:
             return
         self.is_left = True
+        self._not_full()
         for (client, number), watch in list(self._watching.items()):
             self._unwatch(client, number)
             self.core.wait(client, self.id)

@@ -12,6 +12,7 @@ from netchannel.storage import Ending, file_content, replace_file
 from netchannel.storage.faults import damaged
 from netchannel.storage.manifest import NEW
 
+from .consumers import Standing
 from .disk import FULL_S, READ_BYTES
 from .frames import largest_message
 from .history import Cursor, History
@@ -36,7 +37,7 @@ STATE = "consumers"
 
 
 class State(NamedTuple):
-    """What is remembered beside the records: by name, position and holder of each consumer.
+    """What is remembered beside the records, of consumers by their names.
 
     Before ``base``, where a record begins, there were so many rows and bytes.
     """
@@ -44,7 +45,7 @@ class State(NamedTuple):
     stream: str
     schema: bytes | None
     base: tuple[int, int, int]
-    consumers: dict[str, tuple[int, str]]
+    consumers: dict[str, Standing]
 
     def pack(self) -> bytes:
         """As it is in the file."""
@@ -66,13 +67,15 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> S
     try:
         fields: dict[str, Any] = msgpack.unpackb(content)
         first, rows, size = fields["base"]
-        consumers = {name: (position, holder) for name, (position, holder) in fields["consumers"].items()}
+        consumers = {name: Standing(*each) for name, each in fields["consumers"].items()}
         state = State(fields["stream"], fields["schema"], (first, rows, size), consumers)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
         raise damaged(path, 0, f"it is not what was written ({error!r})") from error
     if is_new or state.stream != segment_log.stream:
         start = segment_log.acknowledged
-        return empty._replace(consumers={name: (start, holder) for name, (_, holder) in consumers.items()})
+        return empty._replace(
+            consumers={name: each._replace(position=start) for name, each in consumers.items()}
+        )
     if not segment_log.acknowledged <= state.base[0] <= segment_log.durable:
         text = f"it begins at number {state.base[0]}, the log has {segment_log.acknowledged} to {segment_log.durable}"
         raise damaged(path, 0, text)
@@ -142,7 +145,7 @@ class StoredHistory(History):
     def state(self) -> State:
         """What is to be remembered now; what is below its base is not wanted any more."""
         positions = self.positions()
-        lowest = min([position for position, _ in positions.values()], default=0)
+        lowest = min([each.position for each in positions.values()], default=0)
         return State(self.stream, self.schema, self.index.below(max(self.oldest, lowest)), positions)
 
     def cursor(self, first: int, until: int, on_ready: Callable[[], None]) -> Cursor:

@@ -52,7 +52,7 @@ class Asker:
     def hold(self, kind: type[messages.Question] = messages.Hold) -> None:
         fields: dict[str, Any] = {"consumer": "me"}
         if kind is messages.Hold:
-            fields |= {"holder": "x", "renew": False}
+            fields |= {"holder": "x", "renew": False, "fresh": False}
         self.channel.ask(
             kind,
             lambda message, now: self.answers.append(message),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from netchannel.codec import make_encoder
-from netchannel.core.consumers import CONSUMERS_LIMIT, Consumers
+from netchannel.core.consumers import CONSUMERS_LIMIT, Consumers, Standing
 from netchannel.core.frames import ALONE, Scattered
 from netchannel.core.history import MemoryHistory
 from netchannel.core.index import Index
@@ -318,7 +318,7 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
         world, files = World(crash_at), SimulatedFiles(crash_at)
         histories = Histories(world.receiver(), "c", "bytes", RetainPolicy(directory=Path("/")), files)
         before = histories.begin("before")
-        before.positions = lambda: {"me": (2, "holder")}
+        before.positions = lambda: {"me": Standing(2, "holder", used=True)}
         told: list[Any] = []
         for count in (1, 2):
             packer = Packer()
@@ -338,9 +338,8 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
         files.power_on() if power else files.kill()
         # The sender of before may be the first to come again.
         again = histories.kept() or histories.begin("before")
-        assert {name: holder for name, (_, holder) in again.remembered.items()} == {"me": "holder"}
-        (position, _) = again.remembered["me"]
-        assert again.oldest <= position <= again.head
+        assert {name: each.holder for name, each in again.remembered.items()} == {"me": "holder"}
+        assert again.oldest <= again.remembered["me"].position <= again.head
         streams.add((again.stream, again.head))
         again.leave(discard=True, then=lambda now, told=told: told.append(now), now=world.now)
         world.run(lambda told=told: isinstance(told[-1], float))

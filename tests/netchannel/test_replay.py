@@ -327,6 +327,55 @@ async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
             assert await two.hold("name", holder="job 7") == 3
 
 
+async def test_whoever_begins_afresh_gets_no_name_that_another_has_used(place: Place) -> None:
+    """As long as nothing was acknowledged under it, a name is nobody's work; then it is, also over a restart."""
+    async with kept(bodies(10), place, lease_s=0.0) as (reader, _):
+        async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as one:
+            await one.hold("name", holder="first", fresh=True)
+        await reader.hold("name", holder="second", fresh=True)
+        await reader.ack("name", 3)
+        assert await reader.hold("name", holder="second", fresh=True) == 3
+        async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as other:
+            with pytest.raises(
+                ConsumerFenced, match=r"'second'.* acknowledged everything below 3: .*forgotten"
+            ):
+                await other.hold("name", holder="third", fresh=True)
+            await other.forget("name")
+            assert await other.hold("name", holder="third", fresh=True) == 3
+
+
+async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with what to do; and forgetting it is what helps."""
+
+    def said(why: str) -> list[str]:
+        return [text for each in caplog.records if why in (text := each.getMessage())]
+
+    async with kept([], place, max_bytes=100_000, lease_s=0.0) as (reader, outbox):
+
+        async def produce() -> None:
+            for number in range(200):
+                await outbox.send(bytes(10_000) + number.to_bytes(1))
+
+        producing = asyncio.create_task(produce())
+        await until(lambda: said("no consumer has come yet"), "it is full")
+        async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as gone:
+            await gone.hold("gone")
+            await gone.ack("gone", 2)
+        text = "consumer 'gone' has acknowledged everything below 2 of"
+        await until(lambda: said(text), "it is said who is away")
+        await reader.hold("here")
+        await reader.forget("gone")
+        for number in range(200):
+            await reader.heads(beyond=number)
+            await reader.ack("here", number + 1)
+        await producing
+        assert len(said(text)) == len(said("no consumer has come yet")) == 1
+        assert "channel c is full with" in said(text)[0]
+        assert "ChannelReader.forget('gone')" in said(text)[0]
+
+
 async def test_a_hold_that_is_cancelled_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the name all the same: who asked can ask again, and on closing gives it back."""
     async with kept([b"one"], lease_s=0.05) as (other, _), Client() as client:
