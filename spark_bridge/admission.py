@@ -32,10 +32,16 @@ class Waiting:
     lost: str | None = None
 
 
-def waiting(entry: Entry, heads: Heads) -> Waiting | None:
-    """What a channel has beyond ``entry``; None if nothing. An end that is news counts."""
-    if entry.stream is None or (entry.ended and heads.stream != entry.stream):
-        lost = None if heads.oldest == 0 or entry.stream is None else f"messages 0 to {heads.oldest - 1}"
+def waiting(entry: Entry, heads: Heads, *, kept: bool = False) -> Waiting | None:
+    """What a channel has beyond ``entry``; None if nothing. An end that is news counts.
+
+    Where the query has read nothing yet, its first stream may be without its beginning if it is to read what is
+    ``kept``.
+    """
+    if entry.stream is None:
+        return _unless_empty(entry, Waiting(heads, heads.oldest, None if kept else freed(heads)))
+    if entry.ended and heads.stream != entry.stream:
+        lost = None if heads.oldest == 0 else f"messages 0 to {heads.oldest - 1}"
         return _unless_empty(entry, Waiting(heads, heads.oldest, lost))
     if heads.stream != entry.stream:
         lost = (
@@ -44,9 +50,11 @@ def waiting(entry: Entry, heads: Heads) -> Waiting | None:
         )
         return Waiting(heads, heads.oldest, lost)
     if entry.sequence < heads.oldest:
-        return Waiting(
-            heads, heads.oldest, f"messages {entry.sequence} to {heads.oldest - 1} of {entry.stream}"
+        begins = entry.first is None and entry.sequence == 0
+        lost = (
+            freed(heads) if begins else f"messages {entry.sequence} to {heads.oldest - 1} of {entry.stream}"
         )
+        return Waiting(heads, heads.oldest, lost)
     if entry.sequence > heads.head:
         return Waiting(
             heads,
@@ -55,6 +63,17 @@ def waiting(entry: Entry, heads: Heads) -> Waiting | None:
             f"{heads.head} only",
         )
     return _unless_empty(entry, Waiting(heads, entry.sequence))
+
+
+def freed(heads: Heads) -> str | None:
+    """What is missing where a stream is to be read from its beginning; None if it is all there."""
+    if heads.oldest == 0:
+        return None
+    return (
+        f"messages 0 to {heads.oldest - 1} of {heads.stream} were freed before they were read here, since all "
+        f"consumers that the server knew had acknowledged them. RetainPolicy(consumers=...) keeps a stream for "
+        f"each one that it names; startingOffsets=earliest begins with message {heads.oldest}, the oldest that is kept"
+    )
 
 
 def _unless_empty(entry: Entry, found: Waiting) -> Waiting | None:
@@ -99,7 +118,7 @@ def advance(
             until = min(until, part.until)
             left = _less(left, part)
         messages -= size
-        ended = here.heads.ended and until == here.heads.head
+        ended = int(here.heads.ended and until == here.heads.head)
         ends[key] = replace(
             start[key], stream=here.heads.stream, sequence=until, first=here.first, ended=ended
         )

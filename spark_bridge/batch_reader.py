@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from .admission import failed
+from .admission import failed, freed
 from .errors import OptionError
 from .offsets import Range, cut, initial
 from .reading import RangeReader, lost
@@ -62,7 +62,7 @@ class BatchReader(ReadsRanges, DataSourceReader):
 
     def _range(self, source: Source, heads: Heads) -> Range:
         key = source.key
-        start = initial(key, _at(self._options.starting, key, "earliest"), heads)
+        start = initial(key, _at(self._options.starting, key, "beginning"), heads)
         end = initial(key, _at(self._options.ending, key, "latest"), heads, option="endingOffsets")
         if start.stream == end.stream and end.sequence < start.sequence:
             raise OptionError(
@@ -83,7 +83,10 @@ class BatchReader(ReadsRanges, DataSourceReader):
                 self._complain(key, what, otherwise)
             return otherwise
         if entry.sequence < heads.oldest:
-            what = f"{name} says {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
+            missing = freed(heads) if entry.sequence == 0 else None
+            what = (
+                missing or f"{name} says {entry.sequence}, and the server has {heads.oldest} to {heads.head}"
+            )
             self._complain(key, what, heads.oldest)
         return max(entry.sequence, heads.oldest)
 

@@ -9,7 +9,7 @@
     ├── SchemaConflict     a batch cannot be given the declared schema without a loss
     ├── OptionError        an option of the data source is unknown, of a wrong type, or missing
     ├── DataLost           what a query was to read is not kept any more
-    ├── CheckpointReplaced another checkpoint than the one that has written under this name
+    ├── CheckpointReplaced another checkpoint than the one that has read or written under this name
     └── UnsupportedSpark   this version or mode of Spark cannot do it
 """
 
@@ -57,7 +57,7 @@ class DataLost(SparkBridgeError):
 
 
 class CheckpointReplaced(SparkBridgeError):
-    """A query writes under a name under which another query has written: its checkpoint was deleted or replaced."""
+    """A query reads or writes under another query's name: its checkpoint was deleted or replaced, or is another one."""
 
 
 class UnsupportedSpark(SparkBridgeError):

@@ -4,7 +4,8 @@ An offset is ``{key: {"stream": ..., "from": ..., "seq": ..., "holder": ...}}``.
 is where the batch that ends there began: a batch that is run again reads the same range, whatever has become of the
 channel's beginning, and a batch that goes over to the next stream says so. The first offset of a query has none.
 ``holder`` is the same for all offsets of a checkpoint, and differs between checkpoints: by it a query that comes back
-is told from another one. ``ended`` stands where all of a stream has been read that will ever be in it.
+is told from another one. ``ended`` stands where all of a stream has been read that will ever be in it: a number that
+grows with each run of the query that finds it so, since Spark shows only offsets that are news.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Entry:
     sequence: int
     first: int | None = None
     holder: str = ""
-    ended: bool = False
+    ended: int = 0
 
     def unmoved(self) -> Entry:
         """The same place, as the end of a batch that reads nothing here."""
@@ -46,7 +47,7 @@ class Entry:
         if self.holder:
             shown["holder"] = self.holder
         if self.ended:
-            shown["ended"] = True
+            shown["ended"] = int(self.ended)
         return shown
 
 
@@ -54,7 +55,7 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Entry]:
     """The entries of an offset."""
     return {
         key: Entry(
-            each["stream"], each["seq"], each.get("from"), each.get("holder", ""), each.get("ended", False)
+            each["stream"], each["seq"], each.get("from"), each.get("holder", ""), each.get("ended", 0)
         )
         for key, each in offset.items()
     }
@@ -146,6 +147,8 @@ def initial(
         DataLost: it says a number, and there is no stream.
     """
     match starting:
+        case "earliest":
+            at = None if heads is None else heads.oldest
         case "latest":
             at = None if heads is None else heads.head
         case int():
@@ -153,11 +156,11 @@ def initial(
                 raise DataLost(f"{option} says {starting} for channel {key!r}, which has no stream yet")
             at = starting
         case {"stream": str(stream), "seq": int(number)} if heads is None or stream != heads.stream:
-            return Entry(stream, number, holder=holder, ended=starting.get("ended", False))
+            return Entry(stream, number, holder=holder, ended=starting.get("ended", 0))
         case {"stream": str(), "seq": int(number)}:
             at = number
-        case _:  # earliest, also in the words of an offset of before there was a stream
-            at = None if heads is None else heads.oldest
+        case _:  # beginning, also in the words of an offset of before there was a stream
+            at = None if heads is None else 0
     if heads is None or at is None:
         return Entry(None, 0, holder=holder)
     if at > heads.head:
@@ -165,5 +168,5 @@ def initial(
             f"the option {option} says {at} for channel {key!r}, which has messages {heads.oldest} to {heads.head} "
             f"(excluded) so far: give a number up to {heads.head}, or latest"
         )
-    ended = isinstance(starting, dict) and starting.get("ended", False)
+    ended = starting.get("ended", 0) if isinstance(starting, dict) else 0
     return Entry(heads.stream, at, holder=holder, ended=ended)

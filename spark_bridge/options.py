@@ -113,7 +113,8 @@ def _guarantee(value: str) -> str:
 
 
 Offset = int | str | dict[str, Any]
-"""Where to start in a channel: a number, ``earliest``, ``latest``, or ``{"stream": ..., "seq": ...}``."""
+"""Where to start in a channel: a number, one of `_PLACES`, or ``{"stream": ..., "seq": ...}``."""
+_PLACES = ("beginning", "earliest", "latest")
 
 
 def _offset(value: Any) -> bool:
@@ -122,13 +123,13 @@ def _offset(value: Any) -> bool:
             return False
         case int(number) | {"stream": str(), "seq": int(number)}:
             return 0 <= number < NUMBERS
-        case "earliest" | "latest" | {"stream": None, "seq": 0}:
+        case {"stream": None, "seq": 0}:
             return True
-    return False
+    return value in _PLACES
 
 
 def _offsets(value: str) -> str | dict[str, Offset]:
-    if value.strip().lower() in ("earliest", "latest"):
+    if value.strip().lower() in _PLACES:
         return value.strip().lower()
     try:
         offsets = json.loads(value)
@@ -136,7 +137,7 @@ def _offsets(value: str) -> str | dict[str, Offset]:
         offsets = None
     if not isinstance(offsets, dict) or not all(map(_offset, offsets.values())):
         raise ValueError(
-            'earliest, latest, or JSON such as {"flights": {"stream": "...", "seq": 12}} or {"flights": 12}'
+            'beginning, earliest, latest, or JSON such as {"flights": {"stream": "...", "seq": 12}} or {"flights": 12}'
         )
     return offsets
 
@@ -165,7 +166,7 @@ OPTIONS = (
     Option("tls.key", _text, "file", None, READ + WRITE),
     Option("tls.authority", _text, "file", None, READ + WRITE),
     Option("tls.serverName", _text, "host name", None, READ + WRITE),
-    Option("startingOffsets", _offsets, "offsets", "earliest", READ),
+    Option("startingOffsets", _offsets, "offsets", "beginning", READ),
     Option("endingOffsets", _offsets, "offsets", "latest", _BATCH_READ),
     Option("maxRowsPerTrigger", _count, "rows", None, _STREAMING_READ),
     Option("maxBytesPerTrigger", _bytes, "bytes", None, _STREAMING_READ),
@@ -398,8 +399,8 @@ def _tls(given: dict[str, Any]) -> Tls | None:
 
 def _check_offsets(name: str, offsets: str | dict[str, Offset], sources: tuple[Source, ...]) -> None:
     if isinstance(offsets, str):
-        if name == "endingOffsets" and offsets == "earliest":
-            raise OptionError("the option endingOffsets takes latest or JSON, not 'earliest'")
+        if name == "endingOffsets" and offsets != "latest":
+            raise OptionError(f"the option endingOffsets takes latest or JSON, not {offsets!r}")
         return
     keys = [source.key for source in sources]
     unknown = sorted(set(offsets) - set(keys))

@@ -17,6 +17,7 @@ or so where the channels are. Facts that this rests on, measured with Spark 4.3 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -78,20 +79,21 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         if self._initial is None:
             holder = uuid.uuid4().hex[:12]
             starting = {source.key: self._starting(source.key) for source in self._options.connection.sources}
-            # The earliest message is whatever comes first: a query may begin before its channels do.
-            now = {} if list(starting.values()) == ["earliest"] * len(starting) else self._now(holder)
+            # The first message is whatever comes first: a query may begin before its channels do.
+            new = {key: Entry(None, 0, holder=holder) for key in starting}
+            now = {} if all(at in ("beginning", "earliest") for at in starting.values()) else self._now(new)
             self._initial = {key: initial(key, at, now.get(key), holder) for key, at in starting.items()}
         return encode(self._initial)
 
-    def _now(self, holder: str) -> dict[str, Heads]:
+    def _now(self, entries: Mapping[str, Entry]) -> dict[str, Heads]:
         """The heads of all channels, once their servers have answered."""
         for source in self._options.connection.sources:
-            self.channels.hold(source.key, holder)
+            self._hold(source.key, entries[source.key])
         return self.channels.latest()
 
     def _starting(self, key: str) -> Any:
         at = self._options.starting
-        return at if isinstance(at, str) else at.get(key, "earliest")
+        return at if isinstance(at, str) else at.get(key, "beginning")
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what the query reads: as of the first call that says who holds the consumer's name."""
@@ -111,12 +113,14 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         if start is None:
             return self._latest_without_start(heads)
         entries = self._with_all_channels(decode(start))
-        if self._first:
+        begins = self._first
+        if begins:
             heads = self._begin(entries)
         self._hold_and_acknowledge(entries, heads)
         found = self._found(entries, heads)
         if not found:
-            return start
+            ended = begins and not self._available_now and all(entry.ended for entry in entries.values())
+            return _told_again(entries) if ended else start
         try:
             ends = advance(entries, found, self._limits(limit), self._locate)
             self._backlog.planned(ends, found, lambda key, first: self.channels.locate(key, first, Limits()))
@@ -128,10 +132,10 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         """The first look at the channels, which is waited for: the next turn may be an hour away, or never come."""
         self._first = False
         if self._available_now:
-            self._target = self._now(next(iter(entries.values())).holder)
+            self._target = self._now(entries)
             return self._target
         for source in self._options.connection.sources:
-            self.channels.hold_soon(source.key, entries[source.key].holder)
+            self._hold_soon(source.key, entries[source.key])
         self.channels.settle(FIRST_LOOK_S)
         return self.channels.latest()
 
@@ -171,10 +175,16 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
     def _hold_and_acknowledge(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> None:
         for source in self._options.connection.sources:
             if source.key in heads:
-                self.channels.hold(source.key, entries[source.key].holder)
+                self._hold(source.key, entries[source.key])
             else:
-                self.channels.hold_soon(source.key, entries[source.key].holder)
+                self._hold_soon(source.key, entries[source.key])
         self.channels.acknowledge(entries, heads)
+
+    def _hold(self, key: str, entry: Entry) -> None:
+        self.channels.hold(key, entry.holder, fresh=entry.first is None)
+
+    def _hold_soon(self, key: str, entry: Entry) -> None:
+        self.channels.hold_soon(key, entry.holder, fresh=entry.first is None)
 
     def _found(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> dict[str, Waiting]:
         found = {}
@@ -182,7 +192,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
             now = self._up_to_target(key, entry, heads.get(key))
             if now is None:
                 continue
-            here = waiting(entry, now)
+            here = waiting(entry, now, kept=self._starting(key) == "earliest")
             self._check(key, entry, now, here)
             if here is not None:
                 found[key] = here
@@ -230,3 +240,8 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         found = self._found(entries, heads)
         self._last = advance(entries, found, Limits(), self._locate) if found else entries
         return encode(self._last)
+
+
+def _told_again(entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The end of a batch of nothing, for a run that begins where all channels have ended: so that Spark shows it."""
+    return encode({key: replace(entry.unmoved(), ended=entry.ended + 1) for key, entry in entries.items()})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from netchannel import ChannelBroken, ChannelInUse, ConsumerFenced, NetChannelError, Position, StreamReplaced
 
 from .clients import make_reader
-from .errors import DataLost, SparkBridgeError
+from .errors import CheckpointReplaced, DataLost, SparkBridgeError
 from .task import log
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ HANDOVER_S = 16.0
 """How long a name that somebody else holds is waited for at most: 5 s until a lost connection is noticed, 10 s of its
 lease. A query that comes back from its checkpoint has the name at once."""
 _ASK_S = 0.5
+REST_S = 60.0
+"""How often a server is looked for at most that is gone after the end of its stream, as a producer is that is done."""
+BRIEF_S = 2.0
+"""And for how long each time: too short for a complaint that nobody answers."""
 REASON_S = 1.0
 """So much longer than its timeout a server is waited for, so that the client, which knows why, gives up first."""
 
@@ -36,10 +40,17 @@ REASON_S = 1.0
 class _Watched:
     """A channel by one reader: with another one, all of this begins anew."""
 
+    source: Source
     reader: BlockingChannelReader
     held: bool = False
     taking: threading.Thread | None = None
     acknowledged: Position | None = None
+    rests_since: float | None = None  # after the end of its stream, its server being gone
+    over: str | None = None  # the stream that has ended and was read; then the reader may be a brief one
+
+
+def _brief(connection: Connection) -> Connection:
+    return replace(connection, timeout_s=min(BRIEF_S, connection.timeout_s))
 
 
 class Channels:
@@ -56,7 +67,7 @@ class Channels:
         return self._watched
 
     def _watch(self, source: Source) -> _Watched:
-        return _Watched(make_reader(self._options.connection, source))
+        return _Watched(source, make_reader(self._options.connection, source))
 
     def latest(self) -> dict[str, Heads]:
         """The newest heads that have been pushed here; costs nothing. Channels without a stream are left out.
@@ -69,6 +80,9 @@ class Channels:
             here = self._all()[source.key]
             if here.reader.error is not None:
                 self._begin_anew(source, here.reader)
+            elif here.rests_since is not None and here.reader.latest is not None:
+                here.reader.close()  # the server is there again: from now on it is waited for as ever
+                self._watched[source.key] = self._watch(source)
             elif (heads := here.reader.latest) is not None and self._has_stream(source.key, heads):
                 self._silent.discard(source.key)
                 found[source.key] = heads
@@ -80,11 +94,26 @@ class Channels:
         if not isinstance(error, ChannelBroken):
             assert error is not None
             raise type(error)(*error.args)
+        over = self._watched[source.key].over
+        if over is not None:
+            self._look_again(source, over)
+            return
         if source.key not in self._silent:
             self._silent.add(source.key)
             log.warning("%s: %s; it is waited for", source.key, error)
         reader.close()
         self._watched[source.key] = self._watch(source)
+
+    def _look_again(self, source: Source, over: str) -> None:
+        """Whether another stream has begun where one has ended, quietly and now and then."""
+        here, now = self._watched[source.key], time.monotonic()
+        if here.rests_since is None:
+            log.info("%s: its stream has ended, and its server is gone", source.key)
+            here.rests_since = now
+        if now - here.rests_since >= REST_S:
+            here.reader.close()
+            reader = make_reader(_brief(self._options.connection), source)
+            self._watched[source.key] = _Watched(source, reader, rests_since=now, over=over)
 
     def _has_stream(self, key: str, heads: Heads) -> bool:
         if heads.stream:
@@ -119,7 +148,7 @@ class Channels:
         """How far ``limits`` go in a channel."""
         return self._all()[key].reader.locate(first, max_rows=limits.rows, max_bytes=limits.bytes)
 
-    def hold_soon(self, key: str, holder: str) -> None:
+    def hold_soon(self, key: str, holder: str, *, fresh: bool) -> None:
         """Take the consumer's name as soon as the server is there, without waiting: what comes is kept for it then.
 
         What goes wrong is said by the next `hold`, or by `latest`.
@@ -130,7 +159,7 @@ class Channels:
 
         def take() -> None:
             with suppress(NetChannelError):
-                here.reader.hold(self._options.consumer, holder=holder)
+                here.reader.hold(self._options.consumer, holder=holder, fresh=fresh)
                 here.held = True
 
         here.taking = threading.Thread(target=take, name="netchannel hold", daemon=True)
@@ -143,15 +172,22 @@ class Channels:
             if each.taking is not None:
                 each.taking.join(max(0.0, deadline - time.monotonic()))
 
-    def hold(self, key: str, holder: str) -> None:
-        """Take the consumer's name, once. Raises SparkBridgeError if another query holds it."""
+    def hold(self, key: str, holder: str, *, fresh: bool) -> None:
+        """Take the consumer's name, once; ``fresh``: for a query that has committed nothing yet.
+
+        Raises:
+            CheckpointReplaced: it is fresh, and another query has read under this name.
+            SparkBridgeError: another query holds it.
+        """
         here = self._all()[key]
         if here.held:
             return
         deadline = time.monotonic() + min(HANDOVER_S, self._options.connection.timeout_s)
         while True:
             try:
-                here.reader.hold(self._options.consumer, holder=holder)
+                here.reader.hold(self._options.consumer, holder=holder, fresh=fresh)
+            except ConsumerFenced as error:
+                raise self._used(key, error) from error
             except ChannelInUse as error:
                 if time.monotonic() > deadline:
                     raise _in_use(key, self._options.consumer, str(error)) from error
@@ -159,6 +195,16 @@ class Channels:
             else:
                 here.held = True
                 return
+
+    def _used(self, key: str, error: ConsumerFenced) -> CheckpointReplaced:
+        name, source = self._options.consumer, self._all()[key].source
+        return CheckpointReplaced(
+            f"channel {key!r} was read as consumer {name!r} by another query than this one, which has no checkpoint "
+            f"yet: {error}. Two queries need two names: give this one its own by the option consumer, and name both in "
+            f"the server's RetainPolicy(consumers=...), so that everything is kept for both. If the other one is gone "
+            f"for good, free its name by netchannel.channel_reader({source.endpoint!r}, {source.channel!r})"
+            f".forget({name!r}); if this is the same query, and its checkpoint was deleted or moved, restore it"
+        )
 
     def acknowledge(self, entries: Mapping[str, Entry], heads: Mapping[str, Heads]) -> None:
         """Free what Spark has committed, and wait until that is done. Costs nothing for what is done already.
@@ -168,14 +214,15 @@ class Channels:
         for key, entry in entries.items():
             if entry.stream is None or entry.first is None:
                 continue
-            known = heads.get(key)
+            here, known = self._all()[key], heads.get(key)
+            here.over = entry.stream if entry.ended else None
             if known is None or known.stream != entry.stream:
                 continue
-            here, position = self._all()[key], Position(entry.stream, entry.sequence)
+            position = Position(entry.stream, entry.sequence)
             if here.acknowledged == position:
                 continue
             if known.oldest <= entry.sequence <= known.head:
-                self.hold(key, entry.holder)
+                self.hold(key, entry.holder, fresh=False)
                 try:
                     self._acknowledge(key, here.reader, position, entry.holder)
                 except StreamReplaced:
@@ -210,7 +257,7 @@ def unheard(connection: Connection, source: Source) -> SparkBridgeError:
 
 def _in_use(key: str, consumer: str, why: str) -> SparkBridgeError:
     return SparkBridgeError(
-        f"another query reads channel {key!r} as consumer {consumer!r}, or has until now: {why}. The option consumer "
-        f"gives this query a name of its own; a name whose query is gone is waited for up to {HANDOVER_S:.0f} s, if "
-        f"connectTimeout is as long"
+        f"another query, or another load() of this one, reads channel {key!r} as consumer {consumer!r}, or has until "
+        f"now: {why}. The option consumer gives each its own name; a name whose query is gone is waited for up to "
+        f"{HANDOVER_S:.0f} s, if connectTimeout is as long"
     )

@@ -27,7 +27,15 @@ def test_nothing_new_is_nothing_to_plan():
 def test_what_lies_beyond_is_waiting():
     assert waiting(Entry("s", 4), heads()).first == 4
     assert waiting(Entry(None, 0), heads(oldest=2)).first == 2
-    assert waiting(Entry(None, 0), heads(oldest=2)).lost is None
+    assert waiting(Entry(None, 0), heads(oldest=2), kept=True).lost is None
+
+
+@pytest.mark.parametrize("entry", [Entry(None, 0), Entry("s", 0)])
+def test_a_beginning_that_was_freed_is_missed_with_what_to_do(entry):
+    found = waiting(entry, heads(oldest=2))
+    assert "messages 0 to 1 of s were freed" in found.lost
+    assert "startingOffsets=earliest begins with message 2" in found.lost
+    assert "RetainPolicy(consumers=...)" in found.lost
 
 
 def test_an_end_is_news_once():

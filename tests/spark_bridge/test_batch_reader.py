@@ -50,7 +50,6 @@ async def ids(server, start="earliest", end="latest", *, fail=True) -> list[int]
         ("earliest", "latest", [2, 3, 4, 5]),
         (3, 5, [3, 4]),
         ({"stream": "new", "seq": 4}, "latest", [4, 5]),
-        ({"stream": None, "seq": 0}, "latest", [2, 3, 4, 5]),
         ({"stream": "old", "seq": 9, "ended": True}, "latest", [2, 3, 4, 5]),
     ],
 )
@@ -65,6 +64,8 @@ async def test_a_batch_is_what_its_offsets_say(server, start, end, found):
         (NOT_THERE, "latest", "startingOffsets says stream old, and the server has stream new", [2, 3, 4, 5]),
         ({"stream": "old", "seq": 99}, "latest", "startingOffsets says stream old", [2, 3, 4, 5]),
         ("earliest", NOT_THERE, "endingOffsets says stream old, and the server has stream new", [2, 3, 4, 5]),
+        ("beginning", "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
+        ({"stream": None, "seq": 0}, "latest", "messages 0 to 1 of new were freed", [2, 3, 4, 5]),
         (1, "latest", "startingOffsets says 1, and the server has 2 to 6", [2, 3, 4, 5]),
     ],
 )

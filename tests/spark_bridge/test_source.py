@@ -378,27 +378,37 @@ async def test_a_producer_that_fails_fails_the_query_after_its_rows(spark, tmp_p
         assert await run(query.ids, spark) == list(range(100))
 
 
-async def test_a_second_query_under_the_same_name_is_refused_and_one_of_its_own_is_not(spark, tmp_path):
+async def test_two_queries_over_one_channel_read_everything_where_both_are_named(spark, tmp_path):
+    """And whoever is not named reads nothing in silence: it is said what is missing, and what to do."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.register_channel("rows", retain=RetainPolicy(consumers=("spark", "audit")))
         await outbox.send_many(batches(0, 10))
-        first = await run(Query(tmp_path / "first", await stream_of(spark, sender)).start)
-        await run(first.processAllAvailable)
-        await outbox.send_many(batches(10, 20))
-        second = Query(tmp_path / "second", await stream_of(spark, sender, connectTimeout="1"))
+        first = Query(tmp_path / "first", await stream_of(spark, sender))
+        await run(first.to_the_end)
+        nameless = Query(tmp_path / "nameless", await stream_of(spark, sender))
         with pytest.raises(
-            Exception,
-            match=r"another query reads channel 'rows' as consumer 'spark', or has until now: .*which is connected",
+            Exception, match=r"'rows' was read as consumer 'spark' by another query .*below 10"
         ):
-            await run(second.to_the_end)
-        third = Query(tmp_path / "third", await stream_of(spark, sender, consumer="third"))
-        await run(third.to_the_end)
-        await outbox.send_many(batches(20, 30))
-        await run(first.processAllAvailable)
-        await run(third.to_the_end)
-        await run(first.stop)
-        assert (await run(third.ids, spark))[-100:] == list(range(200, 300))
+            await run(nameless.to_the_end)
+        audit = Query(tmp_path / "audit", await stream_of(spark, sender, consumer="audit"))
+        await run(audit.to_the_end)
+        for query in (first, audit):
+            assert await run(query.ids, spark) == list(range(100))
         assert outbox.statistics().buffered_messages == 0
+
+        await outbox.send_many(batches(10, 20))
+        late = {"consumer": "late"}
+        missing = Query(tmp_path / "missing", await stream_of(spark, sender, **late))
+        with pytest.raises(
+            Exception, match=r"messages 0 to 9 of .* were freed .*RetainPolicy\(consumers="
+        ) as error:
+            await run(missing.to_the_end)
+        assert "startingOffsets=earliest" in str(error.value)
+        with pytest.raises(Exception, match=r"messages 0 to 9 of .* were freed"):
+            await run((await frame_of(spark, sender)).collect)
+        rest = Query(tmp_path / "rest", await stream_of(spark, sender, startingOffsets="earliest", **late))
+        await run(rest.to_the_end)
+        assert await run(rest.ids, spark) == list(range(100, 200))
 
 
 async def test_tasks_of_a_streaming_query_that_fail_read_the_same_rows_again(spark, tmp_path):

@@ -34,7 +34,7 @@ class Channels:
     def latest(self) -> dict[str, Heads]:
         return dict(self.now)
 
-    def hold(self, key, holder) -> None:
+    def hold(self, key, holder, *, fresh) -> None:
         self.held[key] = holder
 
     hold_soon = hold
@@ -204,7 +204,9 @@ def test_a_channel_that_is_added_is_read_from_its_beginning(channels):
     reader = made(channels, "a")
     now = step(reader, reader.initialOffset())
     channels.has("b", "t", 2, 7)
-    more = made(channels)
+    with pytest.raises(DataLost, match="'b': messages 0 to 1 of t were freed"):
+        step(made(channels), now)
+    more = made(channels, startingOffsets="earliest")
     end = step(more, now)
     assert read(more, now, end) == [("b", "t", 2, 7)]
     assert end["b"]["holder"] == now["a"]["holder"] == channels.held["b"]
@@ -241,3 +243,24 @@ def test_it_travels_to_the_tasks_without_its_connections(channels):
     there = pickle.loads(pickle.dumps(made(channels, columns="id")))
     assert there._channels is None
     assert there._read.schema == SCHEMA
+
+
+def test_a_run_that_begins_at_the_end_says_so_once_by_a_batch_of_nothing(channels):
+    """Spark shows no offset that no batch had; and who waits for the end looks at what Spark shows."""
+    channels.has("a", "s", 0, 5, ended=True)
+    reader = made(channels, "a")
+    end = step(reader, reader.initialOffset())
+    assert end["a"]["ended"]
+    assert step(reader, end) == end
+    for _ in range(2):
+        again = made(channels, "a")
+        told = step(again, end)
+        assert told != end
+        assert told["a"] | {"from": 0, "ended": 0} == end["a"] | {"from": 0, "ended": 0}
+        assert told["a"]["ended"]
+        assert read(again, end, told) == []
+        assert step(again, told) == told
+        end = told
+    once = made(channels, "a")
+    once.prepareForTriggerAvailableNow()
+    assert step(once, end) == end

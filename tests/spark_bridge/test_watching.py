@@ -19,7 +19,7 @@ from netchannel import (
     SchemaMismatch,
     SenderServer,
 )
-from spark_bridge import DataLost, SparkBridgeError
+from spark_bridge import CheckpointReplaced, DataLost, SparkBridgeError
 from spark_bridge.batch_reader import BatchReader
 from spark_bridge.offsets import Entry
 from spark_bridge.options import read_options
@@ -45,7 +45,7 @@ def look(channels: Channels, holder: str) -> int:
     """As the driver of a query does, over and over; with a ``holder`` it asks for the name as well. The head."""
     heads = channels.latest().get("rows")
     if heads is None and holder:
-        channels.hold_soon("rows", holder)
+        channels.hold_soon("rows", holder, fresh=True)
     return 0 if heads is None else heads.head
 
 
@@ -83,7 +83,7 @@ async def test_an_idle_query_goes_on_when_its_server_was_away_for_longer_than_it
             outbox = sender.register_channel("rows", retain=policy)
             await outbox.send(BATCH)
             await until_head(channels, 1)
-            await asyncio.to_thread(channels.hold, "rows", "me")
+            await asyncio.to_thread(channels.hold, "rows", "me", fresh=True)
             await outbox.detach()
         await until_given_up(caplog, channels)
         async with SenderServer(address) as sender:
@@ -144,9 +144,27 @@ async def test_a_name_that_another_query_has_taken_is_said_so():
             await other.forget("spark")
             await other.hold("spark", holder="another")
             with pytest.raises(
-                SparkBridgeError, match="another query reads channel 'rows' as consumer 'spark'"
+                SparkBridgeError, match=r"another query, .* reads channel 'rows' as consumer 'spark'"
             ):
                 await acknowledged(channels, outbox.stream, 2)
+
+
+async def test_a_query_without_a_checkpoint_gets_no_name_that_another_one_has_read_under():
+    """It would skip what the other one has acknowledged, and free what that one has not read."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy(lease_s=0.0))
+        await outbox.send_many([BATCH, BATCH])
+        async with watched(sender.address) as first:
+            await until_head(first, 2)
+            await acknowledged(first, outbox.stream, 1)
+        async with watched(sender.address) as other:
+            await until_head(other, 2)
+            with pytest.raises(
+                CheckpointReplaced, match=r"'rows' was read as consumer 'spark' by another"
+            ) as error:
+                await asyncio.to_thread(other.hold, "rows", "other", fresh=True)
+            for said in ("below 1", "option consumer", "RetainPolicy(consumers=...)", ".forget('spark')"):
+                assert said in str(error.value)
 
 
 async def test_a_stream_that_is_replaced_while_it_is_acknowledged_is_left_to_the_next_look():
@@ -159,6 +177,44 @@ async def test_a_stream_that_is_replaced_while_it_is_acknowledged_is_left_to_the
         await asyncio.to_thread(channels.acknowledge, entries, before)
         await acknowledged(channels, outbox.stream, 1)
         await asyncio.wait_for(outbox.flush(), 60)
+
+
+async def test_a_server_that_is_gone_after_the_end_of_its_stream_is_looked_for_in_silence(
+    monkeypatch, caplog
+):
+    """As a producer is that is done; another stream that begins there later is read all the same."""
+    monkeypatch.setattr("spark_bridge.watching.REST_S", 0.2)
+    caplog.set_level("INFO")
+    (address,) = free_addresses(1)
+    async with watched(address) as channels:
+        async with SenderServer(address) as sender:
+            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            await outbox.send(BATCH)
+            await until_head(channels, 1)
+            closing = asyncio.create_task(outbox.close())
+            await until_async(
+                lambda: asyncio.to_thread(lambda: channels.latest()["rows"].ended), "the end is known"
+            )
+            entries = {"rows": Entry(outbox.stream, 1, first=0, holder="me", ended=1)}
+            await asyncio.to_thread(lambda: channels.acknowledge(entries, channels.latest()))
+            await closing
+        readers = set()
+
+        async def tries() -> bool:
+            await asyncio.to_thread(look, channels, "")
+            readers.add(channels._watched["rows"].reader)
+            return len(readers) > 3
+
+        await until_async(tries, "it is looked for several times")
+        assert [each.getMessage() for each in caplog.records if each.name == "spark_bridge"] == [
+            "rows: its stream has ended, and its server is gone"
+        ]
+        assert not [each for each in caplog.records if each.levelname == "WARNING"]
+        async with SenderServer(address) as sender:
+            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            await outbox.send_many([BATCH, BATCH])
+            await until_head(channels, 2)
+            assert channels.latest()["rows"].stream == outbox.stream
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
