@@ -26,13 +26,14 @@ from netchannel.sender import leave
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position, Sealed
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Moment, Position, Sealed
 
 __all__ = [
     "ChannelReader",
@@ -219,6 +220,10 @@ class ChannelReader(ChannelReaderFace):
     ) -> Located:
         """As `netchannel.ChannelReader.locate`."""
         return await self._thread.run(self._reader.locate(first, max_rows=max_rows, max_bytes=max_bytes))
+
+    async def moment(self, at: datetime) -> Moment:
+        """As `netchannel.ChannelReader.moment`."""
+        return await self._thread.run(self._reader.moment(at))
 
     async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
         """As `netchannel.ChannelReader.read`."""

@@ -25,13 +25,14 @@ from netchannel.sender import leave
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.codec import CodecName
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Position, Sealed
+    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Moment, Position, Sealed
 
 
 class BlockingSenderChannel(SenderChannelFace):
@@ -201,6 +202,10 @@ class BlockingChannelReader(ChannelReaderFace):
     ) -> Located:
         """As `ChannelReader.locate`."""
         return self._thread.wait(self._reader.locate(first, max_rows=max_rows, max_bytes=max_bytes))
+
+    def moment(self, at: datetime) -> Moment:
+        """As `ChannelReader.moment`."""
+        return self._thread.wait(self._reader.moment(at))
 
     def read(self, first: Position | int, until: int) -> Iterator[Any]:
         """As `ChannelReader.read`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from .client import Client
@@ -18,7 +19,7 @@ from .errors import (
     SchemaMismatch,
 )
 from .identity import node_name
-from .values import Heads, Located, Message, Position, check_kind
+from .values import Heads, Located, Message, Moment, Position, check_kind
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .values import FaultPolicy
 
 MESSAGE_LIMIT = 1 << 30
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = 1 << 63
 """Those of messages are below."""
 _DECODERS = 8
@@ -293,6 +295,18 @@ class ChannelReader:
             messages.Locate, stream=stream, first=number, max_rows=max_rows, max_bytes=max_bytes
         )
         return Located(answer.until, answer.rows, answer.bytes)
+
+    async def moment(self, at: datetime) -> Moment:
+        """Which messages of the stream that is kept were sent before ``at``, and which then or later.
+
+        Raises ValueError for a time without a zone.
+        """
+        if at.utcoffset() is None:
+            raise ValueError(f"the time {at} has no zone, so that it is another one everywhere: give it one")
+        stream, _ = await self._place(0)
+        micros = max(0, (at - _EPOCH) // timedelta(microseconds=1))
+        answer: messages.Moment = await self._ask(messages.When, stream=stream, at=micros)
+        return Moment(stream, answer.since, answer.before)
 
     async def read(self, first: Position | int, until: int) -> AsyncGenerator[Any, None]:
         """The batches of messages ``first`` to ``until`` (excluded); see `read_messages`."""

@@ -158,6 +158,18 @@ class Located(NamedTuple):
     bytes: int
 
 
+class Moment(NamedTuple):
+    """What of a stream was sent around a time: from ``since`` on then or later, below ``before`` earlier.
+
+    Where the sender's clock never went back both are the same number. Where it did, ``since`` is the first message
+    of that time or a later one, and ``before`` is behind the last one that is earlier.
+    """
+
+    stream: str
+    since: int
+    before: int
+
+
 class Group(NamedTuple):
     """Whose messages a staged attempt has: those of a partition, in an epoch of an application.
 

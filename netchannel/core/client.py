@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
     messages.Watch: messages.Heads,
     messages.Locate: messages.Located,
+    messages.When: messages.Moment,
     messages.Read: messages.Reading,
     messages.Hold: messages.Held,
     messages.Acknowledge: messages.Acknowledged,

@@ -175,7 +175,7 @@ class MemoryHistory(History):
 
     def keep(self, record: Record, rows: int, size: int) -> None:
         self._records[record.first] = record
-        self.index.add(record.end, rows, size)
+        self.index.add(record.end, rows, size, record.timestamp)
 
     def finish(self, failure: str | None) -> None:
         if self.ending is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from netchannel.values import Located
@@ -27,6 +27,11 @@ class Index:
         self._ends = array("Q", [first])
         self._rows = array("Q", [rows])
         self._sizes = array("Q", [size])
+        # Senders' clocks may go back. Of each place, the latest time below it; and of the records behind which none is
+        # earlier, where they end and their times: both rise, so that either can be searched.
+        self._latest = array("Q", [0])
+        self._last_ends = array("Q")
+        self._last_times = array("Q")
         self._gone = 0
 
     @property
@@ -54,8 +59,14 @@ class Index:
         """Bytes of the messages in the records."""
         return self._sizes[-1] - self._sizes[self._gone]
 
-    def add(self, end: int, rows: int, size: int) -> None:
-        """A record came, up to number ``end``."""
+    def add(self, end: int, rows: int, size: int, timestamp: int) -> None:
+        """A record came, up to number ``end``, whose messages were sent at ``timestamp``."""
+        self._latest.append(max(self._latest[-1], timestamp))
+        while self._last_times and self._last_times[-1] >= timestamp:
+            self._last_times.pop()
+            self._last_ends.pop()
+        self._last_times.append(timestamp)
+        self._last_ends.append(end)
         self._rows.append(self._rows[-1] + rows)
         self._sizes.append(self._sizes[-1] + size)
         self._ends.append(end)
@@ -81,13 +92,26 @@ class Index:
                 place = min(place, bisect_right(sums, limit, lo=self._gone))
         return self._ends[max(place - 1, self._gone)]
 
+    def moment(self, at: int) -> tuple[int, int]:
+        """The first message sent at a time or later, and the number behind the last one sent earlier.
+
+        The first number may be too low, where that message is gone; then it is the oldest.
+        """
+        place = bisect_left(self._latest, at, lo=self._gone + 1)
+        since = self._ends[place - 1]
+        earlier = bisect_left(self._last_times, at)
+        before = self._last_ends[earlier - 1] if earlier else 0
+        return since, max(before, self.oldest)
+
     def trim(self, upto: int) -> int:
         """Forget the records that end at or below ``upto``; how many are kept begins where it says now."""
         self._gone = self._place(upto)
         if self._gone > _COMPACT_FROM and self._gone * 2 > len(self._ends):
-            for numbers in (self._ends, self._rows, self._sizes):
+            for numbers in (self._ends, self._rows, self._sizes, self._latest):
                 del numbers[: self._gone]
             self._gone = 0
+            over = bisect_right(self._last_ends, self.oldest)
+            del self._last_ends[:over], self._last_times[:over]
         return self.oldest
 
 

@@ -207,7 +207,7 @@ class Keeping(Retained):
         else:
             notes = {place: note for place, note in enumerate(chunk.notes) if note}
             frame = pack(bodies, notes, first, chunk.timestamp)
-            record = Record(first, chunk.end, size, largest, frame, self._context)
+            record = Record(first, chunk.end, size, largest, frame, self._context, timestamp=chunk.timestamp)
         history.keep(record, rows, size)
 
     # -- the owner's side

@@ -275,6 +275,15 @@ class Locate(Question):
 
 
 @declared
+class When(Question):
+    """Wants to know which messages were sent before and after a time."""
+
+    kind: ClassVar[str] = "when"
+    stream: Text
+    at: Integer
+
+
+@declared
 class Read(Question):
     """Wants a token for a connection to read on."""
 
@@ -391,6 +400,15 @@ class Located(Answer):
 
 
 @declared
+class Moment(Answer):
+    """The messages around a time."""
+
+    kind: ClassVar[str] = "moment"
+    since: Number
+    before: Number
+
+
+@declared
 class Reading(Answer):
     """A token to read with."""
 
@@ -453,8 +471,8 @@ MESSAGES: dict[str, type[Message]] = {
         *(Ok, Deny, Finished, Elsewhere, Ready),
         *(Member, Claim, Release, Over),
         Taken,
-        *(Watch, Locate, Read, Hold, Acknowledge, Forget, Yield, Unwatch, Commit, Drop, Epoch),
-        *(Heads, Located, Reading, Held, Acknowledged, Forgotten, Committed, Dropped, EpochIs),
+        *(Watch, Locate, When, Read, Hold, Acknowledge, Forget, Yield, Unwatch, Commit, Drop, Epoch),
+        *(Heads, Located, Moment, Reading, Held, Acknowledged, Forgotten, Committed, Dropped, EpochIs),
     )
 }
 """All of them, by their type on the wire."""

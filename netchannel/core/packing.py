@@ -162,4 +162,4 @@ class Packer:
         size = sum(map(len, bodies)) + sum(map(len, notes.values())) + (0 if start else self.shared)
         largest = max(len(self.context), *map(len, bodies))
         frame = pack(bodies, notes, first + start, self.since)
-        return Record(first + start, first + stop, size, largest, frame, self.context)
+        return Record(first + start, first + stop, size, largest, frame, self.context, timestamp=self.since)

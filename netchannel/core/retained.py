@@ -221,7 +221,7 @@ class Retained(Service):
                     self._hold(client, message, now)
                 case messages.Forget():
                     self._forget(client, message, now)
-                case messages.Locate() | messages.Read() | messages.Acknowledge():
+                case messages.Locate() | messages.When() | messages.Read() | messages.Acknowledge():
                     self._of_stream(client, message, now)
                 case _:
                     return False
@@ -248,7 +248,7 @@ class Retained(Service):
     def _of_stream(
         self,
         client: RequestControl,
-        message: messages.Locate | messages.Read | messages.Acknowledge,
+        message: messages.Locate | messages.When | messages.Read | messages.Acknowledge,
         now: float,
     ) -> None:
         history = self.history
@@ -263,6 +263,9 @@ class Retained(Service):
         match message:
             case messages.Locate():
                 self._locate(history, client, message, now)
+            case messages.When():
+                since, before = history.index.moment(message.at)
+                client.answer(message, since=max(since, history.oldest), before=max(before, history.oldest))
             case messages.Read():
                 client.answer(message, token=self.core.reading_token(self, client, now))
             case messages.Acknowledge():

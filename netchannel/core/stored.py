@@ -99,7 +99,7 @@ class StoredHistory(History):
     ) -> None:
         index = Index(*state.base)
         for outline in segment_log.outline(state.base[0]):
-            index.add(outline.end, outline.rows, outline.size)
+            index.add(outline.end, outline.rows, outline.size, outline.timestamp)
         super().__init__(segment_log.stream, codec, max_bytes, index)
         self.core = core
         self.log = segment_log
@@ -258,7 +258,7 @@ class _Keeper(Worker):
         for _ in range(job.appended):
             record, rows, size = self._waiting.popleft()
             self.waiting_bytes -= size
-            history.index.add(record.end, rows, size)
+            history.index.add(record.end, rows, size, record.timestamp)
         if job.finished:
             history.ending, self._finishing = history.log.ending, None
         if job.full is not None:

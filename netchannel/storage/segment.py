@@ -34,12 +34,13 @@ _WINDOW = 1 << 12
 
 
 class Outline(NamedTuple):
-    """A record without its payload; ``size`` and ``rows`` are what the writer said."""
+    """A record without its payload; ``size``, ``rows`` and ``timestamp`` are what the writer said."""
 
     first: int
     end: int
     size: int
     rows: int
+    timestamp: int
 
 
 class LogRecord(NamedTuple):
@@ -146,7 +147,7 @@ class SegmentReader:
 
     def outline(self, entry: Entry) -> Outline:
         """What the header tells."""
-        return Outline(entry.first, entry.end, entry.size, entry.rows)
+        return Outline(entry.first, entry.end, entry.size, entry.rows, entry.timestamp)
 
     def record(self, offset: int, entry: Entry) -> LogRecord:
         """The record at ``offset``. Raises LogDamaged, LogBroken."""

@@ -121,12 +121,14 @@ def test_sums_go_on_when_the_oldest_are_forgotten() -> None:
     """Also where so many are that the arrays are made anew."""
     draw = random.Random(3)
     index, ends, rows, sizes = Index(5, 50, 500), [5], [50], [500]
+    times = [1000]  # of the record that ends at the same place
     for _ in range(5000):
         count = draw.randint(1, 5)
         ends.append(ends[-1] + count)
         rows.append(rows[-1] + draw.randint(0, 9))
         sizes.append(sizes[-1] + draw.randint(0, 99))
-        index.add(ends[-1], rows[-1] - rows[-2], sizes[-1] - sizes[-2])
+        times.append(times[-1] + draw.randint(-3, 9))
+        index.add(ends[-1], rows[-1] - rows[-2], sizes[-1] - sizes[-2], times[-1])
         upto = draw.randint(index.oldest, index.head)
         if draw.random() < 0.9:
             upto = min(upto, index.oldest + 4)
@@ -137,6 +139,14 @@ def test_sums_go_on_when_the_oldest_are_forgotten() -> None:
         place = max(place for place, end in enumerate(ends) if end <= sequence)
         assert index.below(sequence) == (ends[place], rows[place], sizes[place])
         assert index.kept == sizes[-1] - sizes[ends.index(oldest)]
+        at = draw.choice(times[-9:]) + draw.randint(-2, 2)
+        first = ends.index(oldest) + 1
+        since, before = index.moment(at)
+        late = [place for place in range(first, len(ends)) if times[place] >= at]
+        gone = any(time >= at for time in times[1:first])
+        assert since == (oldest if gone else ends[late[0] - 1] if late else index.head)
+        early = [ends[place] for place in range(first, len(ends)) if times[place] < at]
+        assert before == max(early, default=oldest)
 
 
 # -- consumers

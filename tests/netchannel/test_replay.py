@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -325,6 +327,25 @@ async def test_a_holder_that_comes_back_under_its_name_has_it_at_once() -> None:
             await one.ack("name", 3)
         async with ChannelReader(reader.to, "c", codec="bytes", timing=QUICK) as two:
             assert await two.hold("name", holder="job 7") == 3
+
+
+async def test_messages_are_found_by_when_they_were_sent(place: Place) -> None:
+    async with kept(bodies(5), place) as (reader, outbox):
+        messages = [each async for each in reader.read_messages(0, 5)]
+        await until(lambda: time.time_ns() // 1000 > messages[-1].timestamp, "the clock goes on")
+        between = datetime.now(UTC)
+        await until(lambda: datetime.now(UTC) > between, "the clock goes on")
+        for body in bodies(3):
+            await outbox.send(body)
+        await reader.heads(beyond=7)
+        assert await reader.moment(between) == (outbox.stream, 5, 5)
+        assert await reader.moment(between - timedelta(days=1)) == (outbox.stream, 0, 0)
+        assert await reader.moment(between + timedelta(days=1)) == (outbox.stream, 8, 8)
+        assert await reader.moment(datetime(1, 1, 1, tzinfo=UTC)) == (outbox.stream, 0, 0)
+        with pytest.raises(ValueError, match="has no zone"):
+            await reader.moment(datetime(2026, 1, 1))
+        await reader.ack("me", 6)
+        assert await reader.moment(between) == (outbox.stream, 6, 6)
 
 
 async def test_whoever_begins_afresh_gets_no_name_that_another_has_used(place: Place) -> None:

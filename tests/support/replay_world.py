@@ -62,7 +62,9 @@ class Follower:
 
     def hold(self, *, renew: bool) -> None:
         if self.core in self.play.world.cores:
-            self.ask(messages.Hold, self.held, consumer=self.name, holder=self.holder, renew=renew, fresh=False)
+            self.ask(
+                messages.Hold, self.held, consumer=self.name, holder=self.holder, renew=renew, fresh=False
+            )
 
     def lost(self, reason: str, now: float) -> None:
         self.reader.control_lost()

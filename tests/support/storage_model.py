@@ -222,7 +222,7 @@ class World:
         expected = [each for each in self.records if each.end > log.acknowledged]
         assert list(log.read(log.acknowledged)) == expected
         assert list(log.outline(log.acknowledged)) == [
-            Outline(each.first, each.end, each.size, each.rows) for each in expected
+            Outline(each.first, each.end, each.size, each.rows, each.timestamp) for each in expected
         ]
 
     def check_loss(self) -> None:
