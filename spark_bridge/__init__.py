@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .ending import stop_at_end as stop_at_end
     from .errors import ChannelTemplate as ChannelTemplate
     from .errors import CheckpointReplaced as CheckpointReplaced
     from .errors import DataLost as DataLost
@@ -51,6 +52,7 @@ _HOMES = {
     "receive": "spark_bridge.receiving",
     "register": "spark_bridge.registration",
     "send": "spark_bridge.sending",
+    "stop_at_end": "spark_bridge.ending",
 }
 __all__ = list(_HOMES)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -31,6 +32,15 @@ SCHEME = "netchannel://"
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """What Spark puts among the options by itself."""
+_OF_TABLES = frozenset(
+    {"provider", "owner", "location", "external", "comment", "collation", "is_managed_location"}
+)
+"""What Spark puts among the options for ``CREATE TABLE``, beside the same options once more as ``option.*``."""
+_VIEW = "CREATE TEMPORARY VIEW name USING netchannel OPTIONS (endpoint 'host:port', channels 'channel')"
+_STOP = (
+    "a source cannot end a query that Spark runs: call spark_bridge.stop_at_end(query) instead of "
+    "query.awaitTermination(), or use trigger(availableNow=True)"
+)
 
 
 def _text(value: str) -> str:
@@ -142,6 +152,18 @@ def _offsets(value: str) -> str | dict[str, Offset]:
     return offsets
 
 
+def _instant(value: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise ValueError("a time with its zone, such as 2026-11-22T18:30:00Z or 2026-11-22 19:30:00+01:00")
+    if at > datetime.now(UTC):
+        raise ValueError("a time that is over by the clock of this machine")
+    return at
+
+
 class Option(NamedTuple):
     """One option: how its text is read, what holds without it, and in which uses it is known."""
 
@@ -167,6 +189,7 @@ OPTIONS = (
     Option("tls.authority", _text, "file", None, READ + WRITE),
     Option("tls.serverName", _text, "host name", None, READ + WRITE),
     Option("startingOffsets", _offsets, "offsets", "beginning", READ),
+    Option("startingTimestamp", _instant, "time", None, READ),
     Option("endingOffsets", _offsets, "offsets", "latest", _BATCH_READ),
     Option("maxRowsPerTrigger", _count, "rows", None, _STREAMING_READ),
     Option("maxBytesPerTrigger", _bytes, "bytes", None, _STREAMING_READ),
@@ -213,6 +236,7 @@ class ReadOptions:
 
     connection: Connection
     starting: str | dict[str, Offset]
+    since: datetime | None
     ending: str | dict[str, Offset]
     max_rows: int | None
     max_bytes: int | None
@@ -243,9 +267,12 @@ def read_options(options: Mapping[str, str], *uses: Use) -> ReadOptions:
     connection = _connection(given, options)
     for name in ("startingOffsets", "endingOffsets"):
         _check_offsets(name, given[name], connection.sources)
+    if given["startingTimestamp"] is not None and any(name.lower() == "startingoffsets" for name in options):
+        raise OptionError("give the option startingOffsets or startingTimestamp, not both")
     return ReadOptions(
         connection=connection,
         starting=given["startingOffsets"],
+        since=given["startingTimestamp"],
         ending=given["endingOffsets"],
         max_rows=given["maxRowsPerTrigger"],
         max_bytes=given["maxBytesPerTrigger"],
@@ -292,6 +319,7 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
 
 
 def _parse(options: Mapping[str, str], uses: tuple[Use, ...]) -> dict[str, Any]:
+    _check_place(options)
     given = {option.name: option.default and option.read(option.default) for option in OPTIONS}
     for name, text in options.items():
         if name.lower() in _OF_SPARK:
@@ -303,6 +331,18 @@ def _parse(options: Mapping[str, str], uses: tuple[Use, ...]) -> dict[str, Any]:
             shown = "what was given" if option.name == "secret" else repr(text)
             raise OptionError(f"the option {option.name} takes {error}, not {shown}") from None
     return given
+
+
+def _check_place(options: Mapping[str, str]) -> None:
+    """Raise OptionError for what Spark says of a table in a catalog, and for an option that no source can have."""
+    names = {name.lower() for name in options}
+    if names & _OF_TABLES:
+        raise OptionError(
+            f"channels are no tables of a catalog, which would keep their options, with the secret, and give them to "
+            f"nobody who reads the table: instead of CREATE TABLE use a temporary view, {_VIEW}"
+        )
+    if "stopatend" in names:
+        raise OptionError(f"the data source netchannel has no option stopAtEnd: {_STOP}")
 
 
 def _find(name: str, uses: tuple[Use, ...]) -> Option:
@@ -351,6 +391,11 @@ def _where(given: dict[str, Any], options: Mapping[str, str]) -> tuple[tuple[str
         raise OptionError(
             "the data source netchannel needs the option endpoint, the host:port of a server that keeps the "
             "channels, or a URL as path: netchannel://host:port/channel1,channel2"
+            + (
+                f". A table of Spark's catalog has no options: use a temporary view, {_VIEW}"
+                if not options
+                else ""
+            )
         )
     if not channels:
         raise OptionError(

@@ -18,7 +18,7 @@ from .errors import SchemaConflict
 from .types import convertible, forbids_nulls, spark_field
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 DeclaredSchema: TypeAlias = "pa.Schema | StructType | str"
 """A schema as users write it: of Arrow, of Spark, or DDL such as ``"id BIGINT, at TIMESTAMP"``."""
@@ -46,6 +46,11 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
     convert: Any = to_arrow_schema
 
     def column(field: StructField) -> pa.Field:
+        if (within := _sparks_own(field.dataType)) is not None:
+            raise SchemaConflict(
+                f"the column {field.name!r} is {field.dataType.simpleString()}, and channels do not carry "
+                f"{within.upper()}, whose bytes are Spark's own: {_SPARKS_OWN[within]}"
+            )
         try:
             (found,) = convert(StructType([field]), **zone)
         except PySparkTypeError as error:
@@ -56,6 +61,23 @@ def _from_spark(schema: StructType | str) -> pa.Schema:
         return found
 
     return pa.schema([column(field) for field in struct.fields])
+
+
+_SPARKS_OWN = {
+    "variant": "write to_json(column), read it as a STRING, and use parse_json(column) then",
+    "geometry": "write st_asbinary(column), read it as a BINARY, and use st_geomfromwkb(column) then",
+    "geography": "write st_asbinary(column), read it as a BINARY, and use st_geogfromwkb(column) then",
+}
+"""Types that Spark gives to Arrow as structs, which nobody else knows to be anything else."""
+
+
+def _sparks_own(kind: DataType) -> str | None:
+    """The name of a type of `_SPARKS_OWN` that ``kind`` is, or has within it."""
+    if kind.typeName() in _SPARKS_OWN:
+        return kind.typeName()
+    within = [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
+    within += [field.dataType for field in getattr(kind, "fields", ())]
+    return next(filter(None, map(_sparks_own, within)), None)
 
 
 class Normaliser:

@@ -51,9 +51,11 @@ class NetchannelDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        from .batch_reader import BatchReader
+        from .batch_reader import BatchReader, FilteringBatchReader
+        from .filters import are_pushed
 
-        return BatchReader(*self._reading(schema, "batch read"))
+        options, declared = self._reading(schema, "batch read")
+        return (FilteringBatchReader if are_pushed() and options.metadata else BatchReader)(options, declared)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For ``spark.readStream``."""

@@ -81,7 +81,9 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
             starting = {source.key: self._starting(source.key) for source in self._options.connection.sources}
             # The first message is whatever comes first: a query may begin before its channels do.
             new = {key: Entry(None, 0, holder=holder) for key in starting}
-            now = {} if all(at in ("beginning", "earliest") for at in starting.values()) else self._now(new)
+            awaited = all(at in ("beginning", "earliest") for at in starting.values())
+            now = {} if awaited and self._options.since is None else self._now(new)
+            starting |= {key: self._since(key, heads) for key, heads in now.items() if self._options.since}
             self._initial = {key: initial(key, at, now.get(key), holder) for key, at in starting.items()}
         return encode(self._initial)
 
@@ -90,6 +92,10 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         for source in self._options.connection.sources:
             self._hold(source.key, entries[source.key])
         return self.channels.latest()
+
+    def _since(self, key: str, heads: Heads) -> Any:
+        assert self._options.since is not None
+        return {"stream": heads.stream, "seq": self.channels.since(key, self._options.since, heads)}
 
     def _starting(self, key: str) -> Any:
         at = self._options.starting

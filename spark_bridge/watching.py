@@ -16,6 +16,7 @@ from .task import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from netchannel import Heads, Located
     from netchannel.process import BlockingChannelReader
@@ -147,6 +148,19 @@ class Channels:
     def locate(self, key: str, first: Position, limits: Limits) -> Located:
         """How far ``limits`` go in a channel."""
         return self._all()[key].reader.locate(first, max_rows=limits.rows, max_bytes=limits.bytes)
+
+    def since(self, key: str, at: datetime, heads: Heads) -> int:
+        """The first message of ``heads`` that was sent at a time or later.
+
+        Where that may be one of those that are gone it is number 0, so that they are missed.
+        """
+        moment = self._all()[key].reader.moment(at)
+        return moment.since if moment.stream == heads.stream and moment.since > heads.oldest else 0
+
+    def before(self, key: str, at: datetime, heads: Heads) -> int:
+        """The number behind the last message of ``heads`` that was sent before a time."""
+        moment = self._all()[key].reader.moment(at)
+        return min(moment.before, heads.head) if moment.stream == heads.stream else heads.head
 
     def hold_soon(self, key: str, holder: str, *, fresh: bool) -> None:
         """Take the consumer's name as soon as the server is there, without waiting: what comes is kept for it then.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 from netchannel import ChannelReader, RetainPolicy, SenderServer
 from spark_bridge import DataLost, OptionError
-from spark_bridge.batch_reader import BatchReader
+from spark_bridge.batch_reader import BatchReader, FilteringBatchReader
 from spark_bridge.options import read_options
+from tests.support.waiting import until_async
 
 SCHEMA = pa.schema({"id": pa.int64()})
 NOT_THERE = {"stream": "old", "seq": 3}
@@ -92,3 +95,43 @@ async def test_what_cannot_be_a_range_is_refused(server, start, end, said):
     """SP-OPT-1."""
     with pytest.raises(OptionError, match=said):
         await ids(server, start, end, fail=False)
+
+
+async def test_filters_and_a_time_to_start_at_become_ranges(server):
+    """And what may be gone is missed, unless the filters want none of it."""
+    async with ChannelReader(server.address, "rows") as reader:
+        sent = [each async for each in reader.read_messages(2, 6)]
+        await until_async(lambda: _later(sent[-1]), "the clock goes on")
+        between = datetime.now(UTC)
+        outbox = server.register_channel("more", retain=RetainPolicy())
+        await outbox.send(sent[0].batch)
+    given = {"endpoint": server.address, "channels": "rows", "includeMetadata": "true"}
+
+    def planned(filters, **options) -> list[tuple[int, int]]:
+        reader = FilteringBatchReader(read_options(given | options, "batch read"), SCHEMA)
+        assert reader.pushFilters(filters) == filters
+        return [(part.value.first, part.value.until) for part in reader.partitions()]
+
+    def check() -> None:
+        low, high = GreaterThanOrEqual(("_sequence",), 3), LessThan(("_sequence",), 5)
+        assert planned([low, high]) == [(3, 5)]
+        assert planned([low, high], startingOffsets='{"rows": 4}') == [(4, 5)]
+        assert planned([GreaterThanOrEqual(("_sequence",), 9)]) == []
+        with pytest.raises(DataLost, match="messages 0 to 1 of new were freed"):
+            planned([high])
+        with pytest.raises(DataLost, match="a filter says 1, and the server has 2 to 6"):
+            planned([GreaterThanOrEqual(("_sequence",), 1)])
+        past = [LessThan(("_timestamp",), between)]
+        assert planned(past, startingOffsets="earliest") == [(2, 6)]
+        assert planned([GreaterThanOrEqual(("_timestamp",), between)]) == []
+        assert planned(past, channels="more") == []
+        assert planned([], channels="more", startingTimestamp=between.isoformat()) == [(0, 1)]
+        assert planned([], startingTimestamp=between.isoformat()) == []
+        with pytest.raises(DataLost, match="messages 0 to 1 of new were freed"):
+            planned([], startingTimestamp="2026-01-01T00:00:00Z")
+
+    await asyncio.to_thread(check)
+
+
+async def _later(message) -> bool:
+    return datetime.now(UTC).timestamp() * 1e6 > message.timestamp + 1

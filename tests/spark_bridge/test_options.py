@@ -66,6 +66,9 @@ def test_an_option_of_another_use_is_named_as_such():
         ("startingOffsets", f'{{"flights": {1 << 63}}}', "beginning, earliest, latest, or JSON"),
         ("startingOffsets", f'{{"flights": {"1" * 5000}}}', "beginning, earliest, latest, or JSON"),
         ("startingOffsets", "[" * 100_000, "beginning, earliest, latest, or JSON"),
+        ("startingTimestamp", "yesterday", "a time with its zone"),
+        ("startingTimestamp", "2026-01-01T00:00:00", "a time with its zone"),
+        ("startingTimestamp", "2999-01-01T00:00:00Z", "a time that is over"),
         ("maxRowsPerTrigger", str(1 << 63), "a whole number from 1 on, below 2^63"),
         ("maxBytesPerTrigger", "99999999999999g", "a number of bytes, such as 1048576 or 64m"),
         ("consumer", " ", "1 to 255 characters that can be printed"),
@@ -226,3 +229,20 @@ def test_a_write_at_least_once_cannot_be_done_once_under_a_version():
     said = refused(lambda: write_options(given | {"txnVersion": "1"}, "batch write"))
     assert "txnAppId and txnVersion need deliveryGuarantee=exactly-once" in said
     assert write_options(given, "streaming write").txn_app_id == "app"
+
+
+def test_a_start_is_given_once():
+    given = HERE | {"startingOffsets": "latest", "startingTimestamp": "2026-01-01T00:00:00Z"}
+    assert "startingOffsets or startingTimestamp, not both" in refused(lambda: read_options(given))
+
+
+def test_what_spark_says_of_a_table_is_no_misspelt_option_and_the_way_out_is_said():
+    """As of CREATE TABLE, and as of a table without options that is read later."""
+    said = "CREATE TEMPORARY VIEW name USING netchannel OPTIONS"
+    assert said in refused(lambda: read_options(HERE | {"provider": "netchannel", "owner": "me"}))
+    assert said in refused(lambda: read_options({}))
+
+
+def test_an_option_that_no_source_can_have_leads_to_what_can_do_it():
+    said = refused(lambda: read_options(HERE | {"stopAtEnd": "true"}, "streaming read"))
+    assert "spark_bridge.stop_at_end(query)" in said

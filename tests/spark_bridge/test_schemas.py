@@ -207,3 +207,19 @@ def test_a_spark_schema_has_its_time_zone_in_utc():
             pa.field("tags", list_of(STRING, nullable=False)),
         ]
     )
+
+
+@pytest.mark.parametrize("kind", ["VARIANT", "STRUCT<a: ARRAY<VARIANT>>", "MAP<STRING, VARIANT>"])
+def test_variants_are_refused_with_what_to_do(kind):
+    """Spark would give them to Arrow as structs of bytes, of which nobody else knows what they are."""
+    variant = types.VariantType()
+    columns = {
+        "VARIANT": variant,
+        "STRUCT<a: ARRAY<VARIANT>>": types.StructType([types.StructField("a", types.ArrayType(variant))]),
+        "MAP<STRING, VARIANT>": types.MapType(types.StringType(), variant),
+    }
+    schema = types.StructType([types.StructField("v", columns[kind])])
+    with pytest.raises(
+        SchemaConflict, match=r"the column 'v' is .*do not carry VARIANT.*to_json.*parse_json"
+    ):
+        arrow_schema(schema)

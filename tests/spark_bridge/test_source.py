@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from netchannel import ReceiverServer, RetainPolicy, SenderServer
+from netchannel import ChannelReader, ReceiverServer, RetainPolicy, SenderServer
+from spark_bridge import stop_at_end
+from tests.docs.markdown import ROOT, blocks
 from tests.support.spark import run
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema({"id": pa.int64()})
+PAGE = ROOT / "docs" / "how-to" / "spark-streaming.md"
 
 
 @pytest.fixture(scope="module")
@@ -379,36 +383,135 @@ async def test_a_producer_that_fails_fails_the_query_after_its_rows(spark, tmp_p
 
 
 async def test_two_queries_over_one_channel_read_everything_where_both_are_named(spark, tmp_path):
-    """And whoever is not named reads nothing in silence: it is said what is missing, and what to do."""
+    """As the page has it. And whoever is not named does not read less in silence."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy(consumers=("spark", "audit")))
+        page = snippets(tmp_path, "def keep(", "def both(")
+        outbox = page["keep"](sender)
         await outbox.send_many(batches(0, 10))
-        first = Query(tmp_path / "first", await stream_of(spark, sender))
-        await run(first.to_the_end)
-        nameless = Query(tmp_path / "nameless", await stream_of(spark, sender))
-        with pytest.raises(
-            Exception, match=r"'rows' was read as consumer 'spark' by another query .*below 10"
-        ):
-            await run(nameless.to_the_end)
-        audit = Query(tmp_path / "audit", await stream_of(spark, sender, consumer="audit"))
-        await run(audit.to_the_end)
-        for query in (first, audit):
-            assert await run(query.ids, spark) == list(range(100))
+        url = f"netchannel://{sender.address}/numbers"
+
+        def both() -> None:
+            for query in page["both"](spark, url):
+                query.awaitTermination()
+
+        await run(both)
+        for name in ("squares", "audit"):
+            folder = str(tmp_path / f"{name}.parquet")
+            assert sorted(ids(await run(spark.read.parquet(folder).collect))) == list(range(100))
         assert outbox.statistics().buffered_messages == 0
 
+        async def refused(name: str, said: str, **options: str) -> None:
+            query = Query(
+                tmp_path / name, await stream_of(spark, sender, "numbers", consumer=name, **options)
+            )
+            with pytest.raises(Exception, match=said):
+                await run(query.to_the_end)
+
         await outbox.send_many(batches(10, 20))
-        late = {"consumer": "late"}
-        missing = Query(tmp_path / "missing", await stream_of(spark, sender, **late))
+        await refused("squares", r"'numbers' was read as consumer 'squares' by another query .*below 10")
+        missing = r"messages 0 to 9 of .* were freed .*RetainPolicy\(consumers=.*startingOffsets=earliest"
+        await refused("late", missing)
+        with pytest.raises(Exception, match=missing):
+            await run((await frame_of(spark, sender, "numbers")).collect)
+        options = {"consumer": "late", "startingOffsets": "earliest"}
+        late = Query(tmp_path / "kept", await stream_of(spark, sender, "numbers", **options))
+        await run(late.to_the_end)
+        assert await run(late.ids, spark) == list(range(100, 200))
+
+
+def snippets(folder: Path, *beginnings: str) -> dict[str, Any]:
+    """What some blocks of the page define, writing to ``folder``."""
+    found: dict[str, Any] = {}
+    for block in blocks(PAGE):
+        if any(each in block.text for each in beginnings):
+            text = block.text.replace('f"{name}.', f'f"{folder}/{{name}}.').replace(
+                '"kept"', f'"{folder}/kept"'
+            )
+            exec(text, found)
+    return found
+
+
+async def test_two_loads_of_a_channel_in_one_query_need_two_names_and_one_frame_needs_one(spark, tmp_path):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy(consumers=("a", "b"), lease_s=0.0))
+        await outbox.send_many(batches(0, 5))
+        a = await stream_of(spark, sender, consumer="a", connectTimeout="1")
+        again = await stream_of(spark, sender, consumer="a", connectTimeout="1")
+        same = Query(tmp_path / "same", a.union(again))
         with pytest.raises(
-            Exception, match=r"messages 0 to 9 of .* were freed .*RetainPolicy\(consumers="
-        ) as error:
-            await run(missing.to_the_end)
-        assert "startingOffsets=earliest" in str(error.value)
-        with pytest.raises(Exception, match=r"messages 0 to 9 of .* were freed"):
-            await run((await frame_of(spark, sender)).collect)
-        rest = Query(tmp_path / "rest", await stream_of(spark, sender, startingOffsets="earliest", **late))
-        await run(rest.to_the_end)
-        assert await run(rest.ids, spark) == list(range(100, 200))
+            Exception, match=r"another load\(\) of this one, reads channel 'rows' as consumer 'a'"
+        ):
+            await run(same.to_the_end)
+        twice = Query(tmp_path / "twice", a.union(a))
+        await run(twice.to_the_end)
+        assert await run(twice.ids, spark) == sorted([*range(50), *range(50)])
+        await outbox.send_many(batches(5, 6))
+        b, c = [await stream_of(spark, sender, consumer=name) for name in ("b", "c")]
+        both = Query(tmp_path / "both", b.union(c))
+        await run(both.to_the_end)
+        assert await run(both.ids, spark) == sorted([*range(60), *range(60)])
+
+
+async def test_a_query_is_stopped_at_the_end_of_its_channels_and_again_when_it_comes_back(spark, tmp_path):
+    """All is written and acknowledged then, so that the producer is done too."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        query = Query(tmp_path, await stream_of(spark, sender))
+        running = await run(query.start)
+        assert not await run(stop_at_end, running, 1.0)
+        assert running.isActive
+        closing = asyncio.create_task(outbox.close())
+        assert await run(stop_at_end, running, 60.0)
+        assert not running.isActive
+        assert (await closing).undelivered == 0
+        assert await run(query.ids, spark) == list(range(100))
+        again = await run(query.start)
+        assert await run(stop_at_end, again, 60.0)
+        assert await run(query.ids, spark) == list(range(100))
+
+
+async def test_a_temporary_view_reads_channels_and_a_table_says_so(spark):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 3))
+        given = f"(endpoint '{sender.address}', channels 'rows')"
+
+        def sql(text: str) -> list:
+            return spark.sql(text).collect()
+
+        await run(sql, f"CREATE TEMPORARY VIEW seen USING netchannel OPTIONS {given}")
+        assert ids(await run(sql, "SELECT * FROM seen")) == list(range(30))
+        said = "use a temporary view, CREATE TEMPORARY VIEW name USING netchannel OPTIONS"
+        with pytest.raises(Exception, match=said):
+            await run(sql, f"CREATE TABLE kept USING netchannel OPTIONS {given}")
+        await run(sql, f"CREATE TABLE declared (id BIGINT) USING netchannel OPTIONS {given}")
+        with pytest.raises(Exception, match=said):
+            await run(sql, "SELECT * FROM declared")
+        await run(sql, "DROP TABLE declared")
+
+
+async def test_filters_on_what_is_known_of_messages_read_no_more_than_they_leave(spark):
+    """Shown by what is not there any more, and is not missed; where Spark does not push them the rows are the same."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        await outbox.send_many(batches(0, 10))
+        setting = "spark.sql.python.filterPushdown.enabled"
+        narrow = "_sequence >= 4 AND _sequence < 6 AND id < 55 AND _timestamp > '2020-01-01'"
+        for pushed in (False, True):
+            spark.conf.set(setting, pushed)
+            try:
+                frame = await frame_of(spark, sender, includeMetadata="true")
+                assert ids(await run(frame.where(narrow).collect)) == list(range(40, 55))
+                if pushed:
+                    async with ChannelReader(sender.address, "rows") as reader:
+                        await reader.ack("other", 4)
+                    assert ids(await run(frame.where(narrow).collect)) == list(range(40, 55))
+                    assert (
+                        await run(frame.where("_timestamp < '2020-01-01' AND _sequence >= 4").collect) == []
+                    )
+            finally:
+                spark.conf.unset(setting)
 
 
 async def test_tasks_of_a_streaming_query_that_fail_read_the_same_rows_again(spark, tmp_path):

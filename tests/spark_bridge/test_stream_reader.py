@@ -50,6 +50,9 @@ class Channels:
         )
         return Located(first.sequence + max(1, count), count, 10 * count)
 
+    def since(self, key, at, heads) -> int:
+        return 4
+
     def acknowledge(self, entries, heads) -> None:
         for key, entry in entries.items():
             if entry.first is not None and key in heads:
@@ -264,3 +267,11 @@ def test_a_run_that_begins_at_the_end_says_so_once_by_a_batch_of_nothing(channel
     once = made(channels, "a")
     once.prepareForTriggerAvailableNow()
     assert step(once, end) == end
+
+
+def test_a_query_begins_where_the_first_message_of_a_time_is(channels):
+    channels.has("a", "s", 2, 7)
+    reader = made(channels, startingTimestamp="2026-01-01T00:00:00Z")
+    start = reader.initialOffset()
+    assert read(reader, start, step(reader, start)) == [("a", "s", 4, 7)]
+    assert start["b"]["stream"] is None
