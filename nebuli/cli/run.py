@@ -243,7 +243,7 @@ class _Progress:
         self._begin(fragments)
 
     def _begin(self, fragments: Sequence[Fragment]) -> None:
-        self._said: dict[str, tuple[str, float]] = {}
+        self._said: dict[str, tuple[tuple[str, str], float]] = {}
         self._widths = tuple(
             max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
         )
@@ -278,14 +278,16 @@ class _Progress:
         self._statuses[fragment.id] = fragment.node, status
         self.late.report(fragment, status)
         now = time.monotonic()
-        state, when = self._said.get(fragment.id, ("", 0.0))
-        if status.state == state and (status.state.is_final or now - when < _PROGRESS_S):
+        said, when = self._said.get(fragment.id, (("", ""), 0.0))
+        news = (status.state, status.phase or said[1])  # between two phases there is nothing to say
+        if news == said and (status.state.is_final or now - when < _PROGRESS_S):
             return
-        self._said[fragment.id] = (status.state, now)
+        self._said[fragment.id] = (news, now)
         id_width, node_width = self._widths
         counts = f"{status.rows_in:,} rows in, {status.rows_out:,} out" if status.rows_in else ""
+        what = ", ".join(filter(None, (status.phase, counts)))
         self.say(
-            f"{fragment.id:<{id_width}}  {fragment.node:<{node_width}}  {status.state:<8}  {counts}".rstrip()
+            f"{fragment.id:<{id_width}}  {fragment.node:<{node_width}}  {status.state:<8}  {what}".rstrip()
         )
 
 

@@ -167,4 +167,5 @@ def _status(message: wire.FragmentStatus) -> FragmentStatus:
         late=dict(message.late_rows),
         state_bytes=message.state_bytes,
         watermark=message.watermark if message.HasField("watermark") else None,
+        phase=message.phase,
     )

@@ -134,6 +134,7 @@ class FragmentRunner:
             late=counts.late,
             state_bytes=counts.state_bytes,
             watermark=counts.watermark,
+            phase="" if isinstance(self._circuit, Circuit) or self._state.is_final else self._circuit.phase,
         )
 
     def start(self, provider: Provider) -> None:

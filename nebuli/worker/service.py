@@ -134,4 +134,5 @@ def _message(status: FragmentStatus) -> wire.FragmentStatus:
         late_rows=status.late,
         state_bytes=status.state_bytes,
         watermark=status.watermark,
+        phase=status.phase,
     )

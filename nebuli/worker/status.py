@@ -45,7 +45,8 @@ class FragmentStatus:
 
     Bytes are those of the Z-sets in and out, in memory. ``late`` are the rows that came when their window was over, and
     were dropped, by the operator that did; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
-    event time has come in it, in microseconds since 1970, if it has come anywhere.
+    event time has come in it, in microseconds since 1970, if it has come anywhere. ``phase`` is what it is at where
+    that takes long: of Spark.
     """
 
     id: str
@@ -63,6 +64,7 @@ class FragmentStatus:
     late: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     watermark: int | None = None
+    phase: str = ""
 
     @property
     def late_rows(self) -> int:

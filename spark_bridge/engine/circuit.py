@@ -72,6 +72,11 @@ class SparkCircuit:
         """Whether Spark's result has ended."""
         return self.results not in self._open
 
+    @property
+    def phase(self) -> str:
+        """What Spark is at; empty before and after."""
+        return "" if self._rendezvous is None else self._rendezvous.phase
+
     def advance(self, source: str, progress: Progress) -> Iterator[pa.RecordBatch]:
         """Spark has watermarks of its own, from the rows."""
         return iter(())

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import netchannel
 from spark_bridge.engine.failures import sentence
-from spark_bridge.engine.job import DONE, DRAIN, FAILED, Job, Report
+from spark_bridge.engine.job import DONE, DRAIN, FAILED, PHASE, Job, Report
+from spark_bridge.engine.phases import STARTING, WAITING, jobs_told
 from spark_bridge.engine.session import open_session
 
 if TYPE_CHECKING:
-    from typing import TextIO
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -41,10 +42,11 @@ _TEMPORARY = tempfile.gettempdir()
 
 
 class Driver:
-    """One fragment in one session."""
+    """One fragment in one session. ``tell`` is given what Spark is at."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, tell: Callable[[str], None] = lambda phase: None) -> None:
         self.job = job
+        self.tell = tell
         self.spark: SparkSession | None = None
         self.commands: SimpleQueue[str] = SimpleQueue()
 
@@ -53,12 +55,20 @@ class Driver:
         directory = Path(self.job.directory) / "spark"
         directory.mkdir()
         tempfile.tempdir = str(directory)  # PySpark leaves files there when it is ended early
+        self.tell(STARTING)
         self.spark = open_session(self.job.master, self.job.name, directory)
         if self.job.bounded:
+            self.tell(WAITING)
             self.commands.get()
-            self._write(self._result(self.spark))
+            with jobs_told(self.spark, self.tell, remote=self._remote):
+                self._write(self._result(self.spark))
         else:
+            self.tell("")
             self._stream(self._result(self.spark), directory)
+
+    @property
+    def _remote(self) -> bool:
+        return self.job.master.startswith("sc://")
 
     def _result(self, spark: SparkSession) -> DataFrame:
         for each in self.job.inputs:
@@ -84,8 +94,9 @@ class Driver:
     def _stream(self, frame: DataFrame, directory: Path) -> None:
         """Compute as rows come, until there are no more; then end the result's stream."""
         # A server of Spark Connect has a disk of its own.
-        remote = self.job.master.startswith("sc://")
-        checkpoint = Path(_TEMPORARY, f"nebuli-{uuid.uuid4().hex}") if remote else directory / "checkpoint"
+        checkpoint = (
+            Path(_TEMPORARY, f"nebuli-{uuid.uuid4().hex}") if self._remote else directory / "checkpoint"
+        )
         writer = frame.writeStream.format("netchannel").outputMode("append").options(**self._target())
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         self._until_drained(query)
@@ -114,25 +125,26 @@ def main() -> None:
     # Java writes on standard output too: reports have a descriptor of their own.
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    driver = Driver(Job.from_line(sys.stdin.readline()))
-    working = threading.Thread(target=_work, args=(driver, reports), name="job", daemon=True)
+
+    def report(what: Report) -> None:
+        with suppress(BrokenPipeError):  # the worker is gone, which standard input says as well
+            reports.write(f"{what.to_line()}\n")
+
+    driver = Driver(Job.from_line(sys.stdin.readline()), lambda phase: report(Report(PHASE, phase=phase)))
+    working = threading.Thread(target=_work, args=(driver, report), name="job", daemon=True)
     working.start()
     for line in sys.stdin:
         driver.commands.put(line.strip())
     _end(driver)
 
 
-def _work(driver: Driver, reports: TextIO) -> None:
+def _work(driver: Driver, report: Callable[[Report], None]) -> None:
     try:
         driver.run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker says why the fragment failed
-        report = Report(FAILED, sentence(error))
+        report(Report(FAILED, sentence(error)))
     else:
-        report = Report(DONE)
-    try:
-        reports.write(f"{report.to_line()}\n")
-    except BrokenPipeError:  # the worker is gone, which standard input says as well
-        return
+        report(Report(DONE))
 
 
 def _end(driver: Driver) -> None:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 
 RUN, DRAIN = "run", "drain"
 """To the driver: all rows of a bounded job are there; all rows of an endless one were sent."""
-DONE, FAILED = "done", "failed"
-"""From the driver."""
+DONE, FAILED, PHASE = "done", "failed", "phase"
+"""From the driver: it is over, the last word; or what Spark is at, any number of times before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``event`` is DONE or FAILED, and then ``error`` says why."""
+    """``event`` is DONE; FAILED, and then ``error`` says why; or PHASE, and then ``phase`` says which."""
 
     event: str
     error: str = ""
+    phase: str = ""
 
     def to_line(self) -> str:
         """As JSON on one line."""

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from nebuli.worker.errors import FragmentError
-from spark_bridge.engine.job import FAILED, Report
+from spark_bridge.engine.job import FAILED, PHASE, Report
 from spark_bridge.versions import limits
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LAST_WORDS_S = 5.0
 
 
 class DriverProcess:
-    """A driver, from its start. ``on_report`` is called once, on a thread, when its job is over or it died."""
+    """A driver, from its start. ``on_report`` hears on a thread what Spark is at, and last how it ended."""
 
     def __init__(self, job: Job, on_report: Callable[[Report], None]) -> None:
         _check_installed(job)
@@ -74,7 +74,7 @@ class DriverProcess:
                 except (ValueError, TypeError):  # a library's own words
                     self._keep(line)
                     continue
-                reported = True
+                reported = reported or report.event != PHASE
                 self._on_report(report)
         code = self._process.wait()
         if not reported:

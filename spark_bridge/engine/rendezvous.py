@@ -54,6 +54,7 @@ class Rendezvous:
         self._lock = Lock()
         self._waiting: Future[Any] | None = None
         self._over: FragmentError | None = None
+        self.phase = ""
 
     def open(
         self,
@@ -133,6 +134,7 @@ class Rendezvous:
 
     def _heard(self, report: Report) -> None:
         """On a thread of the driver's. That it is done, the end of the result says as well."""
+        self.phase = report.phase
         if report.event == FAILED:
             self._end(FragmentError(f"Spark: {report.error}"))
 

@@ -39,4 +39,6 @@ def test_spark_gives_what_duckdb_gives(tmp_path: Path) -> None:
     )
     ended = nebuli("run", tmp_path / "topology.yaml", flights.EXAMPLE / "query.json", directory=tmp_path)
     assert ended.exit_code == 0, ended.stderr
+    for phase in ("starting Spark", r"Spark job \d+, stage \d+ of \d+"):
+        assert re.search(rf"running +{phase}", ended.stderr), ended.stderr
     flights.assert_equal(pq.read_table(tmp_path / "delays.parquet"), flights.answer(tmp_path))

@@ -7,6 +7,7 @@ import decimal
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types
 
 from spark_bridge import SchemaConflict
 from spark_bridge.schemas import Normaliser, arrow_schema

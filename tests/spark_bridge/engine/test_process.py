@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nebuli.worker.errors import FragmentError
-from spark_bridge.engine.job import DONE, FAILED, Job, Report
+from spark_bridge.engine.job import DONE, FAILED, PHASE, Job, Report
 from spark_bridge.engine.process import DriverProcess
 from tests.support.waiting import wait_for
 
@@ -21,6 +21,14 @@ JOB = Job("f", "sc://nowhere", True, (), (), "", "", "", "/", "")
     ("says", "reports"),
     [
         ("print(words); print(report)", [Report(DONE)]),
+        (
+            "print(report.replace('done', 'phase')); print(report)",
+            [Report(PHASE), Report(DONE)],
+        ),
+        (
+            "print(report.replace('done', 'phase'))",
+            [Report(PHASE), Report(FAILED, "its driver ended with exit code 0")],
+        ),
         ("print(words)", [Report(FAILED, "its driver ended with exit code 0: a library's own words")]),
         (
             # Whoever has its standard error, as Java has, may stay for longer.
@@ -29,7 +37,7 @@ JOB = Job("f", "sc://nowhere", True, (), (), "", "", "", "/", "")
         ),
     ],
 )
-def test_however_a_driver_ends_there_is_one_report(
+def test_however_a_driver_ends_there_is_one_last_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, reports: list[Report]
 ) -> None:
     driver = tmp_path / "driver"
@@ -39,7 +47,7 @@ def test_however_a_driver_ends_there_is_one_report(
     monkeypatch.setattr("sys.executable", str(driver))
     found: list[Report] = []
     process = DriverProcess(JOB, found.append)
-    wait_for(lambda: found, "a report")
+    wait_for(lambda: found and found[-1].event != PHASE, "the last report")
     process.end()
     assert found == reports
 
