@@ -22,6 +22,7 @@ from .core.metadata import (
     rows_in,
 )
 from .errors import NetChannelError, ProtocolError, SchemaMismatch
+from .repeats import bytes_of_values, can_repeat
 from .values import check_kind
 
 if TYPE_CHECKING:
@@ -66,8 +67,11 @@ class Decoder(Protocol):
     def check_context(self, context: bytes, limit: int) -> None:
         """The same of what bodies need beside the schema."""
 
-    def decode(self, body: memoryview, context: memoryview | None) -> Any:
-        """Read a body; the value may refer to its memory. Raises ProtocolError for one that is none."""
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
+        """Read a body; the value may refer to its memory.
+
+        Raises ProtocolError for one that is none, or whose values have more than ``limit`` bytes.
+        """
 
 
 def make_encoder(codec: CodecName, schema: pa.Schema | None) -> Encoder:
@@ -142,7 +146,7 @@ class BytesDecoder:
         """There is none."""
         raise ProtocolError(f"a context of {len(context)} bytes came, and the codec bytes has none")
 
-    def decode(self, body: memoryview, context: memoryview | None) -> memoryview:
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
         """The body itself."""
         return body
 
@@ -262,6 +266,7 @@ class ArrowDecoder:
         self.schema: pa.Schema | None = None
         self.learned = b""
         self._dictionaries = False
+        self._repeats = False  # the bytes of a body can be those of many values
         self._likeness: Likeness | None = None
 
     def compare(self, schema: bytes) -> None:
@@ -274,6 +279,7 @@ class ArrowDecoder:
             return
         self.schema, self.learned = self._read(schema), bytes(schema)
         self._dictionaries = any(_has_dictionary(field.type) for field in self.schema)
+        self._repeats = can_repeat(self.schema)
 
     def _read(self, schema: bytes) -> pa.Schema:
         try:
@@ -334,14 +340,17 @@ class ArrowDecoder:
             )
         _check_size("a context", len(context), size, limit)
 
-    def decode(self, body: memoryview, context: memoryview | None) -> pa.RecordBatch:
-        """Read one batch. Raises ProtocolError if it is none."""
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> pa.RecordBatch:
+        """Read one batch. Raises ProtocolError if it is none, or refers to its bytes too often to look at them all."""
         if self.schema is None:
             raise ProtocolError("a batch came before its schema")
         try:
             if self._dictionaries:
-                return _read_with_context(body, context)
-            batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+                batch = _read_with_context(body, context)
+            else:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+            if self._repeats:
+                _check_values(batch, body, limit)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
             raise ProtocolError(
@@ -354,6 +363,15 @@ def _check_size(what: str, size: int, becomes: int, limit: int) -> None:
     if becomes > limit:
         raise ProtocolError(
             f"{what} of {size} bytes has {becomes} once it is decompressed: the limit here is {limit}"
+        )
+
+
+def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
+    size = bytes_of_values(batch)
+    if size > limit:
+        raise ProtocolError(
+            f"the values in a body of {len(body)} bytes have {size}, each as long as its view says: the limit here is "
+            f"{limit}"
         )
 
 
@@ -385,9 +403,7 @@ def _read_with_context(body: memoryview, context: memoryview | None) -> pa.Recor
     if context is None:
         raise ProtocolError("a batch with dictionaries came before them")
     reader = pa.ipc.open_stream(pa.PythonFile(_Joined(context, body), "r"))
-    batch = reader.read_next_batch()
-    batch.validate(full=True)
-    return batch
+    return reader.read_next_batch()
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:

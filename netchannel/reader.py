@@ -352,7 +352,7 @@ class ChannelReader:
             notes, timestamp, context, number = chunk.notes, chunk.timestamp, chunk.context, chunk.first
             for place, body in enumerate(chunk.bodies):
                 note = notes[place] if notes else b""
-                yield Message(decode(body, context), note, number + place, timestamp)
+                yield Message(decode(body, context, MESSAGE_LIMIT), note, number + place, timestamp)
 
     def cancel(self, reading: Reading) -> None:
         """Nothing more of it is wanted."""

@@ -527,11 +527,13 @@ class ReceiverChannel:
     def read(self, item: Item) -> Message:
         """Decode an item."""
         body, note, sequence, timestamp, context = item
-        return Message(self._decoder.decode(body, context), note, sequence, timestamp)
+        return Message(
+            self._decoder.decode(body, context, self._core.core.message_limit), note, sequence, timestamp
+        )
 
     def _decoded(self, body: memoryview, context: memoryview | None) -> Any:
         try:
-            return self._decoder.decode(body, context)
+            return self._decoder.decode(body, context, self._core.core.message_limit)
         except ProtocolError as error:
             self.unreadable(self._core.queue.taken, error)
             raise

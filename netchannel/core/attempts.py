@@ -52,9 +52,9 @@ class AttemptDecoder:
         """As the channel's own would."""
         self._decoder.check_context(context, limit)
 
-    def decode(self, body: memoryview, context: memoryview | None) -> Any:
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
         """Nobody asks for it."""
-        return self._decoder.decode(body, context)
+        return self._decoder.decode(body, context, limit)
 
 
 class Attempt(Worker):

@@ -325,7 +325,7 @@ def test_whatever_is_received_can_be_read(
     read = 0
     while channel.queue and (item := channel.take()) is not None:
         try:
-            value = channel.decoder.decode(item.body, item.context)
+            value = channel.decoder.decode(item.body, item.context, LIMIT)
         except ProtocolError as error:  # of the right form, as those of another schema are
             channel.unreadable(item.sequence, error, dialed.world.now)
             assert isinstance(channel.error, ProtocolError)

@@ -194,7 +194,7 @@ def test_what_the_consumer_cannot_read_is_not_acknowledged(explicit: bool) -> No
     if explicit:
         channel.ack(1, now)
     with pytest.raises(Exception, match="no batch of the channel's schema") as caught:
-        channel.decoder.decode(item.body, item.context)
+        channel.decoder.decode(item.body, item.context, LIMIT)
     channel.unreadable(item.sequence, caught.value, now)
     assert channel.state is ReceiverState.BROKEN
     assert dialed.answers() == [(Kind.ACK, 1 if explicit else 3), (Kind.REFUSED, 0)]

@@ -36,6 +36,7 @@ from netchannel.core.queue import Item
 from netchannel.core.receiver import ReceiverCore
 from netchannel.core.sender import SenderCore
 from netchannel.core.states import ReceiverState, SenderState
+from netchannel.receiver import MESSAGE_LIMIT
 from netchannel.storage import SegmentLog
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import Consumer, Producer
@@ -90,7 +91,7 @@ def encoded(plan: Plan, body: bytes) -> Any:
 
 def decoded(consumer: Consumer, item: Item) -> bytes:
     """The body again."""
-    value = consumer.decoder.decode(item.body, item.context)
+    value = consumer.decoder.decode(item.body, item.context, MESSAGE_LIMIT)
     return bytes(value) if isinstance(value, memoryview) else bytes(value.column(0)[0].as_py())
 
 
