@@ -74,7 +74,6 @@ async def write(sender: SenderServer, to: str, epoch: int, partition: int) -> Se
 
 
 @pytest.mark.uvloop
-@pytest.mark.timeout(90)
 async def test_a_receiver_that_is_killed_in_a_commit_has_done_it_or_not(
     free_address: str, tmp_path: Path
 ) -> None:

@@ -34,13 +34,15 @@ async def main():
         await outbox.send(batch())
         await outbox.flush()
         began = reset()
-        try:
-            while True:
+        held_up = False
+        while not held_up:
+            try:
                 async with asyncio.timeout(2):
                     await outbox.send(batch())
-        except TimeoutError:
-            kept = outbox.statistics().buffered_bytes
-            print(json.dumps({"grown": resident("VmHWM") - began, "kept": kept}), flush=True)
+            except TimeoutError:  # on a busy machine also before the bound is reached
+                held_up = outbox.statistics().buffered_bytes > bound // 3
+        kept = outbox.statistics().buffered_bytes
+        print(json.dumps({"grown": resident("VmHWM") - began, "kept": kept}), flush=True)
         await outbox.close(grace=0)
 asyncio.run(main())
 """
@@ -73,8 +75,8 @@ def test_a_stalled_consumer_costs_the_bound_and_a_little(rows: int) -> None:
         assert receiver.stdout is not None
         address = receiver.stdout.readline().strip()
         command = [*python, SENDER, address, str(rows), str(BOUND)]
-        sent = subprocess.run(command, stdout=PIPE, check=True, timeout=60).stdout
-        received, _ = receiver.communicate("", timeout=60)
+        sent = subprocess.run(command, stdout=PIPE, check=True, timeout=240).stdout
+        received, _ = receiver.communicate("", timeout=240)
     for told, bound in ((json.loads(sent), BOUND), (json.loads(received), QUEUE)):
         assert bound // 3 < told["kept"] < bound + (2 << 20)  # it is the bound that holds it up
         assert told["grown"] < bound + SLACK, told
