@@ -394,6 +394,12 @@ def _at_itself(site: Site) -> None:
     _lies(site.front, site.front)
 
 
+def _at_no_port(site: Site) -> None:
+    """Against the protocol: the sender hangs up each time, and is denied nothing."""
+    _lies(site.front, site.front)
+    site.front.members._holders["c"].port = 65_536
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -401,6 +407,7 @@ def _at_itself(site: Site) -> None:
         _at_a_member_that_points_on,
         _at_a_member_that_points_back,
         _at_itself,
+        _at_no_port,
     ],
 )
 def test_no_sender_runs_in_circles(lie: Callable[[Site], None]) -> None:
