@@ -24,6 +24,7 @@ from netchannel.core.frames import LAST, Kind, signal
 from netchannel.core.link import Closing
 from netchannel.core.members import MemberControl
 from netchannel.core.messages import MESSAGES as KINDS
+from netchannel.core.messages import TOKEN_SIZE
 from netchannel.core.node import NodeControl
 from netchannel.core.receiver import ReceiverControl
 from netchannel.core.sender import SenderControl
@@ -62,6 +63,11 @@ class Session:
         self.producer = self.world.open(self.sender, replayable=replayable)
         self.sent = [b"one", b"", bytes(20_000)]
         self.produce()
+
+    @property
+    def token(self) -> bytes:
+        """One that the receiver has given and would take; else one that it would not."""
+        return next(iter(self.receiver.opening.offers._offers), bytes(TOKEN_SIZE))
 
     def produce(self) -> None:
         """Send everything, once the numbers are known."""
@@ -194,7 +200,7 @@ def frames_of(draw: st.DrawFn, kinds: list[Kind]) -> Part:
     kind = draw(st.sampled_from(kinds))
 
     def made(session: Session) -> bytes:
-        body = session.consumer.channel.token if payload is None else payload
+        body = session.token if payload is None else payload
         return frames._joined(frames._fields(kind, len(body), **fields), body)
 
     return made
@@ -353,7 +359,7 @@ def test_every_frame_with_numbers_at_their_limits(kind: type, replayable: bool) 
         assert end is not None
         while attached and session.producer.channel.state is not SenderState.ATTACHED:
             session.world.step()
-        token = session.consumer.channel.token if each is Kind.ATTACH else b""
+        token = session.token if each is Kind.ATTACH else b""
         end.inbox[:0] = signal(each, sequence=sequence, count=count, payload=token)
         still_served(session)
 

@@ -10,11 +10,11 @@ from netchannel.codec import CodecName
 from netchannel.core import frames, messages
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting
 from netchannel.core.envelope import MessageParser
-from netchannel.core.frames import HEADER, Kind, pack, signal
+from netchannel.core.frames import HEAD, HEADER, Kind, pack, signal
 from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Link
 from netchannel.core.states import ReceiverState
-from tests.support.forged import forged
+from tests.support.forged import forged, proof
 from tests.support.world import Consumer, World
 
 LIMIT = 1 << 20
@@ -62,7 +62,7 @@ class Dialed:
         self.consumer: Consumer = self.world.inbox(self.core, codec=codec, explicit=explicit)
         self.channel: InboundChannel = self.consumer.channel
         self.control = self._linked(FOR_CONTROL)
-        hello = {
+        hello: dict[str, Any] = {
             "t": "hello",
             "version": 1,
             "node": "n",
@@ -71,15 +71,17 @@ class Dialed:
             "secret": False,
         }
         opening = {"t": "open", "channel": "c", "request": 1, "stream": "s", "codec": codec, "schema": schema}
-        opening |= {"oldest": 0, "head": 5, "lossy": False} | settings
-        self.say(self.control, forged(hello) + forged(opening))
+        opening |= {"lossy": False} | settings
+        self.say(self.control, forged(hello))
+        shown = proof(hello["nonce"], self.said(self.control))
+        self.say(self.control, shown + forged(opening))
         (ok,) = [
             each
             for each in MessageParser().received(self.said(self.control))
             if isinstance(each, messages.Ok)
         ]
         self.data = self._linked(FOR_DATA)
-        self.say(self.data, signal(Kind.ATTACH, payload=ok.token))
+        self.say(self.data, signal(Kind.ATTACH, payload=ok.token + HEAD.pack(5)))
         assert self.channel.state is ReceiverState.ATTACHED
         self.said(self.data)
 
