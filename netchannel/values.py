@@ -69,16 +69,25 @@ class FaultPolicy:
     """How long a channel without a connection is retried.
 
     ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to give up
-    at the first loss. ``accept_new_stream`` lets a receiver go on with a new stream of a sender that lost its old
-    one, which may leave a gap.
+    at the first loss. ``on_failure`` is what follows then: the channel fails, or one warning is logged, and it waits
+    on. ``accept_new_stream`` lets a receiver go on with a new stream of a sender that lost its old one, which may leave
+    a gap.
     """
 
     retry: Literal["forever"] | float = "forever"
     accept_new_stream: bool = False
+    on_failure: Literal["fail", "wait"] = "fail"
 
     def __post_init__(self) -> None:
         if self.retry != "forever" and not (isinstance(self.retry, int | float) and self.retry >= 0):
             raise ValueError(f"retry is {self.retry!r}: expected 'forever' or seconds, 0 or more")
+        if self.on_failure not in ("fail", "wait"):
+            raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
+        if self.on_failure == "wait" and self.retry in ("forever", 0):
+            raise ValueError(
+                f"on_failure='wait' does not go with retry={self.retry!r}, which says when it is told that the channel "
+                f"waits on: expected seconds above 0"
+            )
 
 
 CONSUMERS_LIMIT = 1000

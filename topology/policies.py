@@ -75,9 +75,19 @@ Retry = Annotated[
 
 
 class FaultSettings(_AsGiven):
-    """How long a channel whose other side is away is tried again before its fragment fails."""
+    """How long a channel whose other side is away is tried again, and whether its fragment fails then, or waits on."""
 
     retry: Retry = "forever"
+    on_failure: Literal["fail", "wait"] = "fail"
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> FaultSettings:
+        if self.on_failure == "wait" and self.retry in ("forever", 0):
+            raise ValueError(
+                f"on_failure wait does not go with retry {self.retry}, which says when a warning tells that the "
+                f"channel waits on; expected seconds above 0 as retry, or no on_failure"
+            )
+        return self
 
 
 class ChannelPolicies(_AsGiven):

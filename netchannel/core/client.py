@@ -261,7 +261,16 @@ class ClientChannel:
     def _watch(self, now: float) -> None:
         retry = self.fault.retry
         if self._give_up is None and retry != "forever" and retry > 0:
-            self._give_up = self.core.timers.at(now + retry, self._gave_up)
+            self._give_up = self.core.timers.at(now + retry, self._ran_out)
+
+    def _ran_out(self, now: float) -> None:
+        if self.fault.on_failure == "wait":  # the timer stays set until it answers: once per episode
+            log.warning(
+                "channel %s at %s gave no answer for %s s: %s; waiting on",
+                self.id, self.to, self.fault.retry, printable(self._last_failure),
+            )  # fmt: skip
+        else:
+            self._gave_up(now)
 
     def _gave_up(self, now: float) -> None:
         within = "" if self.fault.retry == 0 else f" within {self.fault.retry} s"

@@ -283,7 +283,14 @@ class InboundChannel:
             self._give_up = self.core.timers.at(now + retry, self._ran_out)
 
     def _ran_out(self, now: float) -> None:
-        self._gave_up(f"{self.fault.retry} s passed; {self._last_failure}", now)
+        if self.fault.on_failure == "wait":  # the timer stays set until a sender attaches: once per episode
+            log.warning(
+                "channel %s had no sender for %s s (%s): %s; waiting on for number %d",
+                self.id, self.fault.retry, printable(self.holder or "none ever came"),
+                printable(self._last_failure), self.expected or 0,
+            )  # fmt: skip
+        else:
+            self._gave_up(f"{self.fault.retry} s passed; {self._last_failure}", now)
 
     def _gave_up(self, reason: str, now: float) -> None:
         self.fail(

@@ -415,7 +415,17 @@ class OutboundChannel:
             self._give_up = self.core.timers.at(now + retry, self._ran_out)
 
     def _ran_out(self, now: float) -> None:
-        self.give_up(f"no connection for {self.fault.retry} s; the last attempt: {self.last_failure}", now)
+        if (
+            self.fault.on_failure == "wait"
+        ):  # the timer stays set until the channel is attached: once per episode
+            log.warning(
+                "channel %s to %s had no connection for %s s: %s; waiting on, and keeping %d messages",
+                self.id, self.to, self.fault.retry, printable(self.last_failure), self.head - self.acknowledged,
+            )  # fmt: skip
+        else:
+            self.give_up(
+                f"no connection for {self.fault.retry} s; the last attempt: {self.last_failure}", now
+            )
 
     def unreachable(self, event: SenderEvent | None, reason: str, now: float) -> None:
         """An attempt failed, or the connection was lost."""
@@ -432,7 +442,8 @@ class OutboundChannel:
             self.move(event, now)
         else:
             self.on_change()
-        self._complain(reason, now)
+        if self.fault.on_failure == "fail":  # which has its own time to speak
+            self._complain(reason, now)
         if self.fault.retry == 0:
             self.give_up(reason, now)
         else:

@@ -41,11 +41,13 @@ class Counting(Service):
 
 
 class Asker:
-    def __init__(self, world: World, *, retry: Any = "forever", secret: bytes | None = None) -> None:
+    def __init__(
+        self, world: World, *, fault: FaultPolicy | None = None, secret: bytes | None = None
+    ) -> None:
         self.world = world
         self.core = ClientCore("client", world.timing, world.wall, world.random.randbytes, secret)
         world.cores.append(self.core)
-        self.channel: ClientChannel = self.core.register("c", "r:1", FaultPolicy(retry=retry), world.now)
+        self.channel: ClientChannel = self.core.register("c", "r:1", fault or FaultPolicy(), world.now)
         self.answers: list[Any] = []
         self.errors: list[NetChannelError] = []
 
@@ -232,13 +234,28 @@ def test_what_is_told_is_not_answered(registered: bool) -> None:
 
 def test_a_receiver_that_is_away_is_given_up_by_the_policy() -> None:
     world = World()
-    asker = Asker(world, retry=3.0)
+    asker = Asker(world, fault=FaultPolicy(retry=3.0))
     asker.hold()
     start = world.now
     world.run(lambda: asker.told == 1)
     assert isinstance(asker.errors[0], ChannelBroken)
     assert 3 <= world.now - start < 4
     assert "connection refused" in str(asker.errors[0])
+
+
+def test_a_receiver_that_is_away_is_waited_for_where_the_policy_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    asker = Asker(world, fault=FaultPolicy(retry=3.0, on_failure="wait"))
+    asker.hold()
+    world.pass_time(600)
+    (told,) = [text for text in caplog.messages if "waiting on" in text]
+    assert told.startswith("channel c at r:1 gave no answer for 3.0 s: ")
+    assert "connection refused" in told
+    world.receiver().services["c"] = Counting()
+    world.run(lambda: asker.told == 1)
+    assert asker.errors == []
 
 
 def test_another_secret_is_refused_for_good() -> None:

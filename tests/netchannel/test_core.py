@@ -464,6 +464,39 @@ def test_the_policy_counts_from_the_last_loss() -> None:
     assert world.now - lost == pytest.approx(9.0)
 
 
+def test_a_channel_that_waits_on_says_so_once_for_each_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """CH-FLT-1: either side, however long the other is away; then it goes on where it was."""
+    world = World()
+    receiver, waits = world.receiver(), FaultPolicy(retry=7.0, on_failure="wait")
+    consumer, producer = world.inbox(receiver, fault=waits), world.open(world.sender(), fault=waits)
+    sent: list[bytes] = []
+
+    def warnings() -> list[str]:
+        return [text for text in caplog.messages if "waiting on" in text or "is not attached" in text]
+
+    for _ in range(2):
+        world.run(lambda: producer.channel.state is SenderState.ATTACHED)
+        caplog.clear()
+        listener = world.listening.pop("r:1")
+        world.cut(control_wire(world))
+        sent.append(b"%d" % len(sent))
+        producer.send(sent[-1])
+        world.pass_time(6.9)
+        assert warnings() == []
+        world.pass_time(600)
+        assert sorted(text.partition(" for 7.0 s")[0] for text in warnings()) == [
+            "channel c had no sender",
+            "channel c to r:1 had no connection",
+        ]
+        world.listening["r:1"] = listener
+
+    def has_all() -> bool:
+        consumer.read()
+        return consumer.values == sent
+
+    world.run(has_all)
+
+
 def test_a_policy_of_no_retries_gives_up_at_the_first_loss() -> None:
     """CH-FLT-1: fail at once, on both sides."""
     world = World()

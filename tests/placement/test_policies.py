@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ import yaml
 import netchannel
 from placement import InvalidQuery, decompose, parse_query, place
 from placement.plan import NetworkSink, NetworkSource
-from topology import BufferSettings, TopologyError, parse_topology
+from topology import BufferSettings, FaultSettings, TopologyError, parse_topology
 
 OPERATORS = [
     {"id": "s", "type": "source", "logical": "l"},
@@ -166,6 +167,26 @@ def test_settings_go_together_exactly_where_they_do_in_a_channel(
             BufferSettings.model_validate(settings)
     else:
         BufferSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "wait"])
+@pytest.mark.parametrize("retry", ["forever", 0, 0.5])
+def test_faults_go_together_exactly_where_they_do_in_a_channel(retry: Any, on_failure: str) -> None:
+    settings = {"retry": retry, "on_failure": on_failure}
+    try:
+        netchannel.FaultPolicy(**settings)
+    except ValueError:
+        with pytest.raises(ValueError, match="expected"):
+            FaultSettings.model_validate(settings)
+    else:
+        FaultSettings.model_validate(settings)
+
+
+def test_waiting_on_wants_seconds_to_wait() -> None:
+    """What would it be told after?"""
+    for retry in ("forever", 0):
+        with pytest.raises(ValueError, match=f"on_failure wait does not go with retry {retry}, .* above 0"):
+            FaultSettings.model_validate({"retry": retry, "on_failure": "wait"})
 
 
 def test_mistakes_in_the_keys_of_security_and_policies_are_all_told() -> None:

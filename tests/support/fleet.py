@@ -75,13 +75,25 @@ class Fleet:
 
     def start(self, *topologies: Path) -> None:
         """Start the workers, each of ``topologies``' own; without any, both of the fleet's."""
-        for number, node in enumerate(self.nodes):
-            folder = self.directory / f"worker{number}"
-            folder.mkdir(exist_ok=True)
-            file = topologies[number] if topologies else self.topology
-            self.workers.append(Command("worker", "--topology", file, "--node", node, directory=folder))
+        files = topologies or (self.topology, self.topology)
+        self.workers = [self._worker(number, file) for number, file in enumerate(files)]
         for worker in self.workers:
             worker.wait_until_said("worker ready")
+
+    def _worker(self, number: int, file: Path) -> Command:
+        folder = self.directory / f"worker{number}"
+        folder.mkdir(exist_ok=True)
+        return Command("worker", "--topology", file, "--node", self.nodes[number], directory=folder)
+
+    def kill(self, number: int) -> None:
+        """End a worker at once, and wait until it is gone."""
+        self.workers[number].process.kill()
+        self.workers[number].end()
+
+    def begin_again(self, number: int) -> None:
+        """Start a worker that is gone, with what it remembers."""
+        self.workers[number] = self._worker(number, self.topology)
+        self.workers[number].wait_until_said("worker ready")
 
     def run(self, *arguments: str | Path) -> Ended:
         return nebuli(*arguments, directory=self.directory)

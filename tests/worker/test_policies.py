@@ -32,4 +32,6 @@ def test_what_is_not_given_is_the_workers_own_and_null_is_unbounded() -> None:
 
 def test_retrying_ends_when_the_settings_say_so() -> None:
     assert tried(FaultSettings(retry=2.5)) == FaultPolicy(retry=2.5)
+    waits = FaultSettings(retry=60, on_failure="wait")
+    assert tried(waits) == FaultPolicy(retry=60, on_failure="wait")
     assert tried(FaultSettings()) == FaultPolicy(retry="forever")

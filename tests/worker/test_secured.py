@@ -251,6 +251,45 @@ def test_a_policy_of_the_topology_decides_what_a_channel_does(
     assert id_
 
 
+def test_a_channel_that_waits_on_outlives_the_absence_of_either_worker(make_fleet: MakeFleet) -> None:
+    """Each is away for longer than `retry`: the other's log says so, and the result is exact."""
+    fleet = make_fleet(channels={"fault": {"retry": 0.2, "on_failure": "wait"}})
+    source = fleet.data["nodes"][0]["physical"][0]
+    source |= {"count": 50_000, "rows_per_s": 5_000}
+    fleet.topology = fleet.written()
+    fleet.start()
+    id_ = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+
+    def statuses(number: int) -> wire.FragmentStatus:
+        with grpc.insecure_channel(fleet.grpc[number]) as channel:
+            (status,) = WorkerStub(channel).Status(wire.StatusRequest(), timeout=60).fragments
+            return status
+
+    def start(number: int) -> None:
+        with grpc.insecure_channel(fleet.grpc[number]) as channel:
+            WorkerStub(channel).Start(wire.StartRequest(id=statuses(number).id), timeout=60)
+
+    def told(number: int, text: str) -> bool:
+        with grpc.insecure_channel(fleet.grpc[number]) as channel:
+            request = wire.LogsRequest(id=statuses(number).id)
+            lines = list(WorkerStub(channel).Logs(request, timeout=60))
+        return any(line.level == "WARNING" and text in line.text for line in lines)
+
+    fleet.kill(1)
+    start(0)
+    wait_for(lambda: told(0, "had no connection for 0.2 s"), "the sender's warning")
+    assert statuses(0).state == wire.STATE_RUNNING
+    fleet.begin_again(1)
+    start(1)
+    wait_for(lambda: statuses(1).rows_in, "rows")
+    fleet.kill(0)
+    wait_for(lambda: told(1, "had no sender for 0.2 s"), "the receiver's warning")
+    assert statuses(1).state == wire.STATE_RUNNING
+    fleet.begin_again(0)
+    fleet.wait_for_state(id_, "finished")
+    assert fleet.out.read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(50_000))
+
+
 def test_a_durable_buffer_of_the_query_is_below_the_senders_directory(
     make_fleet: MakeFleet, tmp_path: Path
 ) -> None:
