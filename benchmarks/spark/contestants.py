@@ -172,8 +172,19 @@ def stream_in_task(spark: Any, work: Work) -> Iterator[Callable[[str], Any]]:
 def stream_channel(spark: Any, work: Work) -> Iterator[Callable[[str], Any]]:
     """The same from a channel."""
     with far_end("produce", work) as (address, _):
-        options = {"endpoint": address, "channels": "c0", "maxRowsPerTrigger": str(work.options["rows"])}
-        yield _stream(spark.readStream.format("netchannel").options(**options).load(), "noop")
+        options = {
+            "endpoint": address,
+            "channels": "c0",
+            "maxRowsPerTrigger": str(work.options["rows"]),
+            "startingOffsets": "earliest",
+        }
+
+        def query(path: str) -> Any:
+            # Each has a checkpoint of its own, and so a name of its own.
+            reader = spark.readStream.format("netchannel").options(**options, consumer=Path(path).name)
+            return _stream(reader.load(), "noop")(path)
+
+        yield query
 
 
 @contextmanager
