@@ -354,6 +354,7 @@ class Receiving:
         self.consumer: Consumer | None = None
         self.closed: set[str] = set()
         self.unheard: set[str] = set()  # its end was acknowledged, and nobody heard it
+        self.away = False  # it does not register for a while
         self._resume: Position | None = None
         self._dropped = 0
         self._mistaken = False
@@ -384,7 +385,7 @@ class Receiving:
     def turn(self, core: ReceiverCore) -> None:
         """Do a little."""
         if self.consumer is None:
-            if self.random.random() < 0.8:
+            if self.away or self.random.random() < 0.8:
                 return
             self._register(core)
         channel = self.channel

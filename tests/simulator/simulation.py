@@ -373,6 +373,15 @@ class Simulation:
         self.random.choice(self.receiving).detach()
         return True
 
+    def detach_both(self) -> bool:
+        """The consumer leaves and is away for a while, in which the producer, who is denied, leaves as well."""
+        sending, receiving = self.random.choice(list(zip(self.sending, self.receiving, strict=True)))
+        receiving.away = True
+        receiving.detach()
+        self.world.after(10.0, lambda: setattr(receiving, "away", False))
+        self.world.after(self.random.uniform(0.1, 9.0), lambda: setattr(sending, "detaching", True))
+        return True
+
     def give_up(self) -> bool:
         """The producer's patience ends: `close(grace)`."""
         channel = self.random.choice(self.sending).channel
@@ -416,6 +425,7 @@ FAULT_TABLE: list[Callable[[Simulation], bool]] = [
     Simulation.clock_jump,
     Simulation.detach_sender,
     Simulation.detach_receiver,
+    Simulation.detach_both,
     Simulation.give_up,
     Simulation.close_receiver,
     Simulation.abort_sender,
