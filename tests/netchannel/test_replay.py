@@ -37,6 +37,7 @@ from netchannel import (
 )
 from netchannel.client import Client
 from netchannel.core.history import MemoryHistory
+from netchannel.core.messages import Hold, Watch
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 
@@ -448,7 +449,7 @@ async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_aw
 
         reader._channel.on_lost = count
         await until(lambda: lost >= 5, "it was dialed in vain")
-        assert [question.kind for question in reader._channel.questions.values()] == ["watch", "hold", "hold"]
+        assert [question.kind for question in reader._channel.questions.values()] == [Watch, Hold, Hold]
         async with SenderServer(free_address, timing=QUICK) as sender:
             sender.register_channel("c", codec="bytes", retain=RetainPolicy())
             await until(lambda: len(reader._fenced) == 2, "both questions are answered")
