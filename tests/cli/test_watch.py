@@ -228,11 +228,3 @@ def test_what_cannot_be_replaced_is_named_after_a_while(site: Site) -> None:
     assert ended.error == (
         f"worker {site.nodes[0]} does not answer; the query cannot be placed without it: source in is there only"
     )
-
-
-def test_files_that_were_changed_are_not_what_is_watched(site: Site) -> None:
-    id_ = started(site)
-    site.query.write_text(site.query.read_text().replace('"in"', '"inlet"'))
-    ended = watcher(site, id_).end()
-    assert ended.exit_code == 2
-    assert "they were changed; stop it, and start it anew" in ended.error
