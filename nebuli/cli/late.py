@@ -42,13 +42,16 @@ class LateRows:
             )
         if unknown := uncounted(fragment for fragment, _ in self._fragments.values()):
             found.append(
-                f"how many rows were late at {unknown} is not known: Spark drops them, and tells of none"
+                f"how many rows were late at {unknown} is not known: Spark drops them, and does not say how many"
             )
         return found
 
 
 def uncounted(fragments: Iterable[Fragment]) -> str:
-    """The fragments that drop late rows without a word: those whose windows Spark closes. Empty if there is none."""
+    """The fragments whose windows Spark closes, so that nobody knows how many rows were late. Empty if there is none.
+
+    Spark counts what its operators drop after rows were put together within their batches, which is no number of rows.
+    """
     from placement.plan import WindowOperator
 
     return ", ".join(

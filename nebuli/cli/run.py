@@ -93,8 +93,8 @@ def run(
     )
     if of_late is Late.FAIL and (unknown := uncounted(fragments)):
         raise click.ClickException(
-            f"--late fail: at {unknown} nobody would know, since Spark drops late rows and tells of none; take "
-            f"--engine embedded, or --late warn"
+            f"--late fail: at {unknown} nobody would know, since Spark drops late rows and does not say how many; "
+            f"take --engine embedded, or --late warn"
         )
     warn_of_endless(fragments)
     active = Active(deployment, (), fragments)
