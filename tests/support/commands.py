@@ -7,11 +7,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 import psutil
 
 from tests.support.hosts import Host
 from tests.support.waiting import wait_for
+
+_END_S = 240
+"""Below pytest's own limit."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,12 @@ class Command:
         return sorted(children, key=lambda child: str(child.cmdline()))
 
     def end(self) -> Ended:
-        """Wait for the end, while its output is read."""
+        """Wait for the end, while its output is read; a command that has none is killed, and not left behind."""
         assert self.process.stdout is not None
+        deadline = Timer(_END_S, self.process.kill)
+        deadline.start()
         stdout = self.process.stdout.read().decode()
+        deadline.cancel()
         self.process.stdout.close()
         peak_bytes = 0
         if self.process.returncode is None:
