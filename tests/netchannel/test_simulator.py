@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from netchannel import NetChannelError
+from netchannel import NetChannelError, Position
 from netchannel.core import parsing
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.data_receiver import ReceiverData
@@ -116,7 +116,6 @@ def nothing(*_: Any) -> None:
 
 
 SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
-    "dedup": [(InboundChannel, "deliver", without_dedup)],
     "fencing": [(ReceiverData, "supersede", nothing)],
     "retain until acknowledged": [(Retention, "next_record", without_retention)],
     "tombstone": [(Tombstones, "bury", nothing)],
@@ -145,6 +144,32 @@ def broken(seed: int) -> bool:
     except (Violation, KeyError, NetChannelError):
         return True
     return False
+
+
+def go_on_within_a_frame() -> list[bytes]:
+    """What a successor is given where its predecessor has read and acknowledged 7 of 20 messages of one frame."""
+    world = World()
+    producer, receiver = world.open(world.sender()), world.receiver()
+    for number in range(20):
+        producer.send(bytes([number]))
+    first = world.inbox(receiver, explicit=True)
+    world.settle()
+    first.read(7)
+    first.channel.ack(7, world.now)
+    world.settle()
+    first.channel.detach(world.now)
+    second = world.inbox(receiver, explicit=True, resume_from=Position("s", 7))
+    world.pass_time(5.0)
+    second.read()
+    return [*first.values, *second.values]
+
+
+def test_what_was_read_of_a_frame_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CH-SEQ-2: though the whole frame is sent once more; and with the check of numbers taken out, it is."""
+    each_once = [bytes([number]) for number in range(20)]
+    assert go_on_within_a_frame() == each_once
+    monkeypatch.setattr(InboundChannel, "deliver", without_dedup)
+    assert go_on_within_a_frame() == [*each_once[:7], *each_once]
 
 
 def attach_with_a_guess() -> ReceiverState:
