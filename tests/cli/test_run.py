@@ -21,7 +21,7 @@ import yaml
 import netchannel
 from nebuli.worker import worker_pb2 as wire
 from nebuli.worker.worker_pb2_grpc import WorkerStub
-from tests.support.commands import Command, Ended, nebuli
+from tests.support.commands import Command, Ended, measured, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 
@@ -301,9 +301,9 @@ def test_the_memory_of_a_stateless_plan_does_not_grow_with_its_input(
     peaks = []
     for rows in (400_000, 4_000_000):
         case.write_numbers(rows)
-        ended = case.run()
+        ended, peak_bytes = measured(*case.arguments(), directory=case.directory)
         assert ended.exit_code == 0, ended.stderr
-        peaks.append(ended.peak_bytes)
+        peaks.append(peak_bytes)
         with case.result.open("rb") as file:
             assert sum(1 for _ in file) == rows + 1
     small, large = peaks

@@ -17,6 +17,13 @@ from tests.support.waiting import wait_for
 _END_S = 240
 """Below pytest's own limit."""
 
+_MEASURE = """
+import pathlib, resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+pathlib.Path(sys.argv[1]).write_text(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(code)
+"""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -25,8 +32,6 @@ class Ended:
     exit_code: int
     stdout: str
     stderr: str
-    peak_bytes: int = 0
-    """The most memory that any of its processes had resident at once: those that have been waited for when it ended."""
 
     @property
     def error(self) -> str:
@@ -48,8 +53,7 @@ class Command:
                 host.command(*command) if host else command,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                # What workers remember is of this test, unless the test says where it is.
-                env={"XDG_STATE_HOME": str(directory / "state"), **os.environ},
+                env=_environment(directory),
             )
 
     def wait_until_said(self, *texts: str) -> None:
@@ -75,14 +79,36 @@ class Command:
         stdout = self.process.stdout.read().decode()
         deadline.cancel()
         self.process.stdout.close()
-        peak_bytes = 0
-        if self.process.returncode is None:
-            _, status, usage = os.wait4(self.process.pid, 0)
-            self.process.returncode = os.waitstatus_to_exitcode(status)
-            peak_bytes = usage.ru_maxrss << 10
-        return Ended(self.process.returncode, stdout, self._stderr.read_text(), peak_bytes)
+        return Ended(self.process.wait(), stdout, self._stderr.read_text())
 
 
 def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:
     """Run a ``nebuli`` command from start to end."""
     return Command(*arguments, directory=directory, host=host).end()
+
+
+def measured(*arguments: str | Path, directory: Path) -> tuple[Ended, int]:
+    """Run a ``nebuli`` command, and the most bytes that any of its processes had resident at once.
+
+    A process between counts: what the system counts for a child of this one begins with what this one has.
+    """
+    peak = directory / "peak.txt"
+    command = [
+        sys.executable,
+        "-c",
+        _MEASURE,
+        str(peak),
+        sys.executable,
+        "-m",
+        "nebuli",
+        *map(str, arguments),
+    ]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=_END_S, env=_environment(directory)
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr), int(peak.read_text()) << 10
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """What workers remember is of this test, unless the test says where it is."""
+    return {"XDG_STATE_HOME": str(directory / "state"), **os.environ}
