@@ -29,7 +29,7 @@ from netchannel.core.messages import TEXT_LIMIT
 from netchannel.core.states import SenderState
 from netchannel.prometheus import ChannelCollector
 from netchannel.transports.lag import Lag
-from tests.support.forged import forged
+from tests.support.forged import forged, proof
 from tests.support.waiting import wait_for
 from tests.support.world import World
 
@@ -549,14 +549,11 @@ def test_the_life_of_a_channel_in_log_lines(caplog: pytest.LogCaptureFixture) ->
     assert list(lines(caplog, "channel c from S at S:.: (.*)")) == [
         ("netchannel", "INFO", change)
         for change in (
-            "registered -> granted (grant; next any, acknowledged 0)",
-            "granted -> attached (attach; next 0, acknowledged 0)",
+            "registered -> attached (attach; next 0, acknowledged 0)",
             f"attached -> registered (lost: {data} failed: reset by peer; next 1, acknowledged 1)",
-            "registered -> granted (grant; next 1, acknowledged 1)",
-            "granted -> attached (attach; next 1, acknowledged 1)",
+            "registered -> attached (attach; next 1, acknowledged 1)",
             f"attached -> registered (lost: {control} failed: host unreachable; next 2, acknowledged 2)",
-            "registered -> granted (grant; next 2, acknowledged 2)",
-            "granted -> attached (attach; next 2, acknowledged 2)",
+            "registered -> attached (attach; next 2, acknowledged 2)",
             "attached -> ended (finish; next 3, acknowledged 3)",
         )
     ]
@@ -667,10 +664,11 @@ def test_a_strangers_name_stays_on_its_line(caplog: pytest.LogCaptureFixture) ->
     for name in ("a\nnetchannel: all is well", "n" * TEXT_LIMIT):
         control = receiver.accepted(receiver.accept("evil:1"), 0)
         control.connected(world.now)
-        hello = {"version": 1, "node": name, "dead_after_ms": 5000, "nonce": bytes(16), "secret": False}
-        data = forged({"t": "hello", **hello})
-        control.get_buffer(len(data))[: len(data)] = data
-        control.received(len(data), world.now)
+        nonce = world.random.randbytes(16)
+        hello = {"version": 1, "node": name, "dead_after_ms": 5000, "nonce": nonce, "secret": False}
+        for data in (forged({"t": "hello", **hello}), proof(nonce, b"".join(control.output()))):
+            control.get_buffer(len(data))[: len(data)] = data
+            control.received(len(data), world.now)
         control.lost("gone", world.now)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4

@@ -185,7 +185,7 @@ def test_what_a_client_has_asked_on_a_connection_before_is_ignored() -> None:
     world = FaultyWorld(7, Timing())
     kept = Kept(world)
     world.outrun_s = 3.0
-    kept.ask(messages.Hold, consumer="x", holder="h", renew=False)
+    kept.ask(messages.Hold, consumer="x", holder="h", renew=False, fresh=False)
     world.run(lambda: len(kept.answers) == 1)
     kept.ask(messages.Forget, consumer="x")
     world.run(lambda: len(kept.answers) == 2)
