@@ -10,7 +10,7 @@ from netchannel.codec import CodecName
 from netchannel.core import frames, messages
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting
 from netchannel.core.envelope import MessageParser
-from netchannel.core.frames import HEAD, HEADER, Kind, pack, signal
+from netchannel.core.frames import HEAD, HEADER, LAST, Kind, pack, signal
 from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Link
 from netchannel.core.states import ReceiverState
@@ -83,6 +83,8 @@ class Dialed:
         self.data = self._linked(FOR_DATA)
         self.say(self.data, signal(Kind.ATTACH, payload=ok.token + HEAD.pack(5)))
         assert self.channel.state is ReceiverState.ATTACHED
+        if schema is not None:
+            self.say(self.data, frame(Kind.SCHEMA, schema, flags=LAST))
         self.said(self.data)
 
     def _linked(self, purpose: int) -> Link:
