@@ -129,12 +129,17 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
 }
 
 
+NOTICED_BY = {"fencing": 855, "tombstone": 82, "sync": 36}
+"""Seeds that noticed it when they were last looked for: the search begins there."""
+
+
 @pytest.mark.parametrize("safeguard", SAFEGUARDS)
 def test_a_run_notices_what_is_missing(safeguard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls: without it, one of the runs breaks a promise."""
     for where, name, instead in SAFEGUARDS[safeguard]:
         monkeypatch.setattr(where, name, instead)
-    assert any(broken(seed) for seed in range(SEEDS))
+    first = NOTICED_BY.get(safeguard, 0)
+    assert any(broken(seed) for seed in (*range(first, SEEDS), *range(first)))
 
 
 def broken(seed: int) -> bool:

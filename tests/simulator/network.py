@@ -168,6 +168,8 @@ class FaultyWorld(World):
 
     def _read(self, end: End) -> bool:
         arriving = self._arriving.get(end)
+        if arriving is None and not end.inbox and not end.hung_up:
+            return False  # as most ends at most times
         while arriving and arriving[0][0] <= self.now:
             end.inbox += arriving.popleft()[1]
         if end in self.deaf or (end.hung_up and arriving and not end.inbox):

@@ -124,23 +124,27 @@ class World:
         busy = False
         for core in [core for core in self.cores if core not in self.stalled]:
             core.timers.run(self.now)
-            dials, core.dials = core.dials, []
-            for link in dials:
-                self._dial(link)
-            dirty, core.dirty = core.dirty, {}
-            for link in dirty:
-                if link.adapter is not None and not link.adapter.over:
-                    self._apply(link.adapter)
-            due, core.due = core.due, {}
-            for worker in due:
-                if (job := worker.begin()) is not None:
-                    self.jobs.append((core, job))
-                    busy = True
-            busy = busy or bool(dials or dirty)
+            if core.dials:
+                busy = True
+                dials, core.dials = core.dials, []
+                for link in dials:
+                    self._dial(link)
+            if core.dirty:
+                busy = True
+                dirty, core.dirty = core.dirty, {}
+                for link in dirty:
+                    if link.adapter is not None and not link.adapter.over:
+                        self._apply(link.adapter)
+            if core.due:
+                due, core.due = core.due, {}
+                for worker in due:
+                    if (job := worker.begin()) is not None:
+                        self.jobs.append((core, job))
+                        busy = True
         busy = self.work() or busy
         for end in list(self.ends):
-            if not end.over and end.link.core not in self.stalled:
-                busy = self._read(end) or busy
+            if not end.over and end.link.core not in self.stalled and self._read(end):
+                busy = True
         return busy
 
     def work(self) -> bool:

@@ -98,7 +98,7 @@ async def test_a_reader_that_leaves_stops_its_producer(tmp_path: Path) -> None:
         source = await query.wait_for_state(query.source, FragmentState.STOPPED)
         assert source.cause is Cause.DOWNSTREAM
         assert source.error.startswith(f"its reader at {query.nodes[query.sink]} left: ")
-        assert (await query.status(query.sink)).cause is Cause.REQUEST
+        assert (await query.wait_for_state(query.sink, FragmentState.STOPPED)).cause is Cause.REQUEST
         assert sorted(path.name for path in tmp_path.iterdir()) == ["numbers.csv"]
 
 
