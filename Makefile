@@ -51,9 +51,10 @@ simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults
 
 MINUTES ?= 10
 SEED ?=
+LATENCY ?= 0
 
-soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, as drawn from SEED if it is given
-	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, over ways of up to LATENCY=0 seconds
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --latency $(LATENCY) $(if $(SEED),--seed $(SEED))
 
 TRIGGERS ?= 2000
 KILLS ?= 20

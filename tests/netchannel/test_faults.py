@@ -14,7 +14,7 @@ import netchannel
 from netchannel import BufferPolicy, ReceiverChannel, ReceiverServer, SenderChannel, SenderServer, Timing
 from netchannel.testing.deadlines import least_s
 from netchannel.testing.suite import Suite
-from tests.support.chaos import Proxy, Wire
+from tests.support.chaos import DOWN, UP, Proxy, Wire
 from tests.support.waiting import until_async
 
 TIMING = Timing(heartbeat_s=0.1, dead_after_s=0.5, handshake_s=0.3, backoff_s=0.001, backoff_limit_s=0.02)
@@ -39,7 +39,7 @@ async def send(outbox: SenderChannel, *numbers: int) -> None:
         await outbox.send(body(number))
 
 
-async def received(inbox: ReceiverChannel) -> int:
+async def received(inbox: ReceiverChannel, *, explicit: bool = False) -> int:
     """How many messages came before the end, each the one that was due."""
     count = 0
     while True:
@@ -49,6 +49,8 @@ async def received(inbox: ReceiverChannel) -> int:
             return count
         assert (message.sequence, bytes(message.batch)) == (count, body(count))
         count += 1
+        if explicit:
+            await inbox.ack(count)
 
 
 @pytest.fixture
@@ -240,3 +242,53 @@ async def test_a_wall_clock_that_jumps_changes_nothing(
     timestamps = [message.timestamp for message in messages]
     assert timestamps != sorted(timestamps)
     assert inbox.statistics().reconnects == outbox.statistics().reconnects == 0
+
+
+class _Way(Proxy):
+    """Each direction of each connection takes 0.02 to 1.5 s; what is lost on one may come behind its successor's."""
+
+    def __init__(self, target: str, seed: int) -> None:
+        super().__init__(target, self._slow)
+        self.random = random.Random(seed)
+
+    def _slow(self, number: int) -> Wire:
+        wire = Wire()
+        wire.latency_s = {direction: self.random.uniform(0.02, 1.5) for direction in (UP, DOWN)}
+        return wire
+
+    async def cut(self) -> None:
+        """Now and then all that is there, on the way to an attachment or behind it."""
+        for _ in range(5):
+            await asyncio.sleep(self.random.uniform(2.0, 11.0))
+            for wire in self.wires:
+                if not wire.is_cut:
+                    (wire.hang_up if self.random.random() < 0.7 else wire.cut)()
+
+
+@pytest.mark.uvloop
+async def test_what_comes_late_from_old_connections_ends_nothing() -> None:
+    """Sixteen pairs over ways of their own, cut again and again: each sequence is exact, each end is heard of."""
+    timing = Timing(backoff_s=0.01, backoff_limit_s=0.3)
+
+    async def one(seed: int) -> int:
+        """How often the consumer was attached."""
+        explicit = seed % 2 == 1
+        async with (
+            ReceiverServer(timing=timing) as receiver,
+            SenderServer(timing=timing) as sender,
+            _Way(receiver.address, seed) as way,
+        ):
+            inbox = receiver.register_channel("c", codec="bytes", ack="explicit" if explicit else "receipt")
+            policy = BufferPolicy(max_messages=50)
+            outbox = sender.register_channel("c", to=way.address, codec="bytes", buffer=policy)
+            reading = asyncio.create_task(received(inbox, explicit=explicit))
+            cutting = asyncio.create_task(way.cut())
+            while not cutting.done() or outbox.position < 100:
+                await send(outbox, outbox.position)
+            report = await outbox.close()
+            assert report.acknowledged == outbox.position == await reading
+            return outbox.statistics().reconnects
+
+    async with asyncio.timeout(200), asyncio.TaskGroup() as group:
+        runs = [group.create_task(one(seed)) for seed in range(16)]
+    assert sum(run.result() for run in runs) > 16

@@ -1,4 +1,4 @@
-"""``python -m tests.soak --minutes 10 [--seed N]``: 1 and the seed on stderr if a promise was broken."""
+"""``python -m tests.soak --minutes 10 [--seed N] [--latency S]``: 1 and the seed on stderr if a promise was broken."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long")
     parser.add_argument("--seed", type=int, help="of everything but time; drawn if not given")
+    parser.add_argument(
+        "--latency", type=float, default=0.0, help="of a connection's direction at most, in s"
+    )
     given = parser.parse_args(arguments)
     seed = SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     logging.getLogger("netchannel").setLevel(logging.CRITICAL)
-    soak = Soak(seed, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201 - a command's output
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: T201, E731 - a command's output
+    soak = Soak(seed, given.latency, say)
     try:
         tally = uvloop.run(soak.run(60 * given.minutes))
     except BaseException:

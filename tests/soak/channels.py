@@ -128,10 +128,12 @@ async def produce(kind: str, channel_id: str, sender: SenderServer, address: str
 class DurableProducer:
     """A process that sends from a buffer on disk; killed and stopped, and started again until it has closed."""
 
-    def __init__(self, channel_id: str, address: str, directory: Path, random: Random) -> None:
+    def __init__(
+        self, channel_id: str, address: str, directory: Path, random: Random, latency_s: float
+    ) -> None:
         self.returned = 0
         self.restarts = 0
-        self._arguments = (str(directory), address, channel_id)
+        self._arguments = (str(directory), address, channel_id, str(latency_s))
         self._random = random
         self._process: asyncio.subprocess.Process | None = None
         self._stream = ""

@@ -9,12 +9,20 @@ from random import Random
 from typing import Protocol
 
 from netchannel import Timing
-from tests.support.chaos import Proxy, Wire
+from tests.support.chaos import DOWN, UP, Proxy, Wire
 
-TIMING = Timing(heartbeat_s=0.2, dead_after_s=1.0, handshake_s=1.0, backoff_limit_s=0.3)
-"""Short, so that a run sees as many losses in a minute as a usual network in a month."""
 BETWEEN_S = 0.25
 """Mean time between two faults."""
+
+
+def timing(latency_s: float) -> Timing:
+    """Short, so that a run sees as many losses in a minute as a usual network in a month, but no way is too long."""
+    return Timing(
+        heartbeat_s=0.2,
+        dead_after_s=1.0 + 2 * latency_s,
+        handshake_s=1.0 + 4 * latency_s,
+        backoff_limit_s=0.3 + latency_s,
+    )
 
 
 class FlippingWire(Wire):
@@ -35,22 +43,31 @@ class FlippingWire(Wire):
 
 
 class Way(Proxy):
-    """The way to a receiver, on which anything may happen to all connections, or to one of them."""
+    """The way to a receiver, on which anything may happen to all connections, or to one of them.
 
-    def __init__(self, target: str, random: Random) -> None:
+    Each direction of each connection has a latency of its own, of ``latency_s`` at most.
+    """
+
+    def __init__(self, target: str, random: Random, latency_s: float) -> None:
         super().__init__(target, self._make)
         self._random = random
+        self._latency_s = latency_s
         self._swallows = False
 
     def _make(self, number: int) -> Wire:
         wire = FlippingWire(self._random)
         wire.swallows = self._swallows
+        wire.latency_s = {direction: self._random.uniform(0, self._latency_s) for direction in (UP, DOWN)}
         return wire
 
     @property
     def open_wires(self) -> list[FlippingWire]:
         """Connections that are there now."""
-        return [wire for wire in self.wires if isinstance(wire, FlippingWire) and not wire.over.is_set()]
+        return [
+            wire
+            for wire in self.wires
+            if isinstance(wire, FlippingWire) and not (wire.over.is_set() or wire.left.is_set())
+        ]
 
     def swallow(self) -> None:
         """Nothing gets through, and nobody is told."""
@@ -79,11 +96,12 @@ class Victim(Protocol):
 class Mischief:
     """Does something at random, again and again, and counts what it did."""
 
-    def __init__(self, random: Random, ways: list[Way], victims: list[Victim]) -> None:
+    def __init__(self, random: Random, ways: list[Way], victims: list[Victim], timing: Timing) -> None:
         self.done: Counter[str] = Counter()
         self._random = random
         self._ways = ways
         self._victims = victims
+        self._swallowed_s = 2.5 * timing.dead_after_s
 
     async def go_on(self) -> None:
         """Until cancelled; then everything is calm again."""
@@ -117,6 +135,7 @@ class Mischief:
                 ("connection reset", lambda: self._cut(way, resets=True), way.recover),
                 ("connection ended", lambda: self._cut(way, resets=False), way.recover),
                 ("all connections reset", lambda: self._cut_all(way), way.recover),
+                ("all arrives late", lambda: self._hang_up(way), way.recover),
                 ("bit flipped", lambda: self._flip(way), way.recover),
                 ("black hole", lambda: self._swallow(way), way.recover),
             ]
@@ -135,10 +154,15 @@ class Mischief:
             wire.cut()
         return 0.0
 
+    def _hang_up(self, way: Way) -> float:
+        for wire in way.open_wires:
+            wire.hang_up()
+        return 0.0
+
     def _flip(self, way: Way) -> float:
         self._random.choice(way.open_wires).flips = True
         return 0.0
 
     def _swallow(self, way: Way) -> float:
         way.swallow()
-        return self._random.uniform(0.1, 2.5 * TIMING.dead_after_s)
+        return self._random.uniform(0.1, self._swallowed_s)

@@ -10,16 +10,16 @@ import uvloop
 
 from netchannel import BufferPolicy, ChannelClosed, SenderServer
 
-from .faults import TIMING
+from .faults import timing
 from .messages import body
 
 
-async def produce(directory: str, address: str, channel_id: str) -> None:
+async def produce(directory: str, address: str, channel_id: str, latency_s: str) -> None:
     """Send until stdin is readable, then close. Says on stdout on which stream and where it is."""
     told_to_stop = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, told_to_stop.set)
     policy = BufferPolicy(max_bytes=4 << 20, directory=directory, max_disk_bytes=64 << 20)
-    async with SenderServer(timing=TIMING) as sender:
+    async with SenderServer(timing=timing(float(latency_s))) as sender:
         outbox = sender.register_channel(channel_id, to=address, codec="bytes", buffer=policy)
         say(f"stream {outbox.stream}")
         try:
@@ -40,4 +40,4 @@ def say(what: str) -> None:
 
 if __name__ == "__main__":
     logging.getLogger("netchannel").setLevel(logging.CRITICAL)
-    uvloop.run(produce(*sys.argv[1:4]))
+    uvloop.run(produce(*sys.argv[1:5]))

@@ -16,13 +16,13 @@ from netchannel import ReceiverServer, SenderServer
 from netchannel.transports.runner import DISK_THREADS
 
 from .channels import KINDS, Consumer, DurableProducer, produce
-from .faults import TIMING, Mischief, Way
+from .faults import Mischief, Way, timing
 from .messages import Violation
 from .resources import Resources, measure
 
 ROUND_S = 15.0
 THROUGH_S = 60.0
-"""So long after producers were told to stop everything must be through, faults or not."""
+"""So long after producers were told to stop everything must be through, faults or not, where no way takes time."""
 TROUBLED_S = 1.0
 """So long faults go on while channels end."""
 RESIDENT_BYTES = 16 << 20
@@ -45,10 +45,18 @@ class Tally:
 
 
 class Soak:
-    """A long-lived process with a receiver and a sender. Everything is drawn from ``seed``, but for time."""
+    """A long-lived process with a receiver and a sender. Everything is drawn from ``seed``, but for time.
 
-    def __init__(self, seed: int, report: Callable[[str], None] = lambda line: None) -> None:
+    Each direction of a connection takes ``latency_s`` at most.
+    """
+
+    def __init__(
+        self, seed: int, latency_s: float = 0.0, report: Callable[[str], None] = lambda line: None
+    ) -> None:
         self.tally = Tally()
+        self._latency_s = latency_s
+        self._timing = timing(latency_s)
+        self._through_s = THROUGH_S + 30 * latency_s
         self._random = Random(seed)
         self._report = report
 
@@ -57,7 +65,10 @@ class Soak:
         end = time.monotonic() + seconds
         round_s = min(ROUND_S, seconds / 4)
         threads = threading.active_count()
-        async with ReceiverServer(timing=TIMING) as receiver, SenderServer(timing=TIMING) as sender:
+        async with (
+            ReceiverServer(timing=self._timing) as receiver,
+            SenderServer(timing=self._timing) as sender,
+        ):
             await self._round(receiver, sender, round_s)
             before = self.tally.before = await self._rest(receiver, sender)
             while self.tally.rounds < 2 or time.monotonic() + round_s < end:
@@ -76,15 +87,19 @@ class Soak:
         tally.rounds += 1
         stop = asyncio.Event()
         with tempfile.TemporaryDirectory() as directory:
-            async with Way(receiver.address, random) as near, Way(receiver.address, random) as far:
+            async with (
+                Way(receiver.address, random, self._latency_s) as near,
+                Way(receiver.address, random, self._latency_s) as far,
+            ):
                 consumers = {
                     kind: Consumer(kind, f"{kind} {tally.rounds}", receiver, random, settings)
                     for kind, (_, settings) in KINDS.items()
                 }
                 durable_id = f"durable {tally.rounds}"
                 durable = Consumer("durable", durable_id, receiver, random, {"codec": "bytes"})
-                process = DurableProducer(durable_id, far.address, Path(directory), random)
-                mischief = Mischief(random, [near, far], [*consumers.values(), durable, process])
+                process = DurableProducer(durable_id, far.address, Path(directory), random, self._latency_s)
+                victims = [*consumers.values(), durable, process]
+                mischief = Mischief(random, [near, far], victims, self._timing)
                 async with asyncio.TaskGroup() as group:
                     trouble = group.create_task(mischief.go_on())
                     consuming = [group.create_task(each.consume()) for each in [*consumers.values(), durable]]
@@ -111,10 +126,10 @@ class Soak:
         )
 
     async def _through(self, tasks: list[asyncio.Task[None] | asyncio.Task[int]]) -> None:
-        _, pending = await asyncio.wait(tasks, timeout=THROUGH_S)
+        _, pending = await asyncio.wait(tasks, timeout=self._through_s)
         if pending:
             names = sorted(repr(task.get_coro()) for task in pending)
-            raise Violation(f"not through {THROUGH_S} s after the last fault: {names}")
+            raise Violation(f"not through {self._through_s} s after the last fault: {names}")
 
     def _agree(self, consumer: Consumer, sent: int, *, exactly: bool) -> None:
         """Who was killed may have taken more than it could say."""
@@ -125,7 +140,7 @@ class Soak:
 
     async def _rest(self, receiver: ReceiverServer, sender: SenderServer) -> Resources:
         """Wait until both servers are idle; what the process holds then."""
-        end = time.monotonic() + THROUGH_S
+        end = time.monotonic() + self._through_s
         while True:
             left = [receiver.statistics(), sender.statistics()]
             if not any(server.channels or server.connections or server.peers for server in left):

@@ -1,4 +1,4 @@
-"""TCP proxies that do to connections what networks do: cut them, change them, swallow what they carry."""
+"""TCP proxies that do to connections what networks do: cut them, delay, change and swallow what they carry."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 import random
 import socket
 import struct
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
     from typing import Self
 
 _LINGER_0 = struct.pack("ii", 1, 0)
 _CHUNK_BYTES = 1 << 16
+_CHUNKS_ON_THE_WAY = 256
 
 UP, DOWN = "up", "down"
 """Directions: from who dialed, and to it."""
@@ -25,7 +26,7 @@ class Wire:
     """A connection through a proxy: forwards faithfully, unless it is cut or swallows.
 
     ``passed`` counts the bytes of each direction that were forwarded. ``resets`` says how it is cut: by a reset, or by
-    the end of the stream.
+    the end of the stream. ``latency_s`` is how long each direction takes.
     """
 
     def __init__(self, *, resets: bool = True) -> None:
@@ -34,11 +35,18 @@ class Wire:
         self.swallows = False
         self.is_cut = False
         self.over = asyncio.Event()
+        self.left = asyncio.Event()
+        self.latency_s = {UP: 0.0, DOWN: 0.0}
 
     def cut(self) -> None:
         """End both ends, whatever is on its way."""
         self.is_cut = True
         self.over.set()
+
+    def hang_up(self) -> None:
+        """End the end of who dialed; what is on its way from there arrives when it would have, and then the close."""
+        self.is_cut = True
+        self.left.set()
 
     def forward(self, direction: str, chunk: bytes) -> bytes:
         """What goes on of ``chunk``; nothing, and not the end of the stream either, while the wire swallows."""
@@ -155,15 +163,20 @@ class Proxy:
         except OSError:
             await _end(writer, by_reset=True)
             return
-        both = asyncio.gather(
-            _pipe(reader, far_writer, wire, UP), _pipe(far_reader, writer, wire, DOWN), return_exceptions=True
-        )
-        over = asyncio.create_task(wire.over.wait())
-        await asyncio.wait({both, over}, return_when=asyncio.FIRST_COMPLETED)
+        up = asyncio.create_task(_pipe(reader, far_writer, wire, UP))
+        down = asyncio.create_task(_pipe(far_reader, writer, wire, DOWN))
+        both = asyncio.gather(up, down, return_exceptions=True)
+        told = [asyncio.create_task(event.wait()) for event in (wire.over, wire.left)]
+        await asyncio.wait({both, *told}, return_when=asyncio.FIRST_COMPLETED)
+        if wire.left.is_set() and not wire.over.is_set():
+            down.cancel()
+            await asyncio.wait({down})
+            await _end(writer, by_reset=wire.resets)
+            await asyncio.wait({up, told[0]}, return_when=asyncio.FIRST_COMPLETED)
         by_reset = wire.over.is_set() and wire.resets
-        both.cancel()
-        over.cancel()
-        await asyncio.gather(both, over, return_exceptions=True)
+        for task in (both, *told):
+            task.cancel()
+        await asyncio.gather(both, *told, return_exceptions=True)
         await asyncio.gather(_end(writer, by_reset=by_reset), _end(far_writer, by_reset=by_reset))
 
 
@@ -199,9 +212,12 @@ async def _pipe(
 ) -> None:
     """Forward what the wire lets pass, to the byte, and the end of the stream, or a reset."""
     try:
-        while not wire.over.is_set() and (chunk := await reader.read(_CHUNK_BYTES)):
-            writer.write(wire.forward(direction, chunk))
-            await writer.drain()
+        async with aclosing(_arriving(reader, wire.latency_s[direction])) as chunks:
+            async for chunk in chunks:
+                if wire.over.is_set():
+                    return
+                writer.write(wire.forward(direction, chunk))
+                await writer.drain()
         if not wire.over.is_set() and not wire.swallows and writer.can_write_eof():
             writer.write_eof()
     except ConnectionError:
@@ -209,11 +225,43 @@ async def _pipe(
             wire.over.set()
 
 
+async def _arriving(reader: asyncio.StreamReader, latency_s: float) -> AsyncGenerator[bytes]:
+    """What is read, each chunk so long after it was; as the reader ends, so does this, as late."""
+    if not latency_s:
+        while chunk := await reader.read(_CHUNK_BYTES):
+            yield chunk
+        return
+    clock = asyncio.get_running_loop().time
+    on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_ON_THE_WAY)
+
+    async def take() -> None:
+        try:
+            while chunk := await reader.read(_CHUNK_BYTES):
+                await on_the_way.put((clock() + latency_s, chunk))
+        except ConnectionError:
+            await on_the_way.put((clock() + latency_s, b""))
+            raise
+        await on_the_way.put((clock() + latency_s, b""))
+
+    taking = asyncio.create_task(take())
+    try:
+        while True:
+            due, chunk = await on_the_way.get()
+            await asyncio.sleep(due - clock())
+            if not chunk:
+                await taking
+                return
+            yield chunk
+    finally:
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+
 async def _end(writer: asyncio.StreamWriter, *, by_reset: bool) -> None:
     with suppress(OSError):
         if by_reset:
             connection = writer.get_extra_info("socket")
-            if connection is not None:  # uvloop has none any more for one that is closed
+            if connection is not None and connection.fileno() >= 0:  # uvloop has none for one that is closed
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0)
             writer.transport.abort()
         writer.close()
