@@ -33,7 +33,6 @@ def spark() -> Iterator[Any]:
         gc.collect()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("row", EACH, ids=lambda row: row.name)
 def test_all_contestants_run(spark: Any, row: SparkRow) -> None:
     options = {name: min(value, BRIEF.get(name, value)) for name, value in row.work.options.items()}

@@ -30,7 +30,6 @@ def test_make_demo_spark_runs_the_demo_with_another_engine() -> None:
     assert spark == plain
 
 
-@pytest.mark.timeout(150)
 def test_spark_gives_what_duckdb_gives(tmp_path: Path) -> None:
     """SP-ENG-1, bounded: the demo's query."""
     subprocess.run([sys.executable, flights.EXAMPLE / "prepare.py"], check=True)

@@ -34,7 +34,7 @@ async def main():
         outbox = sender.register_channel(
             "c", to=address, codec="bytes", buffer=netchannel.BufferPolicy(directory=directory)
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await outbox.attached()
         os.write(1, f"at {outbox.position}\\n".encode())
         while (number := outbox.position) < total:
@@ -386,7 +386,7 @@ async def test_an_end_is_kept_though_the_disk_was_at_work_when_time_ran_out(
         async with ReceiverServer(free_address) as receiver:
             inbox = receiver.register_channel("c", codec="bytes")
             opened(sender, tmp_path, free_address)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert [bytes(body) async for body in inbox] == [b"0", b"1"]
 
 
@@ -410,7 +410,7 @@ async def test_reading_waits_for_descriptors(
             await asyncio.to_thread(none_left.wait)
             monkeypatch.setattr(RealFiles, "open", opening)
             closing = asyncio.create_task(outbox.close())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert [len(body) async for body in inbox] == [10_000] * 10
             await closing
     assert [

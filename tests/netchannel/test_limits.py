@@ -206,7 +206,7 @@ async def dialed(address: str, *said: bytes) -> AsyncIterator[asyncio.StreamRead
 async def test_another_version_is_refused_with_a_sentence(receiver: ReceiverServer, purpose: int) -> None:
     """CH-VER-1: on both kinds of connections, with the versions of both sides."""
     future = with_check(GREETING.pack(MAGIC, 98, 99, purpose, 0))
-    async with dialed(receiver.address, future) as reader, asyncio.timeout(5):
+    async with dialed(receiver.address, future) as reader, asyncio.timeout(60):
         answer = await reader.read()
     text = b"the sender speaks versions 98 to 99, the receiver version 1"
     if purpose == FOR_DATA:
@@ -266,7 +266,7 @@ async def test_who_asks_and_does_not_listen_is_not_read_any_further(
             ask = forged(asked) * 1000
             (session,) = await _sessions(receiver)
             most = 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while receiver._core.links:
                     with contextlib.suppress(BlockingIOError, ConnectionError):
                         rude.send(ask)
@@ -325,7 +325,7 @@ async def test_names_are_as_long_as_they_may_be(
 ) -> None:
     """What a receiver would keep of an open request is bounded: any other is an error."""
     said = greeting(FOR_CONTROL) + forged(HELLO) + forged({**OPEN, field: value})
-    async with dialed(receiver.address, said) as reader, asyncio.timeout(5):
+    async with dialed(receiver.address, said) as reader, asyncio.timeout(60):
         *_, last = MessageParser().received(memoryview(await reader.read()))
     assert isinstance(last, Error)
     assert not last.permanent

@@ -136,7 +136,7 @@ async def test_a_member_leaves_while_its_disk_is_slow(
         close(store)
 
     monkeypatch.setattr(StagingStore, "close", slowly)
-    async with ReceiverServer(members=node, timing=QUICK) as front, asyncio.timeout(10):
+    async with ReceiverServer(members=node, timing=QUICK) as front, asyncio.timeout(60):
         async with ReceiverServer(node=node, timing=QUICK) as member:
             member.register_channel("c", staging=StagingPolicy(tmp_path / "staged"))
             await until(lambda: front.statistics().members, "the member is known")

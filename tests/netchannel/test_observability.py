@@ -38,7 +38,7 @@ QUICK = Timing(heartbeat_s=0.05)
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until ``condition()`` holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - of what has no event to wait for
             await asyncio.sleep(0.005)
 
@@ -177,7 +177,7 @@ async def test_reconnects_are_counted(chaos: Any) -> None:
                 pass
 
         consuming = asyncio.create_task(consume())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while proxy.resets < 5 or not outbox.statistics().reconnects:
                 await outbox.send(bytes(500))
             await outbox.flush()

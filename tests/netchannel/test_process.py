@@ -84,7 +84,7 @@ async def test_a_process_that_exits_without_closing_has_failed() -> None:
     async with ReceiverServer() as receiver:
         inbox = receiver.register_channel("c", codec="bytes")
         process = script(EXIT_BY_EXCEPTION, receiver.address)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await inbox.recv() == b"x"
             with pytest.raises(netchannel.ChannelFailed, match="left without closing"):
                 await inbox.recv()
@@ -332,7 +332,7 @@ async def test_a_killed_receiver_and_its_successors_take_every_message_once(
                 await process.wait()
             if committed == total:
                 break
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await producing
     assert values == [str(number) for number in range(total)]
     assert Position(stream, committed) == Position(outbox.stream, total)
@@ -357,7 +357,7 @@ async def test_a_stopped_receiver_is_found_dead_and_resumed() -> None:
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
     timing = netchannel.Timing(heartbeat_s=0.1, dead_after_s=0.5)
-    async with netchannel.SenderServer(timing=timing) as sender, asyncio.timeout(30):
+    async with netchannel.SenderServer(timing=timing) as sender, asyncio.timeout(100):
         outbox = sender.register_channel("c", to=address, codec="bytes")
         for number in range(100):
             await outbox.send(b"%d" % number)
@@ -365,7 +365,7 @@ async def test_a_stopped_receiver_is_found_dead_and_resumed() -> None:
         os.kill(process.pid, signal.SIGSTOP)
         for number in range(100, 200):
             await outbox.send(b"%d" % number)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             while outbox.statistics().state == "attached":
                 await outbox.changes.wait()
         os.kill(process.pid, signal.SIGCONT)

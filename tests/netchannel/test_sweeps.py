@@ -31,7 +31,7 @@ def name(connection: int, direction: str, place: int) -> str:
 async def session(receiver: ReceiverServer, channel: str, proxy: Proxy) -> None:
     """Three messages and the end, each behind the acknowledgement of the one before; all of it exact."""
     inbox = receiver.register_channel(channel, codec="bytes")
-    async with SenderServer(timing=TIMING) as sender, asyncio.timeout(20):
+    async with SenderServer(timing=TIMING) as sender, asyncio.timeout(60):
         outbox = sender.register_channel(channel, to=proxy.address, codec="bytes")
         for body, note in MESSAGES:
             await outbox.send(body, note)

@@ -325,7 +325,7 @@ async def test_who_is_refused_hears_why_and_does_not_try_again(
         receiver.register_channel("a", codec="bytes")
         outboxes = [sender.register_channel(name, to=proxy.address, codec="bytes") for name in "ab"]
         await outboxes[0].send(b"x")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for outbox in outboxes:
                 with pytest.raises(HandshakeError, match=raised) as caught:
                     await outbox.close()
@@ -376,7 +376,7 @@ async def test_who_is_refused_may_hang_up_first(secure: bool, tls: Tls) -> None:
     said, answer = greeting(FOR_CONTROL), b"is the sender without tls=?"
     if not secure:
         said, answer = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x15\x03\x03\x00\x02\x02\x46"
-    async with ReceiverServer(tls=tls if secure else None) as receiver, asyncio.timeout(5):
+    async with ReceiverServer(tls=tls if secure else None) as receiver, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*receiver.address.split(":"))
         writer.write(said)
         assert answer in await (reader.read() if secure else reader.readexactly(len(answer)))
@@ -615,7 +615,7 @@ async def test_a_flood_of_strangers_is_bounded(said: bytes, tls: Tls) -> None:
                 await asyncio.sleep(0)
             await deliver(receiver, sender)
             await until(lambda: receiver.statistics().connections <= STRANGERS + 2, "the flood is bounded")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await receiver.__aexit__(None, None, None)
 
 
@@ -624,7 +624,7 @@ async def test_a_handshake_has_its_time(tls: Tls) -> None:
     async with ReceiverServer(tls=tls, timing=Timing(handshake_s=0.2)) as receiver:
         reader, writer = await asyncio.open_connection(*receiver.address.split(":"))
         writer.write(b"\x16\x03\x01")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
@@ -636,7 +636,7 @@ async def test_a_refused_stranger_that_stays_has_its_time_too(tls: Tls) -> None:
     async with ReceiverServer(tls=tls, timing=Timing(handshake_s=0.2)) as receiver:
         reader, writer = await asyncio.open_connection(*receiver.address.split(":"))
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
             await until(lambda: not receiver.statistics().connections, "closed")

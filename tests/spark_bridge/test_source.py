@@ -40,7 +40,7 @@ def ids(rows) -> list[int]:
 
 async def until_freed(outbox) -> None:
     """Wait until everything that was sent is acknowledged by all consumers."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await outbox.flush()
 
 

@@ -145,7 +145,6 @@ def windows(seconds: Iterable[int]) -> list[tuple[Any, ...]]:
     return sorted((at(start), at(start + 60), len(each), sum(each)) for start, each in counted.items())
 
 
-@pytest.mark.timeout(200)
 def test_windows_are_given_once_each_as_the_watermark_passes_them(worker: Worker) -> None:
     """SP-ENG-1, unbounded with watermarks: closed windows are there before the end, and at the end all of them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -183,7 +182,6 @@ def closed(worker: Worker, until: int) -> bool:
     ]
 
 
-@pytest.mark.timeout(120)
 def test_a_row_that_cannot_be_computed_fails_the_fragment_and_writes_nothing(worker: Worker) -> None:
     """SP-ENG-1: an error of the embedded engine is one on Spark."""
     (worker.directory / "in.csv").write_text("n,word\n1,a\n-1,b\n0,c\n")
@@ -204,7 +202,6 @@ def test_a_row_that_cannot_be_computed_fails_the_fragment_and_writes_nothing(wor
 
 
 @pytest.mark.parametrize("how", ["stop", "end", "kill"])
-@pytest.mark.timeout(120)
 def test_spark_ends_with_its_fragment_and_with_its_worker(worker: Worker, how: str) -> None:
     id_ = registered(worker, {"type": "Generator", "rows_per_s": 100.0}, OPERATORS, "append")
     worker.start(id_)
@@ -220,7 +217,6 @@ def test_spark_ends_with_its_fragment_and_with_its_worker(worker: Worker, how: s
     nothing_is_left(worker, processes)
 
 
-@pytest.mark.timeout(120)
 def test_java_that_is_killed_fails_the_fragment_with_a_reason(worker: Worker) -> None:
     id_ = registered(worker, {"type": "Generator", "rows_per_s": 100.0}, OPERATORS, "append")
     worker.start(id_)

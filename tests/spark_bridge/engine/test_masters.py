@@ -23,7 +23,7 @@ from tests.worker.test_service import Worker
 
 __all__ = ["worker"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.spark, pytest.mark.processes]
 
 HOME = Path(pyspark.__file__).parent
 
