@@ -514,7 +514,7 @@ class SenderChannel:
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
-                    f"{core.head - core.acknowledged} messages, and {size} more do not fit ({core.buffer}): wait "
+                    f"{core.head - core.kept_from} messages, and {size} more do not fit ({core.buffer}): wait "
                     f"with flush(), or let it block"
                 )
             if core.make_room(size):
@@ -663,10 +663,10 @@ class SenderChannel:
             received=core.received,
             acknowledged=core.acknowledged,
             bytes=core.taken_bytes,
-            buffered_messages=core.head - core.acknowledged,
+            buffered_messages=core.head - core.kept_from,
             buffered_bytes=core.kept_bytes,
             disk_bytes=core.disk_bytes,
-            in_flight=core.sent - core.acknowledged,
+            in_flight=core.sent - core.kept_from,
             reconnects=core.reconnects,
             dropped=core.dropped,
             starved=core.starved,

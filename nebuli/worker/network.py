@@ -224,7 +224,6 @@ class ChannelSink:
         self._lineage = lineage
         self._resumed = resumed
         self._sent = 0  # the end of what was sent, in the origin
-        self._first = 0  # the number of the first message that was not sent by a predecessor
         self._loop = asyncio.get_running_loop()
         self._channel: netchannel.SenderChannel | None = None
         self._schema = pa.schema([])
@@ -279,6 +278,11 @@ class ChannelSink:
         except netchannel.ChannelClosedByPeer as error:
             message = f"its reader at {self._operator.address} left: {error.said}"
             raise DownstreamLeft(message, error.said) from error
+        except netchannel.PositionLost as error:
+            raise InputLost(
+                f"its reader at {self._operator.address} has lost what a predecessor of this fragment had sent: "
+                f"both were started anew at once"
+            ) from error
         except netchannel.NetChannelError as error:
             raise FragmentError(f"channel {self._operator.channel}: {error}") from error
 
@@ -290,10 +294,9 @@ class ChannelSink:
             return
         if self._resumed:
             lineage.start = self._sent = lineage.done = await self._where_the_reader_is()
-            # Whose acknowledgement says that all before it is acknowledged: with nothing new to send, what was read to
-            # be passed over would not be, and whoever sends that might have no room for anything else.
+            # A reader that has all says so to what is sent, and nothing else may ever be.
             await self._send(zset.empty(schema), self._sent)
-            self._news.set()  # a reader that has all says so to what was sent, and nothing else may ever be
+            self._news.set()
         lineage.advanced = self._advanced
         self._watch = self._loop.create_task(self._acknowledge(lineage))
 
@@ -301,7 +304,7 @@ class ChannelSink:
         """The end, in the origin, of what a predecessor has sent; END if its reader has all, or wants nothing more."""
         assert self._channel is not None
         try:
-            self._first, note = await self._channel.attached()
+            _, note = await self._channel.attached()
         except netchannel.ChannelClosedByPeer as error:
             if HAS_ALL not in error.said:
                 raise
@@ -354,11 +357,7 @@ class ChannelSink:
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def _acknowledge(self, lineage: Lineage) -> None:
-        """Pass on to the source what the reader has acknowledged.
-
-        What a predecessor has sent is known to be received, and not to be acknowledged: only an acknowledgement of
-        something later says so.
-        """
+        """Pass on to the source what the reader has acknowledged, also of what a predecessor has sent."""
         assert self._channel is not None
         try:
             while True:
@@ -366,8 +365,7 @@ class ChannelSink:
                 self._news.clear()
                 done = lineage.done
                 await self._channel.flush()
-                if not self._resumed or self._channel.statistics().acknowledged > self._first:
-                    lineage.acknowledge(done)
+                lineage.acknowledge(done)
         except netchannel.ChannelClosedByPeer as error:
             if HAS_ALL in error.said:
                 lineage.start = END

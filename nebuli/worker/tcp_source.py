@@ -58,6 +58,7 @@ class TcpSource:
         self._schema = arrow_schema(columns)
         self._wake = wake
         self._socket: socket.socket | None = None
+        self._thread: Thread | None = None
         self._blocks: deque[bytes | Signal | FragmentError] = deque()
         self._changed = Condition()
         self._closed = False
@@ -72,7 +73,8 @@ class TcpSource:
                 f"TCP {self._settings.address} cannot be reached ({error}): start what listens there first"
             ) from error
         self._socket.settimeout(None)
-        Thread(target=self._receive, name=f"lines from {self._settings.address}", daemon=True).start()
+        self._thread = Thread(target=self._receive, name=f"lines from {self._settings.address}", daemon=True)
+        self._thread.start()
 
     def poll(self) -> pa.RecordBatch | Signal:
         """The rows of a block of whole lines, each with weight 1."""
@@ -89,13 +91,15 @@ class TcpSource:
         return zset.insertions(self._rows(block))
 
     def close(self, reason: str) -> None:
-        """Hang up; the thread ends with that."""
+        """Hang up, and wait for the thread, which ends with that."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
+            if self._thread is not None:
+                self._thread.join()
             self._socket.close()
 
     def _receive(self) -> None:

@@ -13,6 +13,7 @@ from netchannel.errors import (
     ChannelFailed,
     MessageTooLarge,
     NetChannelError,
+    PositionLost,
     ProtocolError,
 )
 from netchannel.storage import Ending
@@ -86,6 +87,7 @@ class OutboundChannel:
         self.since = now
         self.error: NetChannelError | None = None
         self.acknowledged = 0
+        self.begun = 0  # everything below was sent by a predecessor, and is not kept here
         self.received = 0
         self.sent = 0  # everything below was handed to a connection at some time
         self.placed = (
@@ -152,6 +154,11 @@ class OutboundChannel:
         return self.terminal and (self.writer is None or self.writer.settled)
 
     @property
+    def kept_from(self) -> int:
+        """The lowest number that can still be sent."""
+        return max(self.acknowledged, self.begun)
+
+    @property
     def offered(self) -> int:
         """Everything below may go out."""
         return self.head if self.durable is None else self.durable.upto
@@ -193,7 +200,7 @@ class OutboundChannel:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         if not self.placed:
             return False
-        kept = self.head - self.acknowledged - self.retention.gaps
+        kept = self.head - self.kept_from - self.retention.gaps
         if kept <= 0:
             return True
         policy = self.buffer
@@ -484,15 +491,12 @@ class OutboundChannel:
         """The receiver took the token and wants number ``expected`` next."""
         if not self.placed:
             self.placed = True
-            self._sealed = self.sent = self.acknowledged = self.received = expected
+            # What is acknowledged of it is said behind this: a receiver that has lost the rest has to get that first.
+            self._sealed = self.sent = self.begun = self.received = expected
             if self.closing is not None:
                 self.closing = Ending(expected, self.closing.failure)
-        if not self.acknowledged <= expected <= self.offered:
-            self.give_up(
-                f"the receiver wants number {expected} of stream {self.stream!r}, kept are "
-                f"{self.acknowledged} to {self.offered}",
-                now,
-            )
+        if not self.kept_from <= expected <= self.offered:
+            self._misplaced(expected, now)
             return
         self.last_note = last_note
         self.sent = max(self.sent, expected)
@@ -509,6 +513,18 @@ class OutboundChannel:
         link.send(*link.schema(self))
         self.move(SenderEvent.ATTACHED, now)
         self.core.touch(link)
+
+    def _misplaced(self, expected: int, now: float) -> None:
+        wants = f"the receiver wants number {expected} of stream {self.stream!r}"
+        if self.acknowledged <= expected < self.begun:
+            text = (
+                f"channel {self.id!r} to {self.to}: {wants}, as it has lost what it had not acknowledged, and this "
+                f"producer went on at number {self.begun}: register the channel again with stream={self.stream!r}, "
+                f"replayable=True, and it goes on there"
+            )
+            self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
+        else:
+            self.give_up(f"{wants}, kept are {self.kept_from} to {self.offered}", now)
 
     def before_output(self) -> None:
         """The connection writes."""

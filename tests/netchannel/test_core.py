@@ -290,6 +290,66 @@ def detached_by_producer(world: World, state: SenderState) -> None:
     assert b"".join(consumer.values) == (b"ab" if state is SenderState.ATTACHED else b"b")
 
 
+def test_what_a_predecessor_sent_and_nobody_acknowledged_is_not_passed_over() -> None:
+    """Its successor went on behind it, and then the receiver that had it is gone, which had no position of its own."""
+    world = World()
+    receiver = world.receiver()
+    world.inbox(receiver, explicit=True)
+    first = world.open(world.sender("first"))
+    for body in (b"a", b"b", b"c"):
+        first.send(body)
+    world.settle()
+    first.channel.give_up("it is killed", world.now)
+    second = world.open(world.sender("second"), replayable=True)
+    world.run(lambda: second.channel.state is SenderState.ATTACHED)
+    assert (second.channel.head, second.channel.acknowledged) == (3, 0)
+    second.send(b"d")
+    world.settle()
+    world.crash(receiver)
+    consumer = world.inbox(world.receiver(), explicit=True)
+    world.run(lambda: second.channel.terminal)
+    with pytest.raises(
+        netchannel.PositionLost, match=r"wants number 0 .* went on at number 3.*replayable=True"
+    ):
+        second.send(b"e")
+    third = world.open(world.sender("third"), replayable=True)
+    world.run(lambda: third.channel.state is SenderState.ATTACHED)
+    assert third.channel.head == 0
+    for body in (b"a", b"b", b"c", b"d"):
+        third.send(body)
+    world.settle()
+    consumer.read()
+    assert consumer.values == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_successor_has_flushed_what_its_predecessor_sent_once_that_is_acknowledged() -> None:
+    """And room for as many messages as any other producer, though it does not keep these."""
+    world = World()
+    consumer = world.inbox(world.receiver(), explicit=True)
+    first = world.open(world.sender("first"))
+    for body in (b"a", b"b", b"c"):
+        first.send(body)
+    world.settle()
+    first.channel.give_up("it is killed", world.now)
+    second = world.open(world.sender("second"), replayable=True, buffer=BufferPolicy(max_messages=2))
+    world.run(lambda: second.channel.state is SenderState.ATTACHED)
+    world.settle()
+    assert (second.channel.head, second.channel.acknowledged) == (3, 0)
+    second.send(b"d")
+    assert second.channel.room(1)
+    second.send(b"e")
+    assert not second.channel.room(1)
+    world.settle()
+    consumer.read()
+    consumer.channel.ack(3, world.now)
+    world.settle()
+    assert second.channel.acknowledged == 3
+    assert not second.channel.room(1)
+    consumer.channel.ack(4, world.now)
+    world.settle()
+    assert second.channel.room(1)
+
+
 def given_up_by_sender(world: World, state: SenderState) -> None:
     """CH-FLT-1: after the time of its policy the sender says who, and what was not delivered."""
     if state is not SenderState.REGISTERED:

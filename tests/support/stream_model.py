@@ -37,7 +37,6 @@ class Stream:
     given: set[int] = field(default_factory=set)
     received: int = 0  # what a receiver had of it, at most
     acknowledged: int = 0  # what a consumer has acknowledged of it, at most
-    resumed: int = 0  # where a successor of its producer went on, at most
     buried: bool = False  # the receiver's process knows that it is over
     lossy: bool = False  # some of it may be missed, for a reason
 
@@ -54,7 +53,6 @@ class Sending:
         self.streams: list[Stream] = []
         self.producer: Producer | None = None
         self.gave_up = False
-        self.placed = False
 
     @property
     def stream(self) -> Stream:
@@ -75,13 +73,7 @@ class Sending:
 
     def begin(self, producer: Producer) -> None:
         """A channel was registered."""
-        self.producer, self.placed = producer, not producer.channel.replayable
-
-    def find_place(self) -> None:
-        """Where a successor goes on, once it knows."""
-        if self.channel is not None and self.channel.placed and not self.placed:
-            self.placed = True
-            self.stream.resumed = max(self.stream.resumed, self.channel.acknowledged)
+        self.producer = producer
 
     def push(self) -> bool:
         """Send what the channel does not have yet, then the end; whether there was room for all of it."""
@@ -191,8 +183,7 @@ class Receiving:
         if asked is not None and asked[0] == stream.name and not (accepts_new and number < asked[1]):
             return asked[1]
         at_most = stream.acknowledged if self.explicit else stream.received
-        # A producer that went on elsewhere has nothing from before.
-        due = min(number, max(at_most, stream.resumed))
+        due = min(number, at_most)
         if not set(range(due)) <= stream.given:
             stream.lossy = True
         return due
@@ -222,7 +213,7 @@ class Receiving:
                 self.position = None
             case PositionLost():
                 assert self.begins_at is not None
-                assert not self.explicit or streams[self.begins_at[0]].resumed, error
+                assert not self.explicit, error
                 self.position = None
             case ChannelClosed():
                 assert self.left, error

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import pytest
@@ -165,6 +166,7 @@ def test_whatever_ends_its_thread_ends_the_fragment(monkeypatch: pytest.MonkeyPa
         with pytest.raises(FragmentError, match=f"TCP {peer.address}: MemoryError: no more"):
             wait_for(lambda: source.poll() is not Signal.LATER, "something")
     source.close("the test is over")
+    assert not [thread for thread in enumerate_threads() if peer.address in thread.name]
 
 
 def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: Peer) -> None:
