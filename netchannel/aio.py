@@ -163,7 +163,7 @@ class ReceiverChannel(ReceiverChannelFace):
             self._thread.tell(self._channel.unreadable, item.sequence, error)
             raise
 
-    async def ack(self, upto: int) -> None:
+    async def ack(self, upto: int | Position) -> None:
         """As `netchannel.ReceiverChannel.ack`."""
         await self._thread.run(self._channel.ack(upto))
 

@@ -145,7 +145,7 @@ class BlockingReceiverChannel(ReceiverChannelFace):
             self._thread.tell(self._channel.unreadable, item.sequence, error)
             raise
 
-    def ack(self, upto: int) -> None:
+    def ack(self, upto: int | Position) -> None:
         """As `ReceiverChannel.ack`."""
         self._thread.wait(self._channel.ack(upto))
 

@@ -542,8 +542,11 @@ class ReceiverChannel:
         """Message ``number`` could not be decoded: nothing behind it is given out, and its sender is told."""
         self._core.unreadable(number, error, self._clock())
 
-    async def ack(self, upto: int) -> None:
-        """Everything below number ``upto`` is done; for channels with ``ack="explicit"``."""
+    async def ack(self, upto: int | Position) -> None:
+        """Everything below ``upto``, a number or a position, is done; for channels with ``ack="explicit"``.
+
+        A position in a stream that another one has taken the place of does nothing.
+        """
         core = self._core
         core.ack(upto, self._clock())
         if core.ended is not None and core.acked >= core.ended:

@@ -644,13 +644,16 @@ class SenderChannel:
         core = self.core
         if not core.durable:
             core.check_open()
-            await self.flush()
-            core.detach(self._clock())
-            return
-        while not (core.terminal or core.on_disk_entirely):
-            await self.changes.wait()
-        if not core.terminal:
-            core.detach(self._clock())
+        core.leave()
+        try:
+            if not core.durable:
+                await self.flush()
+            while not (core.terminal or not core.durable or core.on_disk_entirely):
+                await self.changes.wait()
+            if not core.terminal:
+                core.detach(self._clock())
+        finally:
+            core.stay()
         await self._settled()
 
     def statistics(self) -> ChannelStatistics:

@@ -79,11 +79,14 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
         if channel.queue:
             text = f"{len(channel.queue)} messages of stream {channel.stream!r} are still to be read"
             return Refusal("unread", f"channel {channel.id!r}: {text}")
+        if channel.keeper is not None and (text := channel.keeper.against()):
+            return Refusal("unread", text)
         return None
+    how = "without resume_from" if channel.keeper is None else "with FaultPolicy(accept_new_stream=True)"
     text = (
         f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its sender came "
         f"back as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
-        f"Register the channel again, without resume_from, to take the new stream"
+        f"Register the channel again, {how}, to take the new stream"
     )
     return Refusal("replaced", text, StreamReplaced(text))
 

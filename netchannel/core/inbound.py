@@ -96,6 +96,7 @@ class InboundChannel:
         self.acked = self.expected or 0
         self.last_note = b""
         self.holder = ""
+        self._replaced = False  # whether there was another stream before
         self.lossy = False  # whether its sender said that it may drop messages
         self.bytes = 0
         self.received = 0
@@ -194,14 +195,28 @@ class InboundChannel:
         queue.release()
         return chunk
 
-    def ack(self, upto: int, now: float) -> None:
-        """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received."""
+    def ack(self, upto: int | Position, now: float) -> None:
+        """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received.
+
+        Before anything was read of a stream that has taken another one's place, a number is of that other one.
+        """
         expected = self.expected or 0
         if not self.explicit:
             raise NetChannelError(
                 f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'"
             )
+        if isinstance(upto, Position):
+            if upto.stream != self.stream:
+                if self._replaced:
+                    return
+                raise NetChannelError(
+                    f"channel {self.id!r}: ack of a position in stream {upto.stream!r}, but it is stream "
+                    f"{self.stream!r} that is received"
+                )
+            upto = upto.sequence
         upto = _whole(upto, f"channel {self.id!r}: ack")
+        if self._replaced and self.position == self.start:
+            return
         if upto > expected:
             raise NetChannelError(
                 f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come"
@@ -269,6 +284,11 @@ class InboundChannel:
     def farewell(self) -> Buffer | None:
         """The last frame to the sender, if there is something to say."""
         match self.state:
+            case ReceiverState.DETACHED:
+                # Behind what is acknowledged: a connection that is only cut may lose that on its way, and then a
+                # successor would get it again.
+                text = f"unregistered channel {self.id!r} was left to a successor"
+                return signal(Kind.REFUSED, payload=text.encode()[:1000])
             case ReceiverState.ENDED | ReceiverState.FAILED:
                 return signal(Kind.FINISHED)
             case ReceiverState.CLOSED:
@@ -320,6 +340,7 @@ class InboundChannel:
             start = self.expected_of(stream)
             self.expected, self.start, self.acked = start, start, start or 0
             self.last_note = b""
+            self._replaced = True
         self.stream, self.lossy = stream, lossy
 
     def expected_of(self, stream: str) -> int | None:

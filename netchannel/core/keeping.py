@@ -103,12 +103,21 @@ class Keeping(Retained):
     def against(self) -> str:
         """Why no new stream is taken now; empty if one is."""
         history = self.history
-        if history is None or history.ending is None or self.done:
+        if history is None or self._is_read(history):
             return ""
+        kept = f"is kept up to number {history.head}"
+        if history.ending is not None:
+            kept = f"has ended at number {history.ending.count}"
         return (
-            f"channel {self.id!r}: stream {history.stream!r} has ended at number {history.ending.count}, and its "
-            f"consumers have acknowledged it up to {self.acknowledged}: a new stream is taken once they are done"
+            f"channel {self.id!r}: stream {history.stream!r} {kept}, and its consumers have acknowledged it up to "
+            f"{self.acknowledged}: a new stream is taken once they are done"
         )
+
+    def _is_read(self, history: History) -> bool:
+        """All known consumers have acknowledged all that there is, or will be if it has an end."""
+        lowest = self.consumers.lowest
+        end = history.head if history.ending is None else history.ending.count
+        return lowest is None or lowest >= end
 
     def _changed(self) -> None:
         channel = self.channel
@@ -138,7 +147,7 @@ class Keeping(Retained):
                 self.bytes += channel.bytes
                 self.attachments += channel.attachments
                 self._register(history, now)
-        if self.done:
+        if history is not None and self._is_read(history):
             self.core.announce(self.id)
         super().kept(now)
 

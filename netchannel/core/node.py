@@ -11,6 +11,7 @@ from . import messages
 from .backoff import Backoff
 from .control import FOR_MEMBERS, ControlLink, greeting
 from .link import log, printable
+from .tombstones import ANY_STREAM
 
 if TYPE_CHECKING:
     from .declared import Message
@@ -81,7 +82,9 @@ class Node:
         self._backoff.established(now)
         link.say(messages.Member(port=self.port))
         for channel_id, stream, tombstone in self.core.tombstones.standing(now):
-            self.tell(channel_id, stream, tombstone)
+            # A channel that was not wanted here may be another process' since, whose streams are none of ours.
+            if stream != ANY_STREAM:
+                self.tell(channel_id, stream, tombstone)
         for channel in self.core.channels.values():
             self.claim(channel)
 

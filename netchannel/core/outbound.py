@@ -110,6 +110,7 @@ class OutboundChannel:
         self.retry: Timer | None = None
         self.link: SenderData | None = None
         self.closing: Ending | None = None  # what the producer asked for
+        self.leaving = False  # it is being detached, and takes nothing more
         self.writer: Writer | None = None
         self.durable: DurableWriter | None = None  # the same, if messages are on disk before they go out
         self.retention = Retention()
@@ -246,6 +247,8 @@ class OutboundChannel:
         """Raise the reason why nothing more can be sent."""
         if self.error is not None:
             raise copy(self.error)
+        if self.leaving:
+            raise ChannelClosed(f"channel {self.id!r} is being detached by this side, at number {self.head}")
         if self.closing is not None or self.terminal:
             did = "aborted" if self.aborted else "closed"
             raise ChannelClosed(
@@ -366,6 +369,16 @@ class OutboundChannel:
         if failure is None:
             return signal(Kind.END, sequence=count)
         return signal(Kind.FAIL, sequence=count, payload=failure.encode()[:FRAME_LIMIT])
+
+    def leave(self) -> None:
+        """Take nothing more, as the stream is to be left to a successor once all of it is safe."""
+        self.packer.revoke()
+        self.leaving = True
+        self.on_change()
+
+    def stay(self) -> None:
+        """Whoever was about to leave has thought better of it."""
+        self.leaving = False
 
     def detach(self, now: float) -> None:
         """Leave the stream to a successor, unfinished."""

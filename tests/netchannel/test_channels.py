@@ -81,6 +81,30 @@ async def test_a_full_buffer_may_fail(sender: SenderServer) -> None:
     assert (await outbox.close(grace=0)).undelivered == 2
 
 
+async def test_nothing_is_taken_behind_a_detach(receiver: ReceiverServer, sender: SenderServer) -> None:
+    """While it waits for what was sent before: more would be lost with the channel. Given up, it goes on."""
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel(
+        "c", receiver.address, codec="bytes", buffer=BufferPolicy(max_messages=2)
+    )
+    await outbox.send(b"0")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(outbox.detach(), 0.05)
+    await outbox.send(b"1")
+    waiting = asyncio.ensure_future(outbox.send(b"no room"))
+    await asyncio.sleep(0)
+    detaching = asyncio.ensure_future(outbox.detach())
+    assert [await inbox.recv(), await inbox.recv()] == [b"0", b"1"]
+    for send in (waiting, outbox.send(b"2"), outbox.send_many([b"2"]), outbox.send(b"2", note=b"n")):
+        with pytest.raises(netchannel.ChannelClosed, match="detached"):
+            await send
+    await inbox.ack(1)
+    assert not detaching.done()
+    await inbox.ack(inbox.position)
+    await detaching
+    assert outbox.position == 2
+
+
 async def test_a_stranger_is_told_apart(receiver: ReceiverServer, sender: SenderServer) -> None:
     """CH-DATA-3, CH-BAD-1: noise and guessed tokens are refused, and the channel lives on."""
     inbox = receiver.register_channel("c", codec="bytes")

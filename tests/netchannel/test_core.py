@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import netchannel
-from netchannel import BufferPolicy, FaultPolicy, Position, Timing
+from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, Timing
 from netchannel.core import inbound, outbound
 from netchannel.core.states import (
     RECEIVER_TABLE,
@@ -288,6 +288,60 @@ def detached_by_producer(world: World, state: SenderState) -> None:
     finished(world, second)
     consumer.read()
     assert b"".join(consumer.values) == (b"ab" if state is SenderState.ATTACHED else b"b")
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_what_a_consumer_was_done_with_as_it_left_is_not_given_to_its_successor(*, explicit: bool) -> None:
+    """It leaves in the turn in which it acknowledged: that is on its way before it has gone."""
+    world = World()
+    receiver = world.receiver()
+    first = world.inbox(receiver, explicit=explicit)
+    producer = world.open(world.sender())
+    world.run(lambda: producer.channel.state is SenderState.ATTACHED)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    world.run(lambda: len(first.channel.queue) == 10)
+    first.read()
+    if explicit:
+        first.channel.ack(7, world.now)
+    first.channel.detach(world.now)
+    second = world.inbox(receiver, explicit=explicit)
+    world.run(lambda: second.channel.state is ReceiverState.ATTACHED)
+    producer.send(b"10")
+    world.settle()
+    second.read()
+    assert second.values == [b"%d" % number for number in range(7 if explicit else 10, 11)]
+
+
+def test_an_acknowledgement_of_the_stream_before_is_none_of_the_new_one() -> None:
+    """Its consumer was still at work on the last message that it had read, as the new one took the place."""
+    world = World()
+    receiver, settings = world.receiver(), {"explicit": True, "fault": FaultPolicy(accept_new_stream=True)}
+    consumer = world.inbox(receiver, **settings)
+    monday = world.open(world.sender("first"), stream="monday")
+    for number in range(5):
+        monday.send(b"monday %d" % number)
+    world.settle()
+    consumer.read()
+    for_monday = Position("monday", 5)
+    with pytest.raises(NetChannelError, match="'sunday', but it is stream 'monday'"):
+        consumer.channel.ack(Position("sunday", 1), world.now)
+    world.crash(monday.channel.core)
+    tuesday = world.open(world.sender("second"), stream="tuesday")
+    for number in range(8):
+        tuesday.send(b"tuesday %d" % number)
+    world.run(lambda: len(consumer.channel.queue) == 8)
+    consumer.channel.ack(5, world.now)
+    consumer.channel.ack(for_monday, world.now)
+    world.settle()
+    assert tuesday.channel.acknowledged == 0
+    world.crash(receiver)
+    successor = world.inbox(world.receiver(), **settings)
+    world.run(lambda: len(successor.channel.queue) == 8)
+    successor.read(2)
+    successor.channel.ack(2, world.now)
+    world.settle()
+    assert tuesday.channel.acknowledged == 2
 
 
 def test_what_a_predecessor_sent_and_nobody_acknowledged_is_not_passed_over() -> None:

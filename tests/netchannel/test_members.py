@@ -341,6 +341,27 @@ def test_a_channel_that_was_closed_before_a_sender_came_is_closed_at_the_node() 
     site.run_until_attached(site.world.open(site.sender, stream="another"))
 
 
+def test_a_channel_that_was_not_wanted_at_one_member_is_another_ones_to_have() -> None:
+    """Also when the first connects again while the other is between two consumers."""
+    site = Site()
+    site.world.inbox(site.first).channel.close("not needed here", site.world.now)
+    site.world.settle()
+    producer, consumer = site.attach(site.second)
+    producer.send(b"a")
+    site.world.settle()
+    consumer.channel.detach(site.world.now)
+    site.world.settle()
+    (end,) = [end for end in site.world.ends if end.link is site.first.node.link]
+    site.world.cut(end)
+    site.world.pass_time(3)
+    assert not producer.channel.terminal
+    producer.send(b"b")
+    successor = site.world.inbox(site.second)
+    site.world.run(lambda: len(successor.channel.queue) > 0)
+    successor.read()
+    assert [*consumer.values, *successor.values] == [b"b"]
+
+
 def test_a_member_that_cannot_be_reached_is_asked_for_with_backoff(caplog: pytest.LogCaptureFixture) -> None:
     """A firewall, say: no running in circles, one warning that names both addresses, and open once there is a way."""
     site = Site()

@@ -282,6 +282,45 @@ async def test_a_new_stream_does_not_replace_one_that_a_consumer_is_to_come_for(
             await outbox.close()
 
 
+async def test_a_stream_without_an_end_is_replaced_once_it_is_read() -> None:
+    """Where any stream is taken: what its producer left behind as it was killed is its consumers' first."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        fault = FaultPolicy(accept_new_stream=True)
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(consumers=("me",)), fault=fault)
+        outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        await outbox.send_many(bodies(10))
+        async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+            old = await reader.heads(beyond=9)
+            await outbox.detach()
+            again = sender.register_channel("c", receiver.address, codec="bytes")
+            await again.send(b"new")
+            await until_async(lambda: denied(again), "the new stream is denied")
+            await reader.ack("me", 9)
+            assert await read(reader, 9, 10) == bodies(10)[9:]
+            assert await denied(again)
+            await reader.ack("me", Position(old.stream, 10))
+            await again.flush()
+            await until_async(lambda: begun_after(reader, old.stream), "the new stream has begun")
+            assert await read(reader, 0, 1) == [b"new"]
+            await reader.ack("me", 1)
+            await again.close()
+
+
+async def test_a_stream_that_was_replaced_says_what_takes_the_new_one() -> None:
+    """A channel that retains has no position to be registered without."""
+    async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        for stream in ("old", "new"):
+            outbox = sender.register_channel("c", receiver.address, codec="bytes", stream=stream)
+            await outbox.send(b"x")
+            if stream == "old":
+                await outbox.detach()
+        async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
+            told = (await reader.heads(beyond=1)).failure
+            assert told is not None
+            assert "again, with FaultPolicy(accept_new_stream=True)" in told
+
+
 async def test_retention_is_the_minimum_over_consumers(place: Place) -> None:
     """CH-REP-4."""
     async with kept(bodies(100), place) as (reader, _):
