@@ -335,7 +335,7 @@ async def test_a_cancelled_job_never_looks_like_a_clean_end(spark):
 
     frame = spark.range(0, 10_000_000, 1, 1).mapInArrow(slow, "id BIGINT")
     async with ReceiverServer() as receiver:
-        inbox = receiver.register_channel("cancelled", fault=FaultPolicy(retry=2))
+        inbox = receiver.register_channel("cancelled", fault=FaultPolicy(retry=30))
         job = asyncio.create_task(
             run(frame.mapInArrow(spark_bridge.send("cancelled", receiver.address), spark_bridge.SENT).collect)
         )
