@@ -5,6 +5,15 @@ Nothing is lost, doubled or reordered.
 
 from __future__ import annotations
 
+from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
+from netchannel.servers.groups import GroupChannel, GroupClient
+from netchannel.servers.reader import ChannelReader
+from netchannel.servers.receiver import ReceiverServer
+from netchannel.servers.receiver_channel import ReceiverChannel
+from netchannel.servers.retaining import RetainedChannel, RetainedSenderChannel
+from netchannel.servers.sender import SenderServer
+from netchannel.servers.sender_channel import SenderChannel
+
 from .core.timing import Timing
 from .errors import (
     AttemptLost,
@@ -26,12 +35,6 @@ from .errors import (
     SchemaMismatch,
     StreamReplaced,
 )
-from .groups import GroupChannel, GroupClient
-from .process import channel_reader, group_client, receiver_server, sender_server
-from .reader import ChannelReader
-from .receiver import ReceiverChannel, ReceiverServer
-from .retaining import RetainedChannel, RetainedSenderChannel
-from .sender import SenderChannel, SenderServer
 from .tls import Tls
 from .values import (
     BufferPolicy,

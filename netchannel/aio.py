@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
-from netchannel import reader, services
 from netchannel.errors import EndOfChannel, ProtocolError
-from netchannel.faces import (
+from netchannel.process import services
+from netchannel.process.faces import (
     ChannelReaderFace,
     GroupChannelFace,
     GroupClientFace,
@@ -21,8 +21,9 @@ from netchannel.faces import (
     SenderChannelFace,
     SenderServerFace,
 )
-from netchannel.groups import SharedGroupClient
-from netchannel.sender import leave
+from netchannel.servers import reader
+from netchannel.servers.groups import SharedGroupClient
+from netchannel.servers.sender_channel import leave
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.codec import CodecName
     from netchannel.tls import Tls
     from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Moment, Position, Sealed
+    from netchannel.wire.codec import CodecName
 
 __all__ = [
     "ChannelReader",

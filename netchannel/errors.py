@@ -7,9 +7,13 @@
     ├── ChannelClosed         this side closed, detached or left the channel
     ├── ChannelClosedByPeer   the consumer closed the channel
     ├── ChannelBroken         the network, or the fault policy, gave up
+    │   ├── LogBroken         a write or a sync failed: nothing more will be written
+    │   └── LogDamaged        what was durable is not what was written
+    │       └── MessagesLost  what was durable, and not acknowledged, is not there
     ├── ChannelFailed         the producer aborted the stream
     ├── EndOfChannel          the clean end was read already
     ├── BufferFull            the buffer policy says fail
+    │   └── StorageFull       no room on disk; nothing was written, and the same can be tried again
     ├── PositionLost          the position asked for is below what is kept
     ├── StreamReplaced        the position asked for, or held, belongs to another stream
     ├── SchemaMismatch        schema or codec are not the channel's
@@ -27,6 +31,8 @@ producer said so) and *end* (clean).
 
 from __future__ import annotations
 
+from errno import EMFILE, ENFILE
+
 __all__ = [
     "AttemptLost",
     "BufferFull",
@@ -40,13 +46,19 @@ __all__ = [
     "EndOfChannel",
     "EpochRegressed",
     "HandshakeError",
+    "LogBroken",
+    "LogDamaged",
     "MessageTooLarge",
+    "MessagesLost",
     "NetChannelError",
     "PositionLost",
     "ProtocolError",
     "SchemaMismatch",
+    "StorageFull",
     "StreamReplaced",
 ]
+
+_NO_DESCRIPTORS = frozenset({EMFILE, ENFILE})
 
 
 class NetChannelError(Exception):
@@ -129,3 +141,47 @@ class ProtocolError(NetChannelError):
 
 class HandshakeError(ProtocolError):
     """Two sides cannot work together, and asking again would not help: version, secret, certificate or policy."""
+
+
+class StorageFull(BufferFull):
+    """There is no room for a record of ``needed_bytes``. Nothing of it was kept: it can be tried again."""
+
+    def __init__(self, message: str, *, needed_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class LogBroken(ChannelBroken):
+    """A write or a sync failed at ``offset`` of ``path`` with ``errno``. What was durable before can be read."""
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+        self.errno = errno
+
+    @property
+    def no_descriptors(self) -> bool:
+        """There was no file descriptor to open it with: there may be one a little later."""
+        return self.errno in _NO_DESCRIPTORS
+
+
+class LogDamaged(ChannelBroken):
+    """At ``offset`` of ``path`` something else is found than what was durable there."""
+
+    def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+class MessagesLost(LogDamaged):
+    """Messages from ``first`` to ``end`` (excluded) are gone from the folder ``path``, and were not acknowledged.
+
+    ``end`` is None where nothing tells how many there were.
+    """
+
+    def __init__(self, message: str, *, path: str = "", first: int = 0, end: int | None = None) -> None:
+        super().__init__(message, path=path)
+        self.first = first
+        self.end = end

@@ -25,11 +25,12 @@ except ImportError as error:
         "netchannel.prometheus needs prometheus-client, which is not installed: pip install 'netchannel[metrics]'"
     ) from error
 
-from netchannel import aio, process
+from netchannel import aio
 from netchannel.core.states import RECEIVER_TERMINAL, SENDER_TERMINAL, ReceiverState, SenderState
 from netchannel.errors import NetChannelError
-from netchannel.receiver import ReceiverServer
-from netchannel.sender import SenderServer
+from netchannel.process import blocking as process
+from netchannel.servers.receiver import ReceiverServer
+from netchannel.servers.sender import SenderServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .core.link import log
 from .errors import CertificateError
+from .reporting import log
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
@@ -366,3 +367,25 @@ def check_channel_id(channel_id: str) -> str:
             f"printable UTF-8"
         )
     return channel_id
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The stream is over after ``count`` messages; ``failure`` is the producer's message, None at a clean end."""
+
+    count: int
+    failure: str | None
+
+
+class AttemptKey(NamedTuple):
+    """Whose messages an attempt has; ``attempt`` tells those apart that were made for the same partition."""
+
+    application: str
+    epoch: int
+    partition: int
+    attempt: str
+
+    @property
+    def stream(self) -> str:
+        """The identity of the attempt's numbers, in the header of its file."""
+        return json.dumps(self, ensure_ascii=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
 
@@ -15,7 +15,13 @@ from topology.schema import DataType as T
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-    from placement.translation import Translator
+
+class Translator(Protocol):
+    """Translates what a function is given."""
+
+    def translate(self, node: Expr) -> Node:
+        """The typed tree of ``node``. Raises ExpressionError."""
+
 
 _REAL_FUNCTIONS: dict[type, str] = {exp.Sqrt: "sqrt", exp.Ln: "ln", exp.Exp: "exp"}
 _TEXT_FUNCTIONS: dict[type, tuple[str, T]] = {

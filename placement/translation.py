@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from placement import typing_rules as rules
-from placement.functions import FUNCTIONS, Handler
+from placement.functions import FUNCTIONS
 from placement.sql_tree import only, sql_of, unsupported
 from placement.typed_tree import Call, ColumnRef, ExpressionError, Literal, Node
 from topology.schema import DataType as T
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlglot.expressions import Expr
 
     from topology.schema import Schema
@@ -244,7 +246,7 @@ def _cast(t: Translator, node: Expr) -> Node:
     return rules.cast(t.translate(node.this), _SQL_TYPES[name], sql_of(node))
 
 
-_HANDLERS: dict[type, Handler] = {
+_HANDLERS: dict[type, Callable[[Translator, Expr], Node]] = {
     **FUNCTIONS,
     exp.Paren: _paren,
     exp.Literal: _literal,

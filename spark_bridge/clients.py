@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import netchannel
-from netchannel.process import BlockingSenderServer
-from netchannel.sender import SenderServer
-from netchannel.services import ServiceThread
+from netchannel.process.blocking import BlockingSenderServer
+from netchannel.process.services import ServiceThread
+from netchannel.servers.sender import SenderServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-    from netchannel.process import BlockingChannelReader, BlockingGroupClient
+    from netchannel.process.blocking import BlockingChannelReader, BlockingGroupClient
 
     from .options import Connection, Source
 

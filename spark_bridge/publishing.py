@@ -22,7 +22,7 @@ from .task import settle
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from netchannel.process import BlockingGroupClient
+    from netchannel.process.blocking import BlockingGroupClient
 
     from .options import Source, WriteOptions
     from .writing import Attempts, Work

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from netchannel import Message
-    from netchannel.process import BlockingChannelReader
+    from netchannel.process.blocking import BlockingChannelReader
 
     from .offsets import Range
     from .options import Connection, ReadOptions

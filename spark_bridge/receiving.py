@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from netchannel import Message, ReceiverServer
-    from netchannel.process import BlockingReceiverChannel
+    from netchannel.process.blocking import BlockingReceiverChannel
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.process import BlockingSenderChannel
+    from netchannel.process.blocking import BlockingSenderChannel
 
 SENT = "partition INT, channel STRING, batches BIGINT, rows BIGINT"
 """The schema, as DDL, of the rows that `send` gives back: one per partition."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from netchannel import Heads, Located
-    from netchannel.process import BlockingChannelReader
+    from netchannel.process.blocking import BlockingChannelReader
 
     from .admission import Limits
     from .offsets import Entry

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from netchannel.process import BlockingGroupChannel, BlockingSenderChannel
+    from netchannel.process.blocking import BlockingGroupChannel, BlockingSenderChannel
 
     from .options import WriteOptions
 

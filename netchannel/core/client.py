@@ -21,19 +21,21 @@ from netchannel.errors import (
     SchemaMismatch,
     StreamReplaced,
 )
+from netchannel.reporting import log, printable
+from netchannel.wire import messages
+from netchannel.wire.envelope import check_sendable
 
-from . import messages
-from .backoff import Backoff
-from .control import FOR_REQUESTS, ControlLink, greeting
-from .envelope import check_sendable
-from .link import Core, log, printable
+from .control import FOR_REQUESTS
+from .dialing import DialedControl, Peer
+from .link import Core
+from .retrying import Episode, Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.values import FaultPolicy
+    from netchannel.wire.declared import Message
 
-    from .declared import Message
     from .timers import Timer
 
 ANSWERS: dict[type[messages.Question], type[messages.Answer]] = {
@@ -71,7 +73,6 @@ ERRORS: dict[str, type[NetChannelError]] = {
 }
 """Codes of refusals that are for good, and what they raise; with any other code the question is asked again."""
 
-COMPLAIN_AFTER_S = 5.0
 _ANY_NUMBER = (1 << 63) - 1
 """Of a question: no other takes more bytes."""
 
@@ -150,12 +151,11 @@ class ClientChannel:
         self.questions: dict[int, Question] = {}
         self.peer: ClientPeer
         self._last_failure = "it has not answered"
-        self._give_up: Timer | None = None
         self._again: Timer | None = (
             None  # one for all questions that were refused: each of them would ask all again
         )
         self._return: Timer | None = None  # to where it was looked for first
-        self._watch(now)
+        self._retries = Retries(core.timers, fault, give_up=self._gave_up, wait_on=self._waits_on, now=now)
 
     def ask(
         self,
@@ -207,8 +207,7 @@ class ClientChannel:
         if self.error is not None:
             return
         self.error = error
-        if self._give_up is not None:
-            self._give_up.cancel()
+        self._retries.stop()
         self.peer.leave(self, now)
         for question in list(self.questions.values()):
             self.forget(question)
@@ -247,88 +246,55 @@ class ClientChannel:
     def unreachable(self, reason: str, now: float) -> None:
         """The receiver is away, or does not have the channel."""
         self._last_failure = reason
-        if self.fault.retry == 0:
-            self._gave_up(now)
-        else:
-            self._watch(now)
+        self._retries.failed(now)
 
     def reached(self) -> None:
         """It has answered."""
-        if self._give_up is not None:
-            self._give_up.cancel()
-            self._give_up = None
+        self._retries.stop()
 
-    def _watch(self, now: float) -> None:
-        retry = self.fault.retry
-        if self._give_up is None and retry != "forever" and retry > 0:
-            self._give_up = self.core.timers.at(now + retry, self._ran_out)
+    def _waits_on(self) -> None:
+        log.warning(
+            "channel %s at %s gave no answer for %s s: %s; waiting on",
+            self.id, self.to, self.fault.retry, printable(self._last_failure),
+        )  # fmt: skip
 
-    def _ran_out(self, now: float) -> None:
-        if self.fault.on_failure == "wait":  # the timer stays set until it answers: once per episode
-            log.warning(
-                "channel %s at %s gave no answer for %s s: %s; waiting on",
-                self.id, self.to, self.fault.retry, printable(self._last_failure),
-            )  # fmt: skip
-        else:
-            self._gave_up(now)
-
-    def _gave_up(self, now: float) -> None:
-        within = "" if self.fault.retry == 0 else f" within {self.fault.retry} s"
+    def _gave_up(self, within: str, now: float) -> None:
+        within = f" within {within}" if within else ""
         text = f"channel {self.id!r} at {self.to} gave no answer{within}: {self._last_failure}"
         self.fail(ChannelBroken(text), now)
 
 
-class ClientPeer:
-    """A receiver, by the address that is dialed: the connection to it, and the channels that it is asked for.
+class ClientPeer(Peer["ClientControl"]):
+    """A receiver that is asked: the connection to it, and the channels that it is asked for."""
 
-    It may be one process of several at ``node``, which named it; its channels go back there when it has them no more.
-    """
+    core: ClientCore
 
     def __init__(self, core: ClientCore, address: str, node: str) -> None:
-        self.core = core
-        self.address = address
-        self.node = node
+        super().__init__(core, address, node)
         self.channels: dict[ClientChannel, None] = {}
-        self.control: ClientControl | None = None
-        self._backoff = Backoff(core)
-        self._redial_due = False
-        self._idle: Timer | None = None
-        self._failing_since: float | None = None
-        self._complained = False
+        self._episode = Episode()
 
     @property
-    def is_member(self) -> bool:
-        """It is not the process that was dialed first."""
-        return self.address != self.node
+    def wanted(self) -> bool:
+        return bool(self.channels)
+
+    def _make_control(self) -> ClientControl:
+        return ClientControl(self)
+
+    def _forget(self) -> None:
+        if self.core.peers.get((self.address, self.node)) is self:
+            del self.core.peers[self.address, self.node]
 
     def join(self, channel: ClientChannel) -> None:
         """``channel`` is asked for here."""
         self.channels[channel] = None
         channel.peer = self
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-        if self.control is None and not self._redial_due:
-            self._dial()
+        self.reach()
 
     def leave(self, channel: ClientChannel, now: float) -> None:
         """``channel`` is asked for no more; after the last one the connection is closed a little later."""
         self.channels.pop(channel, None)
-        if not self.channels and self._idle is None:
-            self._idle = self.core.timers.at(now + self.core.timing.idle_s, self._hang_up)
-
-    def _hang_up(self, now: float) -> None:
-        self._idle = None
-        if self.channels:
-            return
-        if self.control is not None:
-            self.control.close()
-        elif not self._redial_due:
-            self._forget()
-
-    def _forget(self) -> None:
-        if self.core.peers.get((self.address, self.node)) is self:
-            del self.core.peers[self.address, self.node]
+        self.idle(now)
 
     def ask(self, question: Question, now: float) -> None:
         """Say it, if there is a connection to say it on; else once there is."""
@@ -338,12 +304,7 @@ class ClientPeer:
                 question.kind(channel=question.channel.id, request=question.number, **question.fields)
             )
 
-    def _dial(self) -> None:
-        self.control = ClientControl(self)
-        self.core.dial(self.control)
-
     def established(self, now: float) -> None:
-        """The connection is up: ask everything."""
         self._backoff.established(now)
         for channel in list(self.channels):
             for question in list(channel.questions.values()):
@@ -352,7 +313,7 @@ class ClientPeer:
     def progressed(self) -> None:
         """It has done what it was asked for."""
         self._backoff.reset()
-        self._failing_since, self._complained = None, False
+        self._episode.over()
 
     def ready(self, channel_id: str, now: float) -> None:
         """The receiver has it now."""
@@ -398,10 +359,8 @@ class ClientPeer:
         channel.ask_again_later(now)
 
     def _sent_on(self, channel: ClientChannel, port: int, now: float) -> None:
-        """Another process of the node has the channel. Not followed a second time, lest two name each other."""
-        host, _, own = self.address.rpartition(":")
-        address = f"{host}:{port}"
-        if own.isdigit() and not self.is_member and address != self.address:
+        """Another process of the node has the channel."""
+        if (address := self.elsewhere(port)) is not None:
             self._move(channel, self.core.peer(address, self.node), now)
             return
         channel.unreachable(f"{self.address} sent it on to port {port}, where it cannot be asked for", now)
@@ -422,8 +381,7 @@ class ClientPeer:
         self._move(channel, self.core.peer(self.node, self.node), now)
 
     def lost(self, reason: str, now: float) -> None:
-        """The connection is gone, or was not made."""
-        self.control = None
+        super().lost(reason, now)
         if self._backoff.lasted(now):
             self.progressed()
         why = f"the connection to {self.address} failed: {reason}"
@@ -432,57 +390,28 @@ class ClientPeer:
             channel.unreachable(why, now)
             if channel.error is None and self.is_member:
                 channel.ask_the_node(now)
-        self._complain(reason, now)
-        if self.channels:
-            self._redial_due = True
-            self.core.timers.at(now + self._backoff.next(now), self._redial)
-        else:
-            self._forget()
-
-    def _complain(self, reason: str, now: float) -> None:
-        if not self.channels:
-            return
-        if self._failing_since is None:
-            self._failing_since = now
-        elif not self._complained and now - self._failing_since >= COMPLAIN_AFTER_S:
-            self._complained = True
+        if self.channels and (failing_s := self._episode.failed(now)) is not None:
             log.warning(
                 "%s: %s is not reached for %.0f s: %s; %d clients of its channels wait; still trying",
-                self.core.name, self.address, now - self._failing_since, printable(reason), len(self.channels),
+                self.core.name, self.address, failing_s, printable(reason), len(self.channels),
             )  # fmt: skip
-
-    def _redial(self, now: float) -> None:
-        self._redial_due = False
-        if self.channels:
-            self._dial()
-        else:
-            self._forget()
+        self.redial(now)
 
     def refused(self, error: HandshakeError, now: float) -> None:
-        """The receiver will not talk to us: no use in trying again."""
         for channel in list(self.channels):
             channel.fail(HandshakeError(f"channel {channel.id!r}: {error}"), now)
 
 
-class ClientControl(ControlLink):
+class ClientControl(DialedControl):
     """The client's end."""
 
     role, other_role = b"client", b"receiver"
-    dialed = True
+    purpose = FOR_REQUESTS
+    up = "%s: connection with %s is up"
 
     def __init__(self, peer: ClientPeer) -> None:
-        super().__init__(peer.core, peer.address)
-        self.line = peer.core.line(peer.address, peer.node)
+        super().__init__(peer, peer.address, peer.node)
         self._owner = peer
-
-    def connected(self, now: float) -> None:
-        """Greet first: this side dialed."""
-        self.send(greeting(FOR_REQUESTS))
-        super().connected(now)
-
-    def established(self, now: float) -> None:
-        log.info("%s: connection with %s is up", self.core.name, self.peer)
-        self._owner.established(now)
 
     def told(self, message: Message, now: float) -> None:
         match message:
@@ -496,15 +425,3 @@ class ClientControl(ControlLink):
                 raise ProtocolError(
                     f"{self.peer} sent {message.kind!r}, which a receiver does not send to its clients"
                 )
-
-    def refused(self, error: HandshakeError, now: float) -> None:
-        self._owner.refused(error, now)
-        self.close()
-
-    def violated(self, error: ProtocolError, now: float) -> None:
-        super().violated(error, now)
-        if isinstance(error, HandshakeError):
-            self._owner.refused(error, now)
-
-    def _lost(self, reason: str, now: float) -> None:
-        self._owner.lost(reason, now)

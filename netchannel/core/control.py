@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
+from netchannel.reporting import encodable, log, printable
 from netchannel.values import PeerStatistics
+from netchannel.wire import messages
+from netchannel.wire.envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParser, encode
 
-from . import messages
-from .envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParser, encode
-from .link import Closing, Link, encodable, log, printable
+from .link import Closing, Link
 
 if TYPE_CHECKING:
-    from .declared import Message
-    from .frames import Buffer
+    from netchannel.wire.declared import Message
+
     from .link import Core
-    from .receiver import ReceiverCore
 
 GREETING = struct.Struct("<4sBBBB")
 """The first 8 bytes of every connection: magic, lowest and highest version, purpose, check of the seven before."""
@@ -232,40 +232,3 @@ class ControlLink(Link):
     @abstractmethod
     def refused(self, error: HandshakeError, now: float) -> None:
         """The peer will not talk to us, or stopped to."""
-
-
-class AcceptedControl(ControlLink):
-    """The end of a control connection that listened."""
-
-    def __init__(self, core: ReceiverCore, remote: str) -> None:
-        super().__init__(core, remote)
-        self._receiver = core
-        self.order = next(core.orders)
-        """Higher than that of all connections that came before: who has dialed again has given those up."""
-
-    def established(self, now: float) -> None:
-        self._receiver.proven(self)
-        if not self._receiver.is_newest(self):
-            self.abort(f"{self.peer} has come by a newer connection before this one was established")
-            return
-        log.info("%s: control connection with %s is up", self.core.name, self.peer)
-
-    def _received(self, n: int, now: float) -> None:
-        super()._received(n, now)
-        if not self.writable:  # a peer that asks and does not listen is not read any further
-            self.reading = False
-            self.core.touch(self)
-
-    def output(self) -> list[Buffer]:
-        """What is queued; with it gone, there is room for more answers."""
-        if not self.reading:
-            self.reading = True
-            self.core.touch(self)
-        return super().output()
-
-    def lost(self, reason: str, now: float) -> None:
-        super().lost(reason, now)
-        self._receiver.outlived(self, now)
-
-    def refused(self, error: HandshakeError, now: float) -> None:
-        self.abort(str(error))

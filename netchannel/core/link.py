@@ -6,40 +6,24 @@ import logging
 from abc import ABC, abstractmethod
 from enum import Enum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from netchannel.errors import ProtocolError
+from netchannel.reporting import log
+from netchannel.wire.parsing import SLAB
+from netchannel.wire.pool import Pool
 
 from .complaints import Complaints
-from .parsing import SLAB
-from .pool import Pool
 from .timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.errors import HandshakeError
+    from netchannel.wire.frames import Buffer
 
-    from .frames import Buffer
     from .timers import Timer
     from .timing import Timing
-
-log = logging.getLogger("netchannel")
-
-
-def because(event: str, why: object) -> str:
-    """An event as a log line says it, with its reason if there is one."""
-    return f"{event}: {printable(str(why))}" if why else event
-
-
-def printable(text: str) -> str:
-    """What others say, as it may stand in a log or a label: on one line, and no longer than a message of ours."""
-    return text[:1000] if text.isprintable() else ascii(text[:1000])
-
-
-def encodable(text: str) -> str:
-    """``text`` as UTF-8 can hold it: a file name from the system may have bytes in it that are none (surrogates)."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 class Closing(Enum):
@@ -144,6 +128,16 @@ class Core:
         self.on_work()
 
 
+class Adapter(Protocol):
+    """Moves the bytes of a link."""
+
+    def apply(self) -> None:
+        """Do what the link wants: write, read or not, close."""
+
+    def abort(self) -> None:
+        """Close at once, whatever the link wants."""
+
+
 class Link(ABC):
     """One connection. The adapter calls the verbs below and reads the attributes after each of them.
 
@@ -158,7 +152,7 @@ class Link(ABC):
     def __init__(self, core: Core, remote: str) -> None:
         self.core = core
         self.remote = remote
-        self.adapter: Any = None
+        self.adapter: Adapter | None = None
         self.writable = True
         self.reading = True
         self.closing = Closing.OPEN

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from netchannel.values import AttemptKey
 
 from .faults import NO_SPACE, broken, damaged, no_space
 from .files import nbytes, read_all, write_all
@@ -38,25 +40,6 @@ if TYPE_CHECKING:
     from .spares import Spare, Spares
 
 
-class AttemptKey(NamedTuple):
-    """Whose messages an attempt has; ``attempt`` tells those apart that were made for the same partition."""
-
-    application: str
-    epoch: int
-    partition: int
-    attempt: str
-
-    @property
-    def stream(self) -> str:
-        """The identity of the attempt's numbers, in the header of its file."""
-        return json.dumps(self, ensure_ascii=False)
-
-    @property
-    def name(self) -> str:
-        """The name of its file, without its ending."""
-        return content_name(self.stream.encode()).hex()
-
-
 @dataclass(frozen=True, slots=True)
 class SealedAttempt:
     """An attempt that is on the disk as a whole: ``count`` messages of ``size`` bytes, with the caller's sum."""
@@ -73,8 +56,18 @@ class SealedAttempt:
         """Its file."""
         return self.segment.path
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of its file."""
+        return self.segment.size
+
 
 _HASTE_BYTES = 1 << 20
+
+
+def file_name(key: AttemptKey) -> str:
+    """The name of an attempt's file, without its ending."""
+    return content_name(key.stream.encode()).hex()
 
 
 class AttemptFile:
@@ -165,7 +158,7 @@ class AttemptFile:
         )
         assert self._tail is not None
         tail, segment = self._tail, self._tail.segment
-        path = self._folder / (self.key.name + SEALED)
+        path = self._folder / (file_name(self.key) + SEALED)
         try:
             tail.take_back()  # what another attempt had in a spare file, behind its end
             tail.sync()
@@ -226,12 +219,12 @@ class AttemptFile:
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self._folder, entry_bytes(entry.length), error) from error
-            raise broken(self._folder / (self.key.name + UNSEALED), 0, "writing", error) from error
+            raise broken(self._folder / (file_name(self.key) + UNSEALED), 0, "writing", error) from error
 
     def _opened(self) -> Tail:
         header = pack_segment_header(0, content_name(self.key.stream.encode()))
         if self._tail is None:
-            path = self._folder / (self.key.name + UNSEALED)
+            path = self._folder / (file_name(self.key) + UNSEALED)
             file = self._files.create(path)
             self._tail = Tail(file, Segment(path, 0, salt_of(header)), {}, synced=False)
         if self.size == SEGMENT_HEADER:  # nothing is behind it, and it may not be there yet
@@ -270,7 +263,10 @@ def _read_sealed(file: File, path: Path) -> SealedAttempt:
     sealed = SealedAttempt(
         AttemptKey(*key), end.end, end.size, checksum, _read_schema(file, segment, end), segment
     )
-    if path.name != sealed.key.name + SEALED or content_name(sealed.key.stream.encode()) != header[16:32]:
+    if (
+        path.name != file_name(sealed.key) + SEALED
+        or content_name(sealed.key.stream.encode()) != header[16:32]
+    ):
         raise damaged(path, start, f"it holds attempt {sealed.key.attempt}, whose file has another name")
     segment.durable = size
     return sealed

@@ -1,67 +1,16 @@
-"""The errors that storage raises.
-
-::
-
-    BufferFull
-    └── StorageFull       no room; nothing was written, and the same can be tried again
-    ChannelBroken
-    ├── LogBroken         a write or a sync failed: nothing more will be written
-    └── LogDamaged        what was durable is not what was written
-        └── MessagesLost  what was durable, and not acknowledged, is not there
-"""
+"""How storage says what it cannot do, or does not find."""
 
 from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING
 
-from netchannel.errors import BufferFull, ChannelBroken
+from netchannel.errors import LogBroken, LogDamaged, MessagesLost, StorageFull
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LogBroken", "LogDamaged", "MessagesLost", "StorageFull"]
-
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-class StorageFull(BufferFull):
-    """There is no room for a record of ``needed_bytes``. Nothing of it was kept: it can be tried again."""
-
-    def __init__(self, message: str, *, needed_bytes: int = 0) -> None:
-        super().__init__(message)
-        self.needed_bytes = needed_bytes
-
-
-class LogBroken(ChannelBroken):
-    """A write or a sync failed at ``offset`` of ``path`` with ``errno``. What was durable before can be read."""
-
-    def __init__(self, message: str, *, path: str = "", offset: int = 0, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.path = path
-        self.offset = offset
-        self.errno = errno
-
-
-class LogDamaged(ChannelBroken):
-    """At ``offset`` of ``path`` something else is found than what was durable there."""
-
-    def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
-        super().__init__(message)
-        self.path = path
-        self.offset = offset
-
-
-class MessagesLost(LogDamaged):
-    """Messages from ``first`` to ``end`` (excluded) are gone from the folder ``path``, and were not acknowledged.
-
-    ``end`` is None where nothing tells how many there were.
-    """
-
-    def __init__(self, message: str, *, path: str = "", first: int = 0, end: int | None = None) -> None:
-        super().__init__(message, path=path)
-        self.first = first
-        self.end = end
 
 
 _RESTORE = "restore the file from a copy"

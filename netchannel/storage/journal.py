@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .faults import NO_SPACE, LogBroken, broken, damaged, no_space
+from .faults import NO_SPACE, broken, damaged, no_space
 from .files import read_all, write_all
 from .layout import (
     JOURNAL,
@@ -23,6 +23,8 @@ from .tail import NO_CONTENT, Tail
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from netchannel.errors import LogBroken
 
     from .files import File, FileSystem
     from .manifest import Marks

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from netchannel.errors import ChannelClosed
+from netchannel.errors import ChannelClosed, LogBroken, StorageFull
+from netchannel.values import Ending
 
 from . import opening
-from .faults import NO_SPACE, LogBroken, StorageFull, broken, no_space, over_limit
+from .faults import NO_SPACE, broken, no_space, over_limit
 from .files import RealFiles, nbytes
 from .forked import abandon_in_children
 from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
 from .manifest import Mark, Marks
 from .reading import Kept, Reading
 from .recovery import Recovered, recover
-from .segment import Ending
 from .tail import NO_CONTENT, Content, Names, Tail, create_tail, first_bytes
 
 if TYPE_CHECKING:

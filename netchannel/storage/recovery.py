@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from netchannel.values import Ending
+
 from .faults import damaged, lost
 from .files import read_all, write_all
 from .layout import (
@@ -29,12 +31,13 @@ from .layout import (
     unpack_entry,
 )
 from .manifest import MARKS, Mark
-from .segment import Ending, Segment, read_payload, walk
+from .segment import Segment, read_payload, walk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .faults import LogDamaged
+    from netchannel.errors import LogDamaged
+
     from .files import File, FileSystem
 
 log = logging.getLogger("netchannel")

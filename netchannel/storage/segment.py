@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from .faults import damaged, unreadable
@@ -55,14 +54,6 @@ class LogRecord(NamedTuple):
     payload: memoryview
     schema: bytes
     context: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The stream is over after ``count`` messages; ``failure`` is the producer's message, None at a clean end."""
-
-    count: int
-    failure: str | None
 
 
 class Segment:

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.errors import ChannelClosed, PositionLost
+from netchannel.errors import ChannelClosed, LogBroken, LogDamaged, PositionLost, StorageFull
+from netchannel.values import AttemptKey
 
 from . import opening
-from .attempts import AttemptFile, AttemptKey, SealedAttempt, read_sealed
-from .faults import NO_SPACE, LogBroken, LogDamaged, StorageFull, broken, damaged, lost, no_space, unreadable
+from .attempts import AttemptFile, SealedAttempt, file_name, read_sealed
+from .faults import NO_SPACE, broken, damaged, lost, no_space, unreadable
 from .files import RealFiles
 from .forked import abandon_in_children
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
@@ -468,7 +469,7 @@ def _replayed(
 
 
 def _part(files: FileSystem, folder: Path, promise: _Promise) -> Part:
-    path = folder / (promise.key.name + SEALED)
+    path = folder / (file_name(promise.key) + SEALED)
     try:
         sealed = read_sealed(files, path)
     except FileNotFoundError:

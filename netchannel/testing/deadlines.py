@@ -6,12 +6,11 @@ import asyncio
 import functools
 import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from .suite import Suite
 
 T = TypeVar("T")
 
@@ -20,6 +19,14 @@ _STEADY_S = 0.15
 _TRIES = 10
 _CANCELS = 5
 """What is cancelled may wait again where it cleans up, e.g. for a transport that never says that it is over."""
+
+
+class Limited(Protocol):
+    """A suite whose tests may take so many seconds."""
+
+    @property
+    def time_limit_s(self) -> float:
+        """Of each test."""
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 15.0) -> None:
@@ -75,7 +82,7 @@ def limited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Cor
     """``test``, a method of a `Suite`, within the suite's limit."""
 
     @functools.wraps(test)
-    async def run(self: Suite, *args: Any, **fixtures: Any) -> None:
+    async def run(self: Limited, *args: Any, **fixtures: Any) -> None:
         await within(self.time_limit_s, test(self, *args, **fixtures))
 
     return run

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from netchannel.core.complaints import Complaints
-from netchannel.core.link import log
+from netchannel.reporting import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import random
 import socket
 from typing import TYPE_CHECKING
 
-from netchannel.core.offers import Lease
+from netchannel.core.receiving.offers import Lease
 
 from .accepting import Acceptor
 

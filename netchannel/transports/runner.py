@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, cast
 import uvloop
 
 from netchannel.address import TcpAddress
-from netchannel.core.link import Closing, log
+from netchannel.core.link import Closing
 from netchannel.errors import HandshakeError
+from netchannel.reporting import log
 from netchannel.values import Key, ServerStatistics
 
 from . import schemes
@@ -172,7 +173,7 @@ class Runner:
         self._threads: ThreadPoolExecutor | None = None
         self._jobs = 0
         core.on_work = self._schedule
-        core.on_urgent = self._hurry
+        core.on_urgent = self._apply
         core.timers.on_earlier = self._set_alarm
 
     def _schedule(self) -> None:
@@ -197,20 +198,18 @@ class Runner:
             task.add_done_callback(self._dialed)
         dirty, core.dirty = core.dirty, {}
         for link in dirty:
-            if link.adapter is not None:
-                self._apply(link.adapter)
+            self._apply(link)
         self.check_done()
 
-    def _hurry(self, link: Link) -> None:
-        if link.adapter is not None:
-            self._apply(link.adapter)
-
-    def _apply(self, protocol: LinkProtocol) -> None:
+    def _apply(self, link: Link) -> None:
+        adapter = link.adapter
+        if adapter is None:
+            return
         try:
-            protocol.apply()
+            adapter.apply()
         except Exception:  # noqa: BLE001 - one connection's; all others are to go on
             log.exception("%s: a connection is given up", self.core.name)
-            protocol.abort()
+            adapter.abort()
 
     def _execute(self, job: Job) -> None:
         # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from netchannel.address import parse_address
 from netchannel.core.control import FOR_CONTROL, GREETING, MAGIC
-from netchannel.core.envelope import encode
-from netchannel.core.messages import Error
 from netchannel.errors import CertificateError, HandshakeError
+from netchannel.wire.envelope import encode
+from netchannel.wire.messages import Error
 
 from . import schemes
 from .tls_connection import TlsConnection

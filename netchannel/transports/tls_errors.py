@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.link import printable
 from netchannel.errors import HandshakeError
+from netchannel.reporting import printable
 
 if TYPE_CHECKING:
     import ssl

@@ -11,7 +11,7 @@ import uvloop
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from netchannel.core.frames import Buffer
+    from netchannel.wire.frames import Buffer
 
 NEVER_PAUSES = (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
 """asyncio's own `writelines` takes any amount, and never tells its protocol to wait (CPython issue 127655)."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.retaining import RetainedSenderChannel
+    from netchannel.servers.retaining import RetainedSenderChannel
     from spark_bridge.engine.job import Job
 
 _QUEUED_BATCHES = 4

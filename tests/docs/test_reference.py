@@ -25,26 +25,15 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import (
-    consumers,
-    control,
-    envelope,
-    frames,
-    groups,
-    messages,
-    offers,
-    over,
-    receiver,
-    requests,
-    retained,
-    serving,
-    states,
-    tombstones,
-)
+from netchannel.core import connections, control, states
+from netchannel.core.groups import staged_channel as groups
+from netchannel.core.receiving import offers, services, tombstones
+from netchannel.core.replay import consumers, retained, serving
 from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
-from netchannel.receiver import MESSAGE_LIMIT
+from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.testing.scenarios import reader
+from netchannel.wire import envelope, frames, messages
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
@@ -527,18 +516,18 @@ def test_limits_are_those_of_the_code() -> None:
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
-        "channels that denied senders wait for": [receiver.WAITING_LIMIT],
+        "channels that denied senders wait for": [services.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
-        "connections that have not shown who they are": [receiver.STRANGERS],
+        "connections that have not shown who they are": [connections.STRANGERS],
         "ranges asked for ahead on a connection": [serving.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],
         "time between heads": [retained.PUSH_S],
         "schema in `open` and `heads`": [messages.SCHEMA_LIMIT],
-        "watches and unused tokens of a client": [requests.HELD_LIMIT],
-        "unanswered questions of a client": [requests.UNANSWERED_BYTES],
+        "watches and unused tokens of a client": [services.HELD_LIMIT],
+        "unanswered questions of a client": [services.UNANSWERED_BYTES],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
-        "channels that are over, and answer what was committed": [over.OVER_LIMIT],
+        "channels that are over, and answer what was committed": [services.OVER_LIMIT],
     }
 
 
@@ -549,7 +538,7 @@ def test_the_example_of_a_payload_is_one() -> None:
 
 
 def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
-    from netchannel.core.sender import PERMANENT
+    from netchannel.core.sending.sender_core import PERMANENT
 
     codes = {code(row[0]): row[2] for row in table(PROTOCOL, "deny")[4:]}
     assert {name for name, then in codes.items() if then == "gives up"} == set(PERMANENT)

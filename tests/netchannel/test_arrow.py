@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import netchannel
-from netchannel.codec import SCATTER, ArrowDecoder, ArrowEncoder
-from netchannel.core.frames import Scattered
-from netchannel.receiver import MESSAGE_LIMIT
+from netchannel.servers.receiver import MESSAGE_LIMIT
+from netchannel.wire.codec import SCATTER, ArrowDecoder, ArrowEncoder
+from netchannel.wire.frames import Scattered
 from tests.support.world import World
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [

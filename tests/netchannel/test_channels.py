@@ -13,8 +13,8 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import FOR_DATA, greeting
-from netchannel.core.frames import Kind, signal
 from netchannel.testing.deadlines import eventually
+from netchannel.wire.frames import Kind, signal
 from tests.support.forged import forged
 
 

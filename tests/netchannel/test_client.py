@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from netchannel.core import messages
 from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.envelope import STRANGER_LIMIT
-from netchannel.core.requests import UNANSWERED_BYTES, RequestControl, Service
+from netchannel.core.receiving.services import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
 from netchannel.values import FaultPolicy
+from netchannel.wire import messages
+from netchannel.wire.envelope import STRANGER_LIMIT
 from tests.support.world import World
 
 
@@ -71,7 +71,7 @@ class Asker:
 def test_a_question_is_answered_once() -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    receiver.services["c"] = Counting()
+    receiver.services.offered["c"] = Counting()
     asker.hold()
     world.run(lambda: asker.told == 1)
     assert asker.answers[0].position == 7
@@ -84,8 +84,12 @@ def test_a_question_waits_for_the_receiver_and_for_its_channel() -> None:
     asker.hold()
     world.run(lambda: world.now > 1001)
     receiver = world.receiver()
-    world.run(lambda: bool(receiver.clients) and any(client.waiting for client in receiver.clients))
-    receiver.services["c"] = Counting()
+    world.run(
+        lambda: (
+            bool(receiver.services.clients) and any(client.waiting for client in receiver.services.clients)
+        )
+    )
+    receiver.services.offered["c"] = Counting()
     registered = world.now
     receiver.announce("c")
     world.run(lambda: asker.told == 1)
@@ -95,7 +99,7 @@ def test_a_question_waits_for_the_receiver_and_for_its_channel() -> None:
 def test_a_question_is_asked_again_after_a_loss() -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    service = receiver.services["c"] = Counting()
+    service = receiver.services.offered["c"] = Counting()
     service.silent = True
     asker.hold()
     world.run(lambda: service.asked_for == ["hold"])
@@ -109,7 +113,7 @@ def test_a_question_is_asked_again_after_a_loss() -> None:
 def test_a_refusal_for_good_is_raised_and_others_wait() -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    receiver.services["c"] = Counting()
+    receiver.services.offered["c"] = Counting()
     asker.hold(messages.Forget)
     world.run(lambda: asker.told == 1)
     assert isinstance(asker.errors[0], ChannelInUse)
@@ -124,7 +128,7 @@ def test_a_refusal_for_good_is_raised_and_others_wait() -> None:
 def test_questions_that_are_refused_are_asked_again_each_by_itself(questions: int) -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    service = receiver.services["c"] = Counting()
+    service = receiver.services.offered["c"] = Counting()
     service.refuses = "full"
     for _ in range(questions):
         asker.hold()
@@ -172,7 +176,7 @@ def test_what_is_large_may_come_in_the_same_bytes_as_the_handshake() -> None:
         end=False,
     )
     receiver = world.receiver()
-    receiver.services["c"] = Counting()
+    receiver.services.offered["c"] = Counting()
     world.run(lambda: asker.told == 1)
     assert "takes no groups" in str(asker.errors)
     assert not downs
@@ -189,7 +193,7 @@ def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
             waiting.append(message)
             return True
 
-    receiver.services["c"] = Slow()
+    receiver.services.offered["c"] = Slow()
     winners = bytes(4_000_032)
     for epoch in range(10):
         asker.channel.ask(
@@ -206,7 +210,7 @@ def test_what_a_client_asks_before_it_is_answered_is_bounded() -> None:
     assert len(waiting) == UNANSWERED_BYTES // 4_000_032
     world.pass_time(10)
     assert len(waiting) == UNANSWERED_BYTES // 4_000_032
-    (client,) = receiver.clients
+    (client,) = receiver.services.clients
     for answered in range(10):
         world.run(lambda answered=answered: len(waiting) > answered)
         client.answer(waiting[answered], fresh=True)
@@ -223,13 +227,13 @@ def test_what_is_told_is_not_answered(registered: bool) -> None:
     said: list[Any] = []
     asker.channel.peer.answered = lambda message, now: said.append(message)  # type: ignore[method-assign]
     if registered:
-        receiver.services["c"] = Counting()
+        receiver.services.offered["c"] = Counting()
     world.settle()
     asker.channel.tell(messages.Unwatch, request=1)
     asker.channel.tell(messages.Yield, request=0, consumer="me", holder="x")
     world.settle()
     assert not said
-    assert not any(client.waiting for client in receiver.clients)
+    assert not any(client.waiting for client in receiver.services.clients)
 
 
 def test_a_receiver_that_is_away_is_given_up_by_the_policy() -> None:
@@ -253,7 +257,7 @@ def test_a_receiver_that_is_away_is_waited_for_where_the_policy_says_so(
     (told,) = [text for text in caplog.messages if "waiting on" in text]
     assert told.startswith("channel c at r:1 gave no answer for 3.0 s: ")
     assert "connection refused" in told
-    world.receiver().services["c"] = Counting()
+    world.receiver().services.offered["c"] = Counting()
     world.run(lambda: asker.told == 1)
     assert asker.errors == []
 
@@ -273,7 +277,7 @@ def test_a_channel_of_another_process_of_the_node_is_asked_for_there() -> None:
     world.receiver(members="unix:/node")
     member = world.receiver("r:2", node="unix:/node")
     member.register("c", **_settings(world))
-    member.services["c"] = Counting()
+    member.services.offered["c"] = Counting()
     asker.hold()
     world.run(lambda: asker.told == 1)
     assert asker.channel.peer.address == "r:2"
@@ -282,17 +286,17 @@ def test_a_channel_of_another_process_of_the_node_is_asked_for_there() -> None:
 def test_the_connection_is_closed_after_the_last_client() -> None:
     world = World()
     asker, receiver = Asker(world), world.receiver()
-    receiver.services["c"] = Counting()
+    receiver.services.offered["c"] = Counting()
     asker.hold()
     world.run(lambda: asker.told == 1)
     asker.channel.close(world.now)
     world.run(lambda: not world.ends and not asker.core.peers)
-    assert not receiver.clients
+    assert not receiver.services.clients
 
 
 def _settings(world: World) -> dict[str, Any]:
-    from netchannel.codec import make_decoder
     from netchannel.values import BufferPolicy
+    from netchannel.wire.codec import make_decoder
 
     return {
         "codec": "bytes",

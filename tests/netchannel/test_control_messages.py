@@ -8,11 +8,11 @@ import msgpack
 import pytest
 
 from netchannel.core.control import FOR_CONTROL, greeting
-from netchannel.core.envelope import MessageParser, decode, encode
 from netchannel.core.link import Closing, Link
-from netchannel.core.messages import MESSAGES, SCHEMA_LIMIT, Error, Hello
-from netchannel.core.receiver import ReceiverControl
+from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.errors import ProtocolError
+from netchannel.wire.envelope import MessageParser, decode, encode
+from netchannel.wire.messages import MESSAGES, SCHEMA_LIMIT, Error, Hello
 from tests.support.forged import forged, proof
 from tests.support.world import World
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, Timing
-from netchannel.core import inbound, outbound
+from netchannel.core.receiving import inbound
+from netchannel.core.sending import outbound
 from netchannel.core.states import (
     RECEIVER_TABLE,
     SENDER_TABLE,

@@ -21,16 +21,16 @@ from hypothesis.stateful import (
 
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, ProtocolError, Timing
 from netchannel.core.control import ControlLink
-from netchannel.core.data_receiver import ReceiverData
-from netchannel.core.frames import PACK_LIMIT
-from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Link
-from netchannel.core.outbound import OutboundChannel
-from netchannel.core.queue import ITEM_COST
-from netchannel.core.receiver import ReceiverCore
-from netchannel.core.retention import Record, Retention
-from netchannel.core.sender import SenderCore
-from netchannel.core.tombstones import Tombstones
+from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.queue import ITEM_COST
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.receiving.tombstones import Tombstones
+from netchannel.core.sending.outbound import OutboundChannel
+from netchannel.core.sending.retention import Record, Retention
+from netchannel.core.sending.sender_core import SenderCore
+from netchannel.wire.frames import PACK_LIMIT
 from tests.netchannel.test_simulator import nothing, without_dedup, without_retention
 from tests.support.stream_model import Receiving, Sending, Stream
 from tests.support.world import World
@@ -348,10 +348,10 @@ class Pair(RuleBasedStateMachine):
             return
         self.over.setdefault(channel, (channel.state, channel.error))
         if isinstance(channel, OutboundChannel):
-            timers = [channel.retry, channel._give_up]
+            timers = [channel.retry, channel._retries._timer]
             assert (channel.kept_bytes, channel.link) == (0, None)
         else:
-            timers = [channel._give_up]
+            timers = [channel._retries._timer]
             assert (channel.link, channel.session) == (None, None)
         assert [timer for timer in timers if timer is not None and timer.action is not None] == []
 
@@ -465,7 +465,15 @@ class Pair(RuleBasedStateMachine):
             if isinstance(core, SenderCore):
                 assert core.peers == {}
             elif isinstance(core, ReceiverCore):
-                left = (core.channels, core.sessions, core.links, core.silent, core.unproven, core.farewells)
+                found = core.connections
+                left = (
+                    core.channels,
+                    core.sessions,
+                    found.links,
+                    found.silent,
+                    found.unproven,
+                    found.farewells,
+                )
                 assert not any(left), left
 
 

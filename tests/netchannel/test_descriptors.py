@@ -50,7 +50,7 @@ def start(**commands):
 """.replace("OPEN_FILES", str(LIMIT))
 
 LOOPS_OWN_SERVER = """
-from netchannel import receiver
+from netchannel.servers import receiver
 from netchannel.transports import Listener
 async def listen(address, make_protocol):
     server = await asyncio.get_running_loop().create_server(make_protocol, "127.0.0.1", 0, backlog=1024)

@@ -19,7 +19,9 @@ import pytest
 import netchannel
 from netchannel import BufferPolicy, ReceiverServer, SenderServer
 from netchannel.core.states import SenderState
-from netchannel.storage import Buffer, MessagesLost, RealFiles, SegmentLog
+from netchannel.disk.durable import keep_in
+from netchannel.errors import MessagesLost
+from netchannel.storage import Buffer, RealFiles, SegmentLog
 from netchannel.storage.files import RealFile
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import World
@@ -422,7 +424,7 @@ def test_nothing_goes_out_before_its_record_is_durable() -> None:
     """CH-DUR-3: what the disk has not confirmed is on no wire, however long that takes."""
     world = World()
     log = SegmentLog.open(Path("/d"), "c", create_stream=lambda: "s", codec="bytes", files=SimulatedFiles())
-    producer = world.open(world.sender(), prepare=lambda channel: channel.keep_in(log))
+    producer = world.open(world.sender(), prepare=lambda channel: keep_in(channel, log))
     consumer = world.inbox(world.receiver())
     world.run(lambda: producer.channel.state is SenderState.ATTACHED)
     world.disk_works = False

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from netchannel.core import messages
-from netchannel.core.envelope import MESSAGE_LIMIT, MessageParser, _check, decode
-from netchannel.core.frames import (
+from netchannel.errors import ProtocolError
+from netchannel.wire import messages
+from netchannel.wire.envelope import MESSAGE_LIMIT, MessageParser, _check, decode
+from netchannel.wire.frames import (
     FRAME_LIMIT,
     HEADER,
     PACK_COUNT,
@@ -30,9 +31,8 @@ from netchannel.core.frames import (
     signal,
     unpack,
 )
-from netchannel.core.parsing import SLAB, FrameParser
-from netchannel.core.pool import Pool
-from netchannel.errors import ProtocolError
+from netchannel.wire.parsing import SLAB, FrameParser
+from netchannel.wire.pool import Pool
 from tests.support.forged import forged
 
 

@@ -16,20 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core import frames
+from netchannel.core.connections import Incoming
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
-from netchannel.core.data_receiver import Incoming, ReceiverData
-from netchannel.core.data_sender import SenderData
-from netchannel.core.frames import LAST, Kind, signal
 from netchannel.core.link import Closing
-from netchannel.core.members import MemberControl
-from netchannel.core.messages import MESSAGES as KINDS
-from netchannel.core.messages import TOKEN_SIZE
-from netchannel.core.node import NodeControl
-from netchannel.core.receiver import ReceiverControl
-from netchannel.core.sender import SenderControl
+from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.node import NodeControl
+from netchannel.core.receiving.sessions import ReceiverControl
+from netchannel.core.sending.data_sender import SenderData
+from netchannel.core.sending.sender_core import SenderControl
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.errors import ProtocolError
+from netchannel.wire import frames
+from netchannel.wire.frames import LAST, Kind, signal
+from netchannel.wire.messages import MESSAGES as KINDS
+from netchannel.wire.messages import TOKEN_SIZE
 from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
 from tests.support.forged import forged
 from tests.support.world import Consumer, End, Producer, World

@@ -110,7 +110,7 @@ async def test_an_application_that_is_forgotten_begins_anew(
     sender: SenderServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CH-BAD-1: names are bounded, and who needs no more gives his back; what was committed stays."""
-    monkeypatch.setattr("netchannel.core.groups.APPLICATIONS_LIMIT", 2)
+    monkeypatch.setattr("netchannel.core.groups.staged_channel.APPLICATIONS_LIMIT", 2)
     async with ReceiverServer() as receiver, GroupClient(receiver.address, "c") as client:
         inbox = staged(receiver, tmp_path, ack="explicit")
         await client.commit("app", 6, [await write(sender, receiver.address, [b"x"], epoch=6)])

@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from netchannel.codec import make_encoder
-from netchannel.core.groups import WINNER, StagedChannel
-from netchannel.core.messages import Answer, Commit, Drop, Epoch, Watch
-from netchannel.core.offers import Lease
-from netchannel.core.receiver import ReceiverControl
+from netchannel.core.groups.staged_channel import WINNER, StagedChannel
+from netchannel.core.receiving.offers import Lease
+from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.core.timing import Timing
-from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, NetChannelError
-from netchannel.groups import open_attempt
-from netchannel.storage import LogDamaged
+from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, LogDamaged, NetChannelError
+from netchannel.servers.groups import open_attempt
 from netchannel.values import BufferPolicy, Group
+from netchannel.wire.codec import make_encoder
+from netchannel.wire.messages import Answer, Commit, Drop, Epoch, Watch
 from tests.support.forged import forged
 from tests.support.simulated_files import Crash
 from tests.support.staged import Staged, Writing
@@ -301,7 +300,7 @@ def test_an_end_that_was_not_heard_is_answered_again_after_a_restart() -> None:
 )
 def test_requests_that_make_no_sense_end_the_connection(fields: dict[str, Any]) -> None:
     staged = Staged()
-    staged.world.run(lambda: bool(staged.receiver.clients))
+    staged.world.run(lambda: bool(staged.receiver.services.clients))
     control = staged.asked.peer.control
     assert control is not None
     staged.world.run(lambda: control.greeted)
@@ -366,7 +365,7 @@ def test_an_attempt_takes_nobody_elses_id() -> None:
 
 def test_who_asks_for_an_attempt_and_does_not_come_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-BAD-1: nothing is written for it, and others are not kept out."""
-    monkeypatch.setattr("netchannel.core.groups.ATTEMPTS_LIMIT", 3)
+    monkeypatch.setattr("netchannel.core.groups.staged_channel.ATTEMPTS_LIMIT", 3)
     staged = Staged()
     staged.write([b"x"])
     (end,) = [end for end in staged.world.ends if type(end.link) is ReceiverControl]
@@ -522,14 +521,14 @@ def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.M
 def test_a_channel_that_is_over_takes_no_memory_of_who_asks_it() -> None:
     """But for what was committed, which is answered as before."""
     staged = Staged()
-    gone = weakref.ref(staged.receiver.staged["c"])
+    gone = weakref.ref(staged.receiver.registry.staged["c"])
     staged.commit(0, [staged.write([b"x"])], end=True)
     assert staged.read() == [b"x"]
-    assert not staged.receiver.staged
+    assert not staged.receiver.registry.staged
     del staged.inbox
     gc.collect()
     assert gone() is None
-    (client,) = staged.receiver.clients
+    (client,) = staged.receiver.services.clients
     assert client.asks == 0
     staged.answers.clear()
     for epoch, kind in ((0, Answer), (1, ChannelClosed)):

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netchannel.core.client import ClientControl
-from netchannel.core.data_receiver import ReceiverData
-from netchannel.core.messages import Committed
-from netchannel.core.receiver import ReceiverControl
-from netchannel.core.requests import RequestControl
-from netchannel.core.sender import SenderControl
-from netchannel.groups import as_winners
+from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.receiving.services import RequestControl
+from netchannel.core.receiving.sessions import ReceiverControl
+from netchannel.core.sending.sender_core import SenderControl
+from netchannel.servers.groups import as_winners
 from netchannel.values import Sealed
+from netchannel.wire.messages import Committed
 from tests.netchannel.test_fuzz import message
 from tests.support.forged import forged
 from tests.support.staged import Staged

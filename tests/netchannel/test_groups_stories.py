@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from netchannel.core.groups import StagedChannel
-from netchannel.core.inbound import InboundChannel
-from netchannel.core.messages import Committed
+from netchannel.core.groups.staged_channel import StagedChannel
+from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.values import Position, Sealed
+from netchannel.wire.messages import Committed
 from tests.support.simulated_files import Crash
 from tests.support.staged import Staged
 
@@ -141,7 +141,7 @@ def test_a_story_notices_a_commit_that_is_done_twice(monkeypatch: pytest.MonkeyP
     commit = StagedChannel._commit
 
     def forgetful(self: StagedChannel, client: Any, message: Any) -> Any:
-        epochs = self.store.state.epochs
+        epochs = cast("dict[str, int]", self.files.epochs)
         if message.epoch == epochs.get("app"):
             del epochs["app"]
         return commit(self, client, message)

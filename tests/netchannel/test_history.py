@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from netchannel.codec import make_encoder
-from netchannel.core.consumers import CONSUMERS_LIMIT, Consumers, Standing
-from netchannel.core.frames import ALONE, Scattered
-from netchannel.core.history import MemoryHistory
-from netchannel.core.index import Index
-from netchannel.core.packing import Packer
-from netchannel.core.rows import count_rows, unpacked
+from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, Standing
+from netchannel.core.replay.history import MemoryHistory
+from netchannel.core.replay.index import Index
+from netchannel.core.sending.packing import Packer
+from netchannel.disk.histories import Histories
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
-from netchannel.histories import Histories
 from netchannel.values import RetainPolicy
+from netchannel.wire.codec import make_encoder
+from netchannel.wire.frames import ALONE, Scattered
+from netchannel.wire.rows import count_rows, unpacked
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.world import World
 

@@ -15,15 +15,17 @@ import pytest
 
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
-from netchannel.core import receiver as receiver_module
 from netchannel.core.complaints import CAUSES, QUIET_S
+from netchannel.core.connections import STRANGERS
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
-from netchannel.core.envelope import MessageParser
-from netchannel.core.frames import PACK_COUNT, Kind, signal
 from netchannel.core.link import Closing, Link
-from netchannel.core.messages import TEXT_LIMIT, Error, Hello
-from netchannel.core.receiver import STRANGERS, ReceiverCore
+from netchannel.core.receiving import services
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import SenderState
+from netchannel.wire.envelope import MessageParser
+from netchannel.wire.frames import PACK_COUNT, Kind, signal
+from netchannel.wire.messages import TEXT_LIMIT, Error, Hello
 from tests.support.forged import forged, proof
 from tests.support.waiting import until_async
 from tests.support.world import World
@@ -96,7 +98,7 @@ def test_a_flood_of_strangers_drops_its_own_oldest(said: bytes, caplog: pytest.L
     receiver = world.receiver(secret=b"s")
     flood = [connect(world, receiver, said) for _ in range(STRANGERS + 100)]
     assert [is_open(link) for link in flood] == [False] * 100 + [True] * STRANGERS
-    assert len(receiver.links) == STRANGERS
+    assert len(receiver.connections.links) == STRANGERS
     assert (
         len([record for record in caplog.records if "have not shown who they are" in record.getMessage()])
         == 1
@@ -170,7 +172,9 @@ async def test_a_real_flood_over_sockets(sender: SenderServer) -> None:
             outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
             await outbox.send(b"x")
             assert await inbox.recv() == b"x"
-            await until(lambda: len(receiver._core.links) <= STRANGERS + 2, "the flood is bounded")
+            await until(
+                lambda: len(receiver._core.connections.links) <= STRANGERS + 2, "the flood is bounded"
+            )
             await outbox.close()
 
 
@@ -267,7 +271,7 @@ async def test_who_asks_and_does_not_listen_is_not_read_any_further(
             (session,) = await _sessions(receiver)
             most = 0
             async with asyncio.timeout(60):
-                while receiver._core.links:
+                while receiver._core.connections.links:
                     with contextlib.suppress(BlockingIOError, ConnectionError):
                         rude.send(ask)
                     await asyncio.sleep(0)
@@ -287,8 +291,8 @@ async def test_a_last_word_is_not_waited_for_for_ever(tmp_path: Path) -> None:
             await asyncio.get_running_loop().sock_sendall(rude, said)
             (session,) = await _sessions(receiver)
             await until(lambda: session.closing is not Closing.OPEN, "the nonsense was read")
-            assert receiver._core.links
-            await until(lambda: not receiver._core.links, "dropped")
+            assert receiver._core.connections.links
+            await until(lambda: not receiver._core.connections.links, "dropped")
 
 
 def test_pings_of_a_receiver_that_does_not_listen_are_not_answered() -> None:
@@ -304,7 +308,7 @@ def test_pings_of_a_receiver_that_does_not_listen_are_not_answered() -> None:
     assert len(wire.link.output()) < 10
 
 
-async def _sessions(receiver: ReceiverServer) -> list[receiver_module.ReceiverControl]:
+async def _sessions(receiver: ReceiverServer) -> list[ReceiverControl]:
     await until(lambda: bool(receiver._core.sessions), "connected")
     return list(receiver._core.sessions)
 
@@ -334,7 +338,7 @@ async def test_names_are_as_long_as_they_may_be(
 
 def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all senders together; one that is not remembered asks again by itself."""
-    monkeypatch.setattr(receiver_module, "WAITING_LIMIT", 5)
+    monkeypatch.setattr(services, "WAITING_LIMIT", 5)
     world = World()
     receiver = world.receiver()
     producers = [world.open(world.sender(), f"c{number}") for number in range(8)]

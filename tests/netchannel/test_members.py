@@ -11,9 +11,9 @@ import pytest
 import netchannel
 from netchannel import ChannelClosed, FaultPolicy, NetChannelError, Position
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting
-from netchannel.core.members import MemberControl
-from netchannel.core.over import Over
-from netchannel.core.receiver import ReceiverCore
+from netchannel.core.groups.over import Over
+from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.states import ReceiverState, SenderState
 from tests.support.forged import forged
 from tests.support.staged import Committing, Staged
@@ -406,7 +406,7 @@ def _at_a_member_that_points_back(site: Site) -> None:
 
 def _lies(core: ReceiverCore, other: ReceiverCore) -> None:
     """``core`` sends everybody on to port 1 or 3."""
-    link = MemberControl(core, "somebody")
+    link = MemberControl(core, core.connections, core.members, "somebody")
     link.port = 1 if core is other else 3
     core.members._holders["c"] = link
 
@@ -677,7 +677,7 @@ def ended(site: Site, receiver: ReceiverCore) -> Staged:
     staged = Staged(world=site.world, receiver=receiver)
     staged.commit(0, [staged.write([b"x"])], end=True)
     assert staged.read() == [b"x"]
-    site.world.run(lambda: isinstance(receiver.over.get("c"), Over))
+    site.world.run(lambda: isinstance(receiver.services.over.get("c"), Over))
     assert staged.answer().fresh is True
     return staged
 
@@ -720,4 +720,4 @@ def test_a_member_that_is_gone_is_not_asked() -> None:
     site.world.settle()
     late = Committing(site.world)
     late.commit(0, [])
-    site.world.run(lambda: any("c" in client.waiting for client in site.front.clients))
+    site.world.run(lambda: any("c" in client.waiting for client in site.front.services.clients))

@@ -25,10 +25,10 @@ import netchannel
 from netchannel import BufferPolicy, NetChannelError, ReceiverServer, SenderServer, Timing
 from netchannel.core.control import RoundTrip
 from netchannel.core.link import Core, Link
-from netchannel.core.messages import TEXT_LIMIT
 from netchannel.core.states import SenderState
 from netchannel.prometheus import ChannelCollector
 from netchannel.transports.lag import Lag
+from netchannel.wire.messages import TEXT_LIMIT
 from tests.support.forged import forged, proof
 from tests.support.waiting import wait_for
 from tests.support.world import World
@@ -662,7 +662,7 @@ def test_a_strangers_name_stays_on_its_line(caplog: pytest.LogCaptureFixture) ->
     world = World()
     receiver = world.receiver()
     for name in ("a\nnetchannel: all is well", "n" * TEXT_LIMIT):
-        control = receiver.accepted(receiver.accept("evil:1"), 0)
+        control = receiver.connections.take_on(receiver.accept("evil:1"), 0)
         control.connected(world.now)
         nonce = world.random.randbytes(16)
         hello = {"version": 1, "node": name, "dead_after_ms": 5000, "nonce": nonce, "secret": False}

@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 
 from netchannel import NetChannelError, SchemaMismatch, Timing
-from netchannel.core import messages
 from netchannel.core.client import ClientCore
-from netchannel.core.control import AcceptedControl
-from netchannel.core.history import MemoryHistory
-from netchannel.core.members import MemberControl
-from netchannel.core.opening import Opening
-from netchannel.core.producing import Producing
-from netchannel.core.receiver import ReceiverControl
-from netchannel.core.requests import RequestControl
+from netchannel.core.connections import AcceptedControl
+from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.opening import Opening
+from netchannel.core.receiving.services import RequestControl
+from netchannel.core.receiving.sessions import ReceiverControl
+from netchannel.core.replay.history import MemoryHistory
+from netchannel.core.replay.producing import Producing
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.values import FaultPolicy, RetainPolicy
+from netchannel.wire import messages
 from tests.simulator.network import FaultyWorld
 from tests.support.world import Consumer, Producer, World
 
@@ -164,7 +164,7 @@ class Kept:
         self.world = world
         self.core = world.receiver()
         self.served = Producing(self.core, "c", "bytes", RetainPolicy(), MemoryHistory("s", "bytes", 1 << 20))
-        self.core.offer(self.served)
+        self.core.offer("c", self.served)
         self.served.begin(MemoryHistory("s", "bytes", 1 << 20), world.now)
         self.client = ClientCore("client", world.timing, world.wall, world.random.randbytes)
         world.cores.append(self.client)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from netchannel import BufferPolicy, ReceiverServer, SenderServer
-from netchannel.core import pool
-from netchannel.core.pool import LARGEST, POOL_BYTES, SMALLEST, Pool
+from netchannel.wire import pool
+from netchannel.wire.pool import LARGEST, POOL_BYTES, SMALLEST, Pool
 
 
 def test_what_is_held_stays_what_it_was() -> None:

@@ -35,9 +35,9 @@ from netchannel import (
     StreamReplaced,
     Timing,
 )
-from netchannel.client import Client
-from netchannel.core.history import MemoryHistory
-from netchannel.core.messages import Hold, Watch
+from netchannel.core.replay.history import MemoryHistory
+from netchannel.servers.client import Client
+from netchannel.wire.messages import Hold, Watch
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.codec import make_decoder
-from netchannel.core import messages
 from netchannel.core.client import ClientControl, ClientCore, Question
 from netchannel.core.control import FOR_READING, greeting
-from netchannel.core.frames import Kind, blob, pack, signal
-from netchannel.core.history import MemoryHistory
-from netchannel.core.producing import Producing
-from netchannel.core.reading import Reader, Reading, ReadingData
-from netchannel.core.receiver import ReceiverCore
-from netchannel.core.requests import RequestControl
-from netchannel.core.serving import REQUEST, REQUESTS_LIMIT, ServingData
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.receiving.services import RequestControl
+from netchannel.core.replay.history import MemoryHistory
+from netchannel.core.replay.producing import Producing
+from netchannel.core.replay.reading import Reader, Reading, ReadingData
+from netchannel.core.replay.serving import REQUEST, REQUESTS_LIMIT, ServingData
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.values import FaultPolicy, RetainPolicy
+from netchannel.wire import messages
+from netchannel.wire.codec import make_decoder
+from netchannel.wire.frames import Kind, blob, pack, signal
 from tests.netchannel.test_fuzz import MESSAGES, frames_of
 from tests.support.world import End, World
 
@@ -39,7 +39,7 @@ class Session:
         self.core: ReceiverCore = self.world.receiver()
         history = MemoryHistory("s", "bytes", 1 << 30)
         self.served = Producing(self.core, "c", "bytes", RetainPolicy(), history)
-        self.core.offer(self.served)
+        self.core.offer("c", self.served)
         self.served.begin(history, self.world.now)
         for body in SENT:
             self.served.append(body, body[:1], b"", 1, self.world.now)
@@ -193,8 +193,8 @@ def test_a_token_is_good_once_and_while_its_client_is_there() -> None:
     """As for channels: who has no token reads nothing (compare CH-DATA-3)."""
     session = Session()
     assert session.all_of(session.read()) == SENT
-    client = next(iter(session.core.clients))
-    token = session.core.reading_token(session.served, client, session.world.now)
+    client = next(iter(session.core.services.clients))
+    token = session.core.services.token(session.served, client, session.world.now)
     first, second = (
         dialed(session, greeting(FOR_READING), signal(Kind.ATTACH, payload=token)) for _ in range(2)
     )
@@ -204,16 +204,18 @@ def test_a_token_is_good_once_and_while_its_client_is_there() -> None:
         end = dialed(session, greeting(FOR_READING), signal(Kind.ATTACH, payload=stale))
         assert b"token" in b"".join(end.said)  # type: ignore[attr-defined]
         assert end.over
-    token = session.core.reading_token(session.served, client, session.world.now)
+    token = session.core.services.token(session.served, client, session.world.now)
     wire = session.end_of(ClientControl)
     assert wire is not None
     session.world.cut(wire)
     session.world.settle()
     assert first.over
     assert dialed(session, greeting(FOR_READING), signal(Kind.ATTACH, payload=token)).over
-    token = session.core.reading_token(session.served, next(iter(session.core.clients), client), 0.0)
+    token = session.core.services.token(
+        session.served, next(iter(session.core.services.clients), client), 0.0
+    )
     session.world.pass_time(session.world.timing.token_s + 1)
-    assert session.core.redeem_reading(token) is None
+    assert session.core.services.redeem(token) is None
 
 
 def test_a_channel_that_is_over_takes_no_memory_while_who_read_it_is_connected() -> None:
@@ -225,16 +227,16 @@ def test_a_channel_that_is_over_takes_no_memory_while_who_read_it_is_connected()
     session.world.pass_time(session.world.timing.token_s + 1)
     gc.collect()
     assert served() is None
-    (client,) = session.core.clients
+    (client,) = session.core.services.clients
     assert client.asks == 0
 
 
 def test_ranges_asked_for_ahead_are_bounded() -> None:
     session = Session()
     session.all_of(session.read())
-    client = next(iter(session.core.clients))
+    client = next(iter(session.core.services.clients))
     for count in (REQUESTS_LIMIT, REQUESTS_LIMIT + 1):
-        token = session.core.reading_token(session.served, client, session.world.now)
+        token = session.core.services.token(session.served, client, session.world.now)
         ranges = [signal(Kind.REQUEST, sequence=0, payload=REQUEST.pack(1))] * count
         end = dialed(session, greeting(FOR_READING), signal(Kind.ATTACH, payload=token), *ranges)
         assert end.over is (count > REQUESTS_LIMIT)
@@ -315,7 +317,7 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
 def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     kind: type[messages.Question], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netchannel.core.requests.HELD_LIMIT", 3)
+    monkeypatch.setattr("netchannel.core.receiving.services.HELD_LIMIT", 3)
     session = Session()
     world, channel = session.world, session.reader.channel
     answers: list[Any] = []

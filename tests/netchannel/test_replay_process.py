@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import netchannel
-from netchannel import SenderServer, Timing, services
+from netchannel import SenderServer, Timing
+from netchannel.process import services
 from tests.support import keeper
 from tests.support.keeper import body
 from tests.support.waiting import wait_for

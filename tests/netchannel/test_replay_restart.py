@@ -23,7 +23,7 @@ from netchannel import (
     StreamReplaced,
     Timing,
 )
-from netchannel.storage import LogDamaged, MessagesLost
+from netchannel.errors import LogDamaged, MessagesLost
 from netchannel.storage.layout import segment_name
 from tests.support.waiting import until_async
 

@@ -7,15 +7,15 @@ from unittest import mock
 
 import pytest
 
-from netchannel.core import stored
-from netchannel.core.consumers import Consumers
-from netchannel.core.frames import Kind, signal
-from netchannel.core.history import History
-from netchannel.core.keeping import Keeping
-from netchannel.core.reading import ReadingData
-from netchannel.core.serving import REQUEST
+from netchannel.core.replay.consumers import Consumers
+from netchannel.core.replay.history import History
+from netchannel.core.replay.keeping import Keeping
+from netchannel.core.replay.reading import ReadingData
+from netchannel.core.replay.serving import REQUEST
+from netchannel.disk import stored
 from netchannel.errors import NetChannelError
 from netchannel.storage.tail import Tail
+from netchannel.wire.frames import Kind, signal
 from tests.support.replay_world import Play, Violation, play
 
 pytestmark = pytest.mark.uvloop

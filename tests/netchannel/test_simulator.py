@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from netchannel import NetChannelError, Position
-from netchannel.core import parsing
 from netchannel.core.control import FOR_DATA, greeting
-from netchannel.core.data_receiver import ReceiverData
-from netchannel.core.disk import Ticket
-from netchannel.core.durable import DurableWriter
-from netchannel.core.frames import Frame, Kind, signal, unpack
-from netchannel.core.inbound import InboundChannel
-from netchannel.core.offers import Offer, Offers
-from netchannel.core.retention import Record, Retention
+from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.offers import Offer, Offers
+from netchannel.core.receiving.tombstones import Tombstones
+from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.retention import Record, Retention
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
-from netchannel.core.tombstones import Tombstones
+from netchannel.disk.durable import DurableWriter
 from netchannel.storage import SegmentLog
 from netchannel.storage.tail import Tail
+from netchannel.wire import parsing
+from netchannel.wire.frames import Frame, Kind, signal, unpack
 from tests.simulator import simulate
 from tests.simulator.__main__ import run
 from tests.simulator.oracle import Violation

@@ -16,20 +16,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netchannel.errors import ChannelClosed, ChannelInUse, NetChannelError, PositionLost, SchemaMismatch
-from netchannel.storage import (
-    AttemptKey,
+from netchannel.errors import (
+    ChannelClosed,
+    ChannelInUse,
     LogBroken,
     LogDamaged,
     MessagesLost,
-    SegmentLog,
-    StagingStore,
+    NetChannelError,
+    PositionLost,
+    SchemaMismatch,
     StorageFull,
 )
+from netchannel.storage import SegmentLog, StagingStore
 from netchannel.storage.journal import Journal
 from netchannel.storage.manifest import Marks
 from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
+from netchannel.values import AttemptKey
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.staging_model import (
     FOLDER,
@@ -531,7 +534,8 @@ def test_an_attempt_goes_to_the_disk_while_it_is_written(
 
 FORKS = """
 import os, sys
-from netchannel.storage import AttemptKey, StagingStore
+from netchannel.storage import StagingStore
+from netchannel.values import AttemptKey
 store = StagingStore.open(sys.argv[1], "c", create_stream=lambda: "s", codec="bytes")
 for number in range(2):
     attempt = store.attempt(AttemptKey("app", 0, number, "%032x" % number))

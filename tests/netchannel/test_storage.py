@@ -26,22 +26,19 @@ from netchannel.errors import (
     ChannelBroken,
     ChannelClosed,
     ChannelInUse,
-    PositionLost,
-    SchemaMismatch,
-)
-from netchannel.storage import (
-    Ending,
     LogBroken,
     LogDamaged,
-    LogRecord,
     MessagesLost,
-    SegmentLog,
+    PositionLost,
+    SchemaMismatch,
     StorageFull,
 )
+from netchannel.storage import LogRecord, SegmentLog
 from netchannel.storage import log as storage_log
 from netchannel.storage.files import write_all
 from netchannel.storage.layout import folder_name
 from netchannel.storage.manifest import Mark, Marks
+from netchannel.values import Ending
 from tests.support.needs import leave_out
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.storage_model import (

@@ -32,8 +32,8 @@ from netchannel import (
     Timing,
     Tls,
 )
+from netchannel.core.connections import STRANGERS
 from netchannel.core.control import FOR_CONTROL, greeting
-from netchannel.core.receiver import STRANGERS
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
 from netchannel.transports.tls import Accepted, Dialer, accepting

@@ -15,11 +15,11 @@ import pytest
 import netchannel
 from netchannel import FaultPolicy, ReceiverServer, SenderServer
 from netchannel.address import parse_address
-from netchannel.core.frames import Buffer
 from netchannel.core.link import Link
 from netchannel.transports import Listener, MakeProtocol, register, tcp, unregister
 from netchannel.transports.runner import HIGH_WATER, LinkProtocol
 from netchannel.transports.schemes import check, scheme_of
+from netchannel.wire.frames import Buffer
 from tests.support.framed import FramedTransport
 
 

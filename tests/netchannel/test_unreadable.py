@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 FORGED = """
 import asyncio, json, pyarrow as pa, netchannel, netchannel.aio
-from netchannel.codec import ArrowEncoder
+from netchannel.wire.codec import ArrowEncoder
 
 honest = ArrowEncoder._body
 ArrowEncoder._body = lambda encoder, batch: bytes(honest(encoder, batch)).replace(b"abc", b"a\\xff\\xfe")

@@ -9,16 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel.core.frames import (
-    FRAME_LIMIT,
-    LAST,
-    NOTE_LIMIT,
-    PACK_LIMIT,
-    WHOLE_LIMIT,
-    Kind,
-)
 from netchannel.core.link import Closing
 from netchannel.core.states import ReceiverState
+from netchannel.wire.frames import FRAME_LIMIT, LAST, NOTE_LIMIT, PACK_LIMIT, WHOLE_LIMIT, Kind
 from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
 
 BATCH = pa.record_batch({"n": pa.array([1, 2, 3]), "s": pa.array(["a", "b", "c"])})

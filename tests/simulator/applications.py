@@ -29,14 +29,16 @@ from netchannel import (
     SchemaMismatch,
     StreamReplaced,
 )
-from netchannel.core.disk import Ticket
-from netchannel.core.inbound import InboundChannel
-from netchannel.core.outbound import OutboundChannel
-from netchannel.core.queue import Item
-from netchannel.core.receiver import ReceiverCore
-from netchannel.core.sender import SenderCore
+from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.queue import Item
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.sending.outbound import OutboundChannel
+from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import ReceiverState, SenderState
-from netchannel.receiver import MESSAGE_LIMIT
+from netchannel.disk.durable import keep_in
+from netchannel.disk.spilling import spill_to
+from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.storage import SegmentLog
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import Consumer, Producer
@@ -199,10 +201,10 @@ class Sending:
         prepare: Callable[[OutboundChannel], None] = lambda channel: None  # noqa: E731 - replaced below
         if plan.kind is Kind.DURABLE:
             log = self.log = self._open_log()
-            prepare = lambda channel: channel.keep_in(log)  # noqa: E731 - as above
+            prepare = lambda channel: keep_in(channel, log)  # noqa: E731 - as above
             self._found(log)
         elif plan.kind is Kind.SPILLING:
-            prepare = lambda channel: channel.spill_to(self._open_spill, lambda: None)  # noqa: E731
+            prepare = lambda channel: spill_to(channel, self._open_spill, lambda: None)  # noqa: E731
         if self.stream is None:
             self.stream = self.shared.streams[self.shared.new_stream()]
         self.producer = Producer(

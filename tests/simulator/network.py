@@ -9,8 +9,8 @@ from itertools import count
 
 from netchannel import Timing
 from netchannel.core.control import ControlLink
-from netchannel.core.frames import Buffer
 from netchannel.core.link import Core, Link
+from netchannel.wire.frames import Buffer
 from tests.support.world import End, World
 
 

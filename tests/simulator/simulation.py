@@ -11,9 +11,10 @@ from itertools import count
 from random import Random
 
 from netchannel import Timing
-from netchannel.core import inbound, outbound
-from netchannel.core.receiver import ReceiverCore
-from netchannel.core.sender import SenderCore
+from netchannel.core.receiving import inbound
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.sending import outbound
+from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.world import End

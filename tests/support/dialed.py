@@ -6,14 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from netchannel.codec import CodecName
-from netchannel.core import frames, messages
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, greeting
-from netchannel.core.envelope import MessageParser
-from netchannel.core.frames import HEAD, HEADER, LAST, Kind, pack, signal
-from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Link
+from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.states import ReceiverState
+from netchannel.wire import frames, messages
+from netchannel.wire.codec import CodecName
+from netchannel.wire.envelope import MessageParser
+from netchannel.wire.frames import HEAD, HEADER, LAST, Kind, pack, signal
 from tests.support.forged import forged, proof
 from tests.support.world import Consumer, World
 

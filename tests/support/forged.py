@@ -8,8 +8,8 @@ from typing import Any
 
 import msgpack
 
-from netchannel.core.envelope import MessageParser, enclosed
-from netchannel.core.messages import Hello
+from netchannel.wire.envelope import MessageParser, enclosed
+from netchannel.wire.messages import Hello
 
 
 def forged(fields: Mapping[str, Any]) -> bytes:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from netchannel.codec import make_decoder
-from netchannel.core import messages
 from netchannel.core.client import ClientCore
-from netchannel.core.frames import FRAME_LIMIT, PACK_LIMIT
-from netchannel.core.keeping import Keeping
-from netchannel.core.reading import Reader, Reading
-from netchannel.core.receiver import ReceiverCore
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.replay.keeping import Keeping
+from netchannel.core.replay.reading import Reader, Reading
+from netchannel.disk.histories import Histories
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
-from netchannel.histories import Histories
 from netchannel.values import BufferPolicy, FaultPolicy, RetainPolicy
+from netchannel.wire import messages
+from netchannel.wire.codec import make_decoder
+from netchannel.wire.frames import FRAME_LIMIT, PACK_LIMIT
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.world import World
 

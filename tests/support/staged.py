@@ -6,15 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from netchannel.codec import CodecName, make_decoder, make_encoder
-from netchannel.core import messages
 from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.groups import StagedChannel
-from netchannel.core.outbound import OutboundChannel
-from netchannel.core.receiver import ReceiverCore
-from netchannel.groups import Tally, as_winners, open_attempt
+from netchannel.core.groups.staged_channel import StagedChannel
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.sending.outbound import OutboundChannel
+from netchannel.disk.staged_files import StagedFiles
+from netchannel.servers.groups import Tally, as_winners, open_attempt
 from netchannel.storage import StagingStore
 from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
+from netchannel.wire import messages
+from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from tests.support.simulated_files import SimulatedFiles
 from tests.support.world import Consumer, Producer, World
 
@@ -115,7 +116,7 @@ class Staged(Committing):
         StagedChannel(
             self.receiver,
             self.inbox.channel,
-            store,
+            partial(StagedFiles, store),
             self.policy,
             make_decoder=partial(make_decoder, self.codec, None),
             now=self.world.now,

@@ -9,18 +9,9 @@ from random import Random
 
 import pytest
 
-from netchannel.storage import (
-    AttemptFile,
-    AttemptKey,
-    LogBroken,
-    LogRecord,
-    SealedAttempt,
-    StagingStore,
-    StorageFull,
-    journal,
-    spares,
-    staging,
-)
+from netchannel.errors import LogBroken, StorageFull
+from netchannel.storage import AttemptFile, LogRecord, SealedAttempt, StagingStore, journal, spares, staging
+from netchannel.values import AttemptKey
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 ROOT = Path("/staged")

@@ -12,18 +12,14 @@ import pytest
 
 from netchannel.errors import (
     ChannelClosed,
-    PositionLost,
-)
-from netchannel.storage import (
-    Ending,
     LogBroken,
     LogDamaged,
-    LogRecord,
     MessagesLost,
-    Outline,
-    SegmentLog,
+    PositionLost,
     StorageFull,
 )
+from netchannel.storage import LogRecord, Outline, SegmentLog
+from netchannel.values import Ending
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 ROOT = Path("/buffers")

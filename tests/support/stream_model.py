@@ -18,9 +18,9 @@ from netchannel import (
     PositionLost,
     StreamReplaced,
 )
-from netchannel.core.inbound import InboundChannel
-from netchannel.core.outbound import OutboundChannel
-from netchannel.core.queue import Item
+from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.queue import Item
+from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.states import ReceiverState, SenderState
 from tests.support.world import Consumer, Producer
 

@@ -6,18 +6,18 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from netchannel.codec import make_decoder, make_encoder
-from netchannel.core.disk import Ticket
-from netchannel.core.frames import Buffer
-from netchannel.core.inbound import InboundChannel
 from netchannel.core.link import Closing, Core, Job, Link
-from netchannel.core.node import Node
-from netchannel.core.outbound import OutboundChannel
-from netchannel.core.queue import Item
-from netchannel.core.receiver import ReceiverCore
-from netchannel.core.sender import SenderCore
+from netchannel.core.receiving.inbound import InboundChannel
+from netchannel.core.receiving.queue import Item
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.replay.serving import serve_reads
+from netchannel.core.sending.outbound import OutboundChannel
+from netchannel.core.sending.packing import Ticket
+from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.timing import Timing
 from netchannel.values import BufferPolicy, FaultPolicy, Position
+from netchannel.wire.codec import make_decoder, make_encoder
+from netchannel.wire.frames import Buffer
 
 
 class End:
@@ -78,13 +78,13 @@ class World:
             message_limit=message_limit,
             max_connections=max_connections,
         )
+        serve_reads(core)
         self.cores.append(core)
         self.listening[address] = core
         if members is not None:
             self.listening[members] = core
         if node is not None:
-            core.node = Node(core, node, int(address.rpartition(":")[2]))
-            core.node.join(self.now)
+            core.join(node, int(address.rpartition(":")[2]), self.now)
         return core
 
     def crash(self, core: Core) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from nebuli.worker.endpoints import Signal
 from nebuli.worker.errors import FragmentError
-from netchannel.receiver import ReceiverChannel
+from netchannel.servers.receiver_channel import ReceiverChannel
 from spark_bridge.engine.rendezvous import Rendezvous
 from tests.support.waiting import until_async
 

@@ -1,0 +1,1 @@
+"""Staged groups: attempts that are committed, or dropped."""

@@ -1,0 +1,1 @@
+"""The receiving side: channels, who may send on them, and who asks for what they offer."""

@@ -1,0 +1,107 @@
+"""Whether a receiver's channel takes the sender that asks for it.
+
+What is said here changes nothing: an `open` may be of any age, its sender long gone or elsewhere. Only whoever comes
+with the token that it was answered with has shown that it is there, and what holds then is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from netchannel.errors import NetChannelError, PositionLost, SchemaMismatch, StreamReplaced
+from netchannel.values import Position
+
+if TYPE_CHECKING:
+    from netchannel.wire import messages
+
+    from .inbound import InboundChannel, Session
+
+
+class Refusal(NamedTuple):
+    """Why a sender is not taken: a code for its core, a sentence for its owner.
+
+    ``error`` is what the consumer is told, whose channel ends in it, if no other sender can mend it; but only once the
+    sender has shown that it is there.
+    """
+
+    code: str
+    message: str
+    error: NetChannelError | None = None
+
+
+class Kept(NamedTuple):
+    """What a sender has when it comes: from its oldest message to its next one; None if it starts anywhere."""
+
+    oldest: int
+    head: int | None
+
+
+def refusal(channel: InboundChannel, session: Session, request: messages.Open) -> Refusal | None:
+    """What stands against the sender; None takes it. Who has the channel is not disturbed by another one."""
+    rival = channel.session is not None and channel.session.line != session.line
+    if request.codec != channel.codec:
+        ours, theirs = channel.codec, request.codec
+        text = f"channel {channel.id!r} has the codec {ours!r} here, {theirs!r} at {session.peer}"
+        return Refusal("codec", text, None if rival else SchemaMismatch(text))
+    if request.lossy and channel.explicit:
+        text = (
+            f"channel {channel.id!r} is acknowledged explicitly, and its sender drops messages (drop_oldest)"
+        )
+        return Refusal("policy", f"{text}: use one or the other")
+    if rival and (against := _rivalry(channel, request)) is not None:
+        return against
+    if channel.keeper is not None and channel.stream is None and (text := channel.keeper.against()):
+        return Refusal("unread", text)
+    if channel.stream is not None and channel.stream != request.stream:
+        return _other_stream(channel, request.stream)
+    return None
+
+
+def _rivalry(channel: InboundChannel, request: messages.Open) -> Refusal | None:
+    """What stands against a sender where another one, which is connected, has had the channel last."""
+    if request.schema is not None:
+        try:
+            channel.decoder.compare(request.schema)
+        except SchemaMismatch as error:
+            return Refusal("schema", str(error))
+    if channel.stream == request.stream and channel.link is None:
+        return None  # it has left the stream to a successor, or lost its connection: who comes first goes on
+    return Refusal("held", f"channel {channel.id!r} is held by {channel.holder}, whose stream has not ended")
+
+
+def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
+    if channel.ended is not None:
+        place = f"acknowledged up to {channel.acked} of {channel.ended}"
+        text = f"channel {channel.id!r}: stream {channel.stream!r} is here to its end, and {place}"
+        return Refusal("unread", text)
+    untouched = channel.expected == channel.start and not isinstance(channel.resume_from, Position)
+    if untouched or channel.fault.accept_new_stream:
+        if channel.queue:
+            text = f"{len(channel.queue)} messages of stream {channel.stream!r} are still to be read"
+            return Refusal("unread", f"channel {channel.id!r}: {text}")
+        if channel.keeper is not None and (text := channel.keeper.against()):
+            return Refusal("unread", text)
+        return None
+    how = "without resume_from" if channel.keeper is None else "with FaultPolicy(accept_new_stream=True)"
+    text = (
+        f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its sender came "
+        f"back as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
+        f"Register the channel again, {how}, to take the new stream"
+    )
+    return Refusal("replaced", text, StreamReplaced(text))
+
+
+def misplaced(channel: InboundChannel, stream: str, kept: Kept) -> Refusal | None:
+    """What stands against a sender that has what it has, where the channel is to go on with ``stream``."""
+    expected = channel.expected_of(stream)
+    if expected is None or kept.head is None:
+        return None
+    place = f"channel {channel.id!r} is to go on at number {expected} of stream {stream!r}"
+    error: NetChannelError
+    if expected > kept.head:
+        error = StreamReplaced(f"{place}, which has only got to {kept.head}: that is another stream")
+    elif expected < kept.oldest:
+        error = PositionLost(f"{place}, whose oldest kept message is {kept.oldest}")
+    else:
+        return None
+    return Refusal("position", str(error), error)

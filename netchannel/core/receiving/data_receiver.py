@@ -1,0 +1,184 @@
+"""The receiver's end of a data connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.core.link import Closing, Link
+from netchannel.errors import ProtocolError, SchemaMismatch
+from netchannel.wire.frames import (
+    HEAD,
+    PAYLOAD_LIMIT,
+    TOKEN_FRAME_LIMIT,
+    Buffer,
+    Frame,
+    Kind,
+    refused,
+    signal,
+)
+from netchannel.wire.messages import TOKEN_SIZE
+from netchannel.wire.parsing import FrameParser
+from netchannel.wire.pieces import Pieces
+
+from .admission import Kept, Refusal
+from .tombstones import Tombstone
+
+if TYPE_CHECKING:
+    from netchannel.core.connections import Connections
+    from netchannel.core.link import Core
+
+    from .inbound import InboundChannel
+    from .opening import Opening
+
+
+def _presented(frame: Frame) -> tuple[bytes, Kept]:
+    """The token, and what its sender has."""
+    payload = bytes(frame.payload)
+    token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
+    if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size):
+        raise ProtocolError(f"a token has {TOKEN_SIZE} bytes, and a number 8: {len(payload)} came")
+    return token, Kept(frame.sequence, HEAD.unpack(rest)[0] if rest else None)
+
+
+def _farewell(grave: Tombstone) -> bytes:
+    if grave.reason == "closed":
+        return signal(Kind.CLOSED, payload=grave.message.encode()[:1000])
+    return signal(Kind.FINISHED, sequence=grave.messages)
+
+
+class ReceiverData(Link):
+    """Takes the token, then the channel's frames; gives acknowledgements back."""
+
+    def __init__(
+        self, core: Core, connections: Connections, opening: Opening, message_limit: int, remote: str
+    ) -> None:
+        super().__init__(core, remote)
+        self._connections = connections
+        self._opening = opening
+        self._parser = FrameParser(core.slab, core.pool, message_limit, TOKEN_FRAME_LIMIT)
+        self._channel: InboundChannel | None = None
+        self._leaving = False  # the channel is over; what still comes is passed over
+        self.acknowledging = False
+        self._pieces = Pieces(message_limit)
+
+    def connected(self, now: float) -> None:
+        self.arm(now + self.core.timing.handshake_s, self._expired)
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def _received(self, n: int, now: float) -> None:
+        if self._channel is not None and self._channel.session is not None:
+            self._channel.session.heard(now)
+        for frame in self._parser.received(n):
+            if self.closing is not Closing.OPEN or self._leaving:
+                return
+            if self._channel is None:
+                self._attach(frame, now)
+            else:
+                self._take(self._channel, frame, now)
+        if self._channel is not None and self._channel.keeper is not None:
+            self._channel.keeper.drain(now)
+
+    def _attach(self, frame: Frame, now: float) -> None:
+        if frame.kind != Kind.ATTACH:
+            raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
+        match self._opening.redeem(*_presented(frame), now):
+            case Refusal() as against:
+                self._refuse(against, now)
+            case Tombstone() as grave:
+                self._admitted()
+                self.leave(_farewell(grave), now)
+            case channel:
+                self._admitted()
+                self._channel = channel
+                self._parser.payload_limit = PAYLOAD_LIMIT
+                channel.attach(self, frame.sequence, now)
+
+    def _admitted(self) -> None:
+        self.disarm()
+        self._connections.proven(self)
+
+    def _refuse(self, against: Refusal, now: float) -> None:
+        if against.code == "token":
+            text = "%s: %s comes with a token: %s"
+            self.core.complain(self.remote, now, text, self.core.name, self.remote, against.message)
+        self.send(refused(against.code, against.message))
+        self.close()
+
+    def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
+        self._pieces.check_whole(frame)
+        match frame.kind:
+            case Kind.DATA:
+                channel.deliver(frame)
+            case Kind.PART:
+                channel.deliver_part(frame)
+            case Kind.SCHEMA | Kind.CONTEXT:
+                self._collect(channel, frame, now)
+            case Kind.GAP:
+                channel.gap(frame.sequence, frame.items)
+            case Kind.BLOCKED:
+                channel.blocked(frame.sequence, frame.items)
+            case Kind.END:
+                channel.end(frame.sequence, now)
+            case Kind.FAIL:
+                channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
+            case kind:
+                raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
+
+    def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
+        whole = self._pieces.add(frame)
+        if whole is None:
+            return
+        try:
+            if frame.kind == Kind.CONTEXT:
+                channel.learn_context(whole)
+            else:
+                channel.learn(whole)
+        except SchemaMismatch as error:
+            channel.fail(error, now)
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+        self.acknowledging = True
+        self.core.touch(self)
+
+    def touched(self) -> None:
+        self.core.touch(self)
+
+    def output(self) -> list[Buffer]:
+        """What is queued, and the acknowledgements that are due."""
+        buffers = super().output()
+        if self.acknowledging and self._channel is not None:
+            self.acknowledging = False
+            buffers += self._channel.acknowledgements()
+        return buffers
+
+    def supersede(self) -> None:
+        """A newer attempt has the channel."""
+        self._channel = None
+        self.abort()
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over: say so, and wait a little until the sender has heard it and hangs up."""
+        self._leaving = True
+        if farewell is None:
+            self._channel = None
+            self.abort()
+            return
+        if self._channel is not None:
+            self.send(*self._channel.acknowledgements())
+        self._channel = None
+        self.reading = True
+        self.send(farewell)
+        self._connections.farewells.add(self)
+        self.arm(now + self.core.timing.leave_s, self._expired)
+
+    def _expired(self, now: float) -> None:
+        self.abort()
+
+    def _lost(self, reason: str, now: float) -> None:
+        self._connections.gone(self)
+        channel, self._channel = self._channel, None
+        if channel is not None and channel.link is self:
+            channel.lost(f"the data connection from {self.remote} failed: {reason}", now)

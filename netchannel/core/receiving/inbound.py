@@ -1,0 +1,640 @@
+"""A receiver's channel without I/O: its life, the position in its stream, and what is received but not yet read."""
+
+from __future__ import annotations
+
+import math
+from operator import index, length_hint
+from typing import TYPE_CHECKING, Protocol
+
+from netchannel.core.retrying import Retries
+from netchannel.core.states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
+from netchannel.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelFailed,
+    EndOfChannel,
+    NetChannelError,
+    ProtocolError,
+    SchemaMismatch,
+)
+from netchannel.reporting import because, encodable, log, printable
+from netchannel.values import Position
+from netchannel.wire.frames import SEQUENCE_LIMIT, Buffer, Frame, Kind, refused, signal, unpack
+
+from .queue import Chunk, Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.core.link import Core
+    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.wire.codec import Decoder
+
+    from .queue import Item
+
+
+class Source(Protocol):
+    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
+
+    reading: bool
+    acknowledging: bool
+
+    def send(self, *buffers: Buffer) -> None:
+        """Say something to the sender."""
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+
+    def touched(self) -> None:
+        """``reading`` has changed."""
+
+    def supersede(self) -> None:
+        """Another one has its place."""
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over."""
+
+
+class Session(Protocol):
+    """The control connection of a sender, as its channels see it.
+
+    ``line`` is what it has in common with others of the same process.
+    """
+
+    peer: str
+    line: bytes
+    channels: dict[InboundChannel, None]
+
+    def heard(self, now: float) -> None:
+        """A byte came from the peer."""
+
+
+class Consumer(Protocol):
+    """A consumer that keeps the stream: it takes what comes as it comes."""
+
+    @property
+    def end_kept(self) -> bool:
+        """The end of the channel's stream is kept, and may be acknowledged."""
+
+    def drain(self, now: float) -> None:
+        """The channel has received something."""
+
+    def against(self) -> str:
+        """Why no new stream is taken now; empty if one is."""
+
+
+class Owner(Protocol):
+    """Who has the channel, and tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
+
+    message_limit: int
+
+    def announce(self, channel_id: str) -> None:
+        """Senders of new streams may ask again."""
+
+    def invite(self, channel_id: str) -> None:
+        """Senders may ask again."""
+
+    def released(self, channel: InboundChannel, now: float) -> None:
+        """The channel is over."""
+
+
+class InboundChannel:
+    """One stream from one sender.
+
+    The application's side calls `take`, `ack`, `close`, `detach`, and ``on_change`` tells it when to look again.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        owner: Owner,
+        channel_id: str,
+        *,
+        codec: str,
+        decoder: Decoder,
+        explicit: bool,
+        resume_from: Position | int | None,
+        buffer: BufferPolicy,
+        fault: FaultPolicy,
+        now: float,
+    ) -> None:
+        self.core = core
+        self._owner = owner
+        self.id = channel_id
+        self.codec = codec
+        self.decoder = decoder
+        self.explicit = explicit
+        self.resume_from = resume_from
+        self.buffer = buffer
+        self.fault = fault
+        self.on_change: Callable[[], None] = lambda: None
+        self.disk_bytes: Callable[[], int] = _none
+        self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
+        self.state = ReceiverState.REGISTERED
+        self.since = now
+        self.error: NetChannelError | None = None
+        self.stream: str | None = resume_from.stream if isinstance(resume_from, Position) else None
+        self.expected: int | None = None if resume_from is None else _sequence(resume_from)
+        self.start: int | None = self.expected
+        self.acked = self.expected or 0
+        self.last_note = b""
+        self.holder = ""
+        self._replaced = False  # whether there was another stream before
+        self.lossy = False  # whether its sender said that it may drop messages
+        self.bytes = 0
+        self.received = 0
+        self.attachments = 0
+        self.ended: int | None = None
+        self.dropped = 0
+        self._dropping = False  # and it was said, since the sender was attached
+        self.starved = False
+        self.waiting = 0  # consumers that wait for a message
+        self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
+        self.session: Session | None = None
+        self.link: Source | None = None
+        self.keeper: Consumer | None = None  # where the stream is kept
+        self.failure: str | None = (
+            None  # what the producer said, where that is kept before it is acknowledged
+        )
+        self.context: memoryview | None = None
+        self.queue = Queue()
+        self._most_bytes = math.inf if buffer.max_bytes is None else buffer.max_bytes
+        self._most_messages = math.inf if buffer.max_messages is None else buffer.max_messages
+        self._receipted = 0
+        self._last_failure = "nobody asked for the channel"
+        self._part_note = b""
+        self._retries = Retries(core.timers, fault, give_up=self._gave_up, wait_on=self._waits_on, now=now)
+
+    # -- the application's side
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more will be received."""
+        return self.state in RECEIVER_TERMINAL
+
+    @property
+    def message_limit(self) -> int:
+        """The largest message taken, in bytes."""
+        return self._owner.message_limit
+
+    @property
+    def position(self) -> int | None:
+        """The number of the next message to read: there may be gaps, of dropped ones, in what is queued."""
+        first = self.queue.first
+        return self.expected if first is None else first
+
+    @property
+    def acknowledged(self) -> int:
+        """Everything below is acknowledged."""
+        return self.acked if self.explicit else self.expected or 0
+
+    def check_live(self) -> None:
+        """Raise what ended the channel, if anything did."""
+        if self.error is not None:
+            raise type(self.error)(*self.error.args)
+        if self.ended is not None:
+            raise EndOfChannel(
+                f"channel {self.id!r} has ended after {self.ended} messages, and all were read"
+            )
+
+    def take(self) -> Item | None:
+        """The next message, or None if there is none now. Raises what ended the channel once all is read."""
+        return self.queue.take() if self.more() else None
+
+    def more(self) -> bool:
+        """Whether there is something ready in the queue. Raises what ended the channel once all is read."""
+        queue = self.queue
+        if length_hint(queue.ready):
+            return True
+        if queue.next_chunk():
+            if self.link is not None and not self.link.reading:
+                self._admit()
+            return True
+        if queue.release():
+            self._owner.announce(self.id)  # to a new stream that must not begin before all is read
+        self.check_live()
+        return False
+
+    def drain(self, size: int) -> list[Chunk]:
+        """Take what is queued, in the pieces in which it came, until they have ``size`` bytes."""
+        chunks = self.queue.drain(size)
+        if self.link is not None and not self.link.reading:
+            self._admit()
+        return chunks
+
+    def put_back(self, item: Item) -> None:
+        """Undo the last `take`."""
+        self.queue.put_back(item)
+        self.on_change()
+
+    def hand_back(self) -> None:
+        """What was not read has not come: it is there for another consumer."""
+        self.expected = self.position
+        self.queue.clear()
+
+    def take_chunk(self) -> Chunk:
+        """All messages of the next chunk, of which there is one."""
+        queue = self.queue
+        queue.next_chunk()
+        if self.link is not None and not self.link.reading:
+            self._admit()
+        chunk = queue.chunk
+        queue.release()
+        return chunk
+
+    def ack(self, upto: int | Position, now: float) -> None:
+        """Acknowledge everything below ``upto``. Raises NetChannelError if that was not received.
+
+        Before anything was read of a stream that has taken another one's place, a number is of that other one.
+        """
+        expected = self.expected or 0
+        if not self.explicit:
+            raise NetChannelError(
+                f"channel {self.id!r} acknowledges at receipt: register it with ack='explicit'"
+            )
+        if isinstance(upto, Position):
+            if upto.stream != self.stream:
+                if self._replaced:
+                    return
+                raise NetChannelError(
+                    f"channel {self.id!r}: ack of a position in stream {upto.stream!r}, but it is stream "
+                    f"{self.stream!r} that is received"
+                )
+            upto = upto.sequence
+        upto = _whole(upto, f"channel {self.id!r}: ack")
+        if self._replaced and self.position == self.start:
+            return
+        if upto > expected:
+            raise NetChannelError(
+                f"channel {self.id!r}: ack({upto}), but {expected} is the next number to come"
+            )
+        if upto > self.acked:
+            self.acked = upto
+            self.starved = False
+            self._blocked_at = -1  # the sender says again if this did not help
+            self._touch()
+            self.maybe_finish(now)
+
+    def close(self, reason: str, now: float) -> None:
+        """No more, ever: the producer is told."""
+        reason = encodable(reason)
+        text = f"channel {self.id!r} was closed by this side: {reason}"
+        self._end(ReceiverEvent.CLOSE, ChannelClosed(text, reason), now)
+
+    @property
+    def last_word(self) -> str:
+        """What the sender is told of its end: the consumer's own reason, where there is one."""
+        if isinstance(self.error, ChannelClosed) and self.error.said:
+            return self.error.said
+        return str(self.error or self.failure or "it ended cleanly")
+
+    def detach(self, now: float) -> None:
+        """Leave the stream to a successor; what was received can still be read."""
+        self._end(ReceiverEvent.DETACH, ChannelClosed(f"channel {self.id!r} was detached"), now)
+
+    def fail(self, error: NetChannelError, now: float) -> None:
+        """Give the channel up; it may be registered again."""
+        self._end(ReceiverEvent.GIVE_UP, error, now)
+
+    # -- the life of the channel
+
+    def _move(self, event: ReceiverEvent, now: float) -> None:
+        before, self.state = self.state, RECEIVER_TABLE[self.state, event]
+        self.since = now
+        if before is not self.state:
+            why = self.error or (self._last_failure if event is ReceiverEvent.LOST else None)
+            following = "any" if self.expected is None else self.expected
+            log.info(
+                "channel %s from %s: %s -> %s (%s; next %s, acknowledged %d)",
+                self.id, self.holder or "nobody", before, self.state, because(event, why), following,
+                self.acknowledged,
+            )  # fmt: skip
+        if self.terminal:
+            self._release(now)
+        self.on_change()
+
+    def _end(self, event: ReceiverEvent, error: NetChannelError, now: float) -> None:
+        if not self.terminal:
+            self.error = error
+            self._move(event, now)
+
+    def _release(self, now: float) -> None:
+        self._retries.stop()
+        if self.state is ReceiverState.CLOSED:
+            self.queue.clear()
+        link, self.link = self.link, None
+        self._owner.released(self, now)
+        if link is not None:
+            link.leave(self.farewell(), now)
+
+    def farewell(self) -> Buffer | None:
+        """The last frame to the sender, if there is something to say."""
+        match self.state:
+            case ReceiverState.DETACHED:
+                # Behind what is acknowledged: a connection that is only cut may lose that on its way, and then a
+                # successor would get it again.
+                return refused("unregistered", f"channel {self.id!r} was left to a successor")
+            case ReceiverState.ENDED | ReceiverState.FAILED:
+                return signal(Kind.FINISHED)
+            case ReceiverState.CLOSED:
+                return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
+            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch | ProtocolError):
+                return refused("schema", self.last_word)
+        return None
+
+    def _waits_on(self) -> None:
+        log.warning(
+            "channel %s had no sender for %s s (%s): %s; waiting on for number %d",
+            self.id, self.fault.retry, printable(self.holder or "none ever came"),
+            printable(self._last_failure), self.expected or 0,
+        )  # fmt: skip
+
+    def _gave_up(self, within: str, now: float) -> None:
+        reason = f"{within} passed; {self._last_failure}" if within else self._last_failure
+        self.fail(
+            ChannelBroken(
+                f"channel {self.id!r} has no sender ({self.holder or 'none ever came'}): {reason}; number "
+                f"{self.expected or 0} was to come next; register it again to wait on"
+            ),
+            now,
+        )
+
+    # -- the connection's side
+
+    def give(self, session: Session, stream: str, *, lossy: bool) -> None:
+        """``session`` has the channel from now on, to send ``stream``; a connection that was there before is closed."""
+        if self.link is not None:
+            self.link.supersede()
+            self.link = None
+        self.leave_session()
+        self.session = session
+        session.channels[self] = None
+        self.holder = session.peer
+        if self.stream not in (None, stream):
+            log.warning(
+                "channel %s: stream %s replaces %s at number %s",
+                self.id, printable(stream), printable(self.stream or ""), self.expected,
+            )  # fmt: skip
+            start = self.expected_of(stream)
+            self.expected, self.start, self.acked = start, start, start or 0
+            self.last_note = b""
+            self._replaced = True
+        self.stream, self.lossy = stream, lossy
+
+    def expected_of(self, stream: str) -> int | None:
+        """The number to come next if ``stream`` is sent, maybe in the place of another one; None for any."""
+        if self.stream in (None, stream):
+            return self.expected
+        return self.resume_from if isinstance(self.resume_from, int) else None
+
+    def leave_session(self) -> None:
+        """Forget whose control connection the channel depends on."""
+        if self.session is not None:
+            self.session.channels.pop(self, None)
+            self.session = None
+
+    def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:
+        """The messages come from ``link`` in this process, and not from a sender."""
+        self.stream, self.holder = stream, holder
+        self.attach(link, oldest, now)
+
+    def attach(self, link: Source, oldest: int, now: float) -> None:
+        """The messages come on ``link``, from a sender that still has ``oldest``."""
+        self._retries.stop()
+        if self.expected is None:
+            self.expected = self.start = oldest
+            self.acked = oldest
+            stream = printable(self.stream or "")
+            log.info("channel %s starts at number %d of stream %s", self.id, oldest, stream)
+        self.link, self.context = link, None
+        self._receipted = self.expected
+        self._dropping = False
+        self.attachments += 1
+        self._move(ReceiverEvent.ATTACH, now)
+        link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note))
+        self._touch()
+        self._admit()
+
+    def lost(self, reason: str, now: float) -> None:
+        """The connection is gone; the sender is expected back."""
+        self.link = None
+        self.context = None
+        self._last_failure = reason
+        if self.state is ReceiverState.ATTACHED:
+            self._move(ReceiverEvent.LOST, now)
+            self._owner.invite(self.id)
+            self._retries.failed(now)
+
+    def learn(self, schema: bytes) -> None:
+        """The sender's schema."""
+        self.decoder.learn(schema)
+        self.on_change()
+
+    def learn_context(self, context: bytes) -> None:
+        """What the bodies that follow need beside the schema."""
+        self.decoder.check_context(context, self.message_limit)
+        self.context = memoryview(context)
+
+    def deliver(self, frame: Frame) -> None:
+        """A DATA frame; messages that are here already are passed over."""
+        bodies, notes, largest = unpack(frame)
+        if largest > self.message_limit:
+            raise ProtocolError(
+                f"channel {self.id!r}: a message of {largest} bytes is larger than the limit here, "
+                f"{self.message_limit} bytes"
+            )
+        if known := self._due(frame.sequence) - frame.sequence:
+            bodies, notes = bodies[known:], notes[known:]
+        if bodies:
+            self._check(bodies)
+            self.take_in(bodies, notes, frame.timestamp)
+        else:
+            self._touch()
+
+    def _check(self, bodies: list[memoryview]) -> None:
+        """What nobody could read is not acknowledged."""
+        try:
+            self.decoder.check(bodies, self.context, self.message_limit)
+        except ProtocolError as error:
+            raise ProtocolError(f"channel {self.id!r}, from message {self.expected} on: {error}") from error
+
+    def unreadable(self, number: int, error: NetChannelError, now: float) -> None:
+        """The consumer cannot read message ``number``, which looked well: it gets nothing behind it, and that is said.
+
+        What is acknowledged at receipt may be acknowledged, and the end too; then the consumer alone can be told.
+        """
+        text = f"channel {self.id!r}: message {number} cannot be read: {error}"
+        self.queue.clear()
+        if self.terminal:
+            self.error = ProtocolError(text)
+            self.on_change()
+        else:
+            self.fail(ProtocolError(text), now)
+
+    def deliver_part(self, frame: Frame) -> None:
+        """A message in parts: first its note, then its whole body."""
+        expected = self._due(frame.sequence)
+        if frame.items == 0:
+            self._part_note = bytes(frame.payload)
+        elif frame.sequence == expected:
+            self._check([frame.payload])
+            self.take_in([frame.payload], [self._part_note], frame.timestamp)
+
+    def gap(self, first: int, count: int) -> None:
+        """The sender has dropped messages that it never sent."""
+        expected = self._due(first)
+        end = first + count
+        if not self.lossy:
+            raise ProtocolError(
+                f"channel {self.id!r}: its sender says that it has dropped {count} messages from number {first} on, "
+                f"and said when it opened the channel that it drops none"
+            )
+        if not count:
+            raise ProtocolError(f"channel {self.id!r}: a gap of 0 messages came at number {first}")
+        if end > expected:
+            if not self._dropping:
+                self._dropping = True
+                log.warning(
+                    "channel %s: its sender drops messages, first %d to %d: its buffer is full",
+                    self.id, expected, end - 1,
+                )  # fmt: skip
+            self.dropped += end - expected
+            self._received_to(end)
+        else:
+            self._touch()
+
+    def blocked(self, head: int, kept: int) -> None:
+        """The sender can send nothing above ``head`` before one of the ``kept`` messages below is acknowledged."""
+        if head - kept == self.acknowledged:  # else an acknowledgement is on its way already
+            self._blocked_at = head
+            self.check_starved()
+
+    def check_starved(self) -> None:
+        """If the consumer waits for what the sender holds back, say so on both sides, once per episode."""
+        expected = self.expected or 0
+        if (
+            self.link is not None
+            and self.waiting
+            and not self.starved
+            and not self.queue
+            and self._blocked_at == expected > self.acknowledged
+        ):
+            self.starved = True
+            log.warning(
+                "channel %s is starved: its consumer waits for message %d, and its sender, whose buffer is full, for "
+                "an acknowledgement of the %d from number %d on: acknowledge more often, or give it a larger buffer",
+                self.id, expected, expected - self.acknowledged, self.acknowledged,
+            )  # fmt: skip
+            self.link.send(signal(Kind.STARVED, sequence=expected))
+
+    def _due(self, sequence: int) -> int:
+        expected = self.expected or 0
+        if sequence > expected or self.ended is not None:
+            raise ProtocolError(
+                f"channel {self.id!r}: message {sequence} came where {expected} was due"
+                + ("" if self.ended is None else f", after the end at {self.ended}")
+            )
+        return expected
+
+    def take_in(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:
+        """Queue the messages that are due."""
+        count = len(bodies)
+        end = (self.expected or 0) + count
+        chunk = Chunk(bodies, notes, end, timestamp, self.context)
+        self.queue.add(chunk)
+        self.received += count
+        self.bytes += chunk.size
+        if notes:
+            self.last_note = next(filter(None, reversed(notes)), self.last_note)
+        if self.queue.cost >= self._most_bytes or self.queue.waiting >= self._most_messages:
+            self._admit()
+        self._received_to(end)
+
+    def _received_to(self, expected: int) -> None:
+        self.expected = expected
+        self.on_change()
+        self._touch()
+
+    def end(self, count: int, now: float) -> None:
+        """The clean end, behind ``count`` messages."""
+        self._check_count(count)
+        self.ended = count
+        self.on_change()
+        self.maybe_finish(now)
+
+    def aborted(self, count: int, message: str, now: float) -> None:
+        """The producer failed, behind ``count`` messages."""
+        self._check_count(count)
+        if self.keeper is not None:
+            self.ended, self.failure = count, message
+            self.maybe_finish(now)
+            return
+        text = f"the producer of channel {self.id!r} failed: {message}"
+        self._end(ReceiverEvent.FAIL, ChannelFailed(text, message), now)
+
+    def _check_count(self, count: int) -> None:
+        if count != self.expected:
+            raise ProtocolError(f"channel {self.id!r} ends at {count}, but {self.expected} was due")
+
+    def maybe_finish(self, now: float) -> None:
+        """The end is acknowledged once everything before it is, and it is kept itself, where the stream is."""
+        if self.ended is None or self.acknowledged < self.ended or self.terminal or self.unsettled:
+            return
+        if self.keeper is None or self.keeper.end_kept:
+            self._move(ReceiverEvent.FINISH, now)
+
+    def settle(self, now: float) -> None:
+        """The files are what they should be: the end may be acknowledged."""
+        self.unsettled = False
+        self.maybe_finish(now)
+        self.on_change()
+
+    def _touch(self) -> None:
+        if self.link is not None and not self.link.acknowledging:
+            self.link.acknowledge()
+
+    def acknowledgements(self) -> list[Buffer]:
+        """What is to be said since the last time, at most once per turn of the loop."""
+        buffers: list[Buffer] = []
+        expected = self.expected or 0
+        if self.explicit and expected > self._receipted:
+            buffers.append(signal(Kind.RECEIPT, sequence=expected))
+        self._receipted = expected
+        buffers.append(signal(Kind.ACK, sequence=self.acknowledged))
+        return buffers
+
+    def _admit(self) -> None:
+        """Read the socket only while the queue is below its marks; start again at half of them."""
+        link, queue = self.link, self.queue
+        if link is None:
+            return
+        factor = 1 if link.reading else 2
+        full = queue.cost * factor >= self._most_bytes or queue.waiting * factor >= self._most_messages
+        if link.reading is full:
+            link.reading = not full
+            link.touched()
+
+
+def _none() -> int:
+    """The size of files that there are not."""
+    return 0
+
+
+def _sequence(position: Position | int) -> int:
+    if isinstance(position, tuple) and not isinstance(position, Position):
+        raise NetChannelError(f"resume_from is {position!r}: expected a Position, or a number")
+    sequence = position.sequence if isinstance(position, Position) else position
+    sequence = _whole(sequence, "resume_from")
+    if sequence < 0:
+        raise NetChannelError(f"resume_from is {sequence}: numbers begin at 0")
+    if sequence >= SEQUENCE_LIMIT:
+        raise NetChannelError(f"resume_from is {sequence}: numbers end at {SEQUENCE_LIMIT}")
+    return sequence
+
+
+def _whole(number: int, what: str) -> int:
+    """``number``, also one of numpy. Raises NetChannelError for one that is not whole, as from a data frame."""
+    try:
+        return index(number)
+    except TypeError:
+        raise NetChannelError(f"{what}({number!r}): expected a whole number") from None

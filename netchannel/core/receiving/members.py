@@ -1,0 +1,171 @@
+"""Several processes at one node, as the one sees them that has the node's address: which of them has which channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.core.connections import AcceptedControl
+from netchannel.errors import ChannelInUse, ProtocolError
+from netchannel.values import MemberStatistics
+from netchannel.wire import messages
+
+from .services import OVER_LIMIT
+from .tombstones import Tombstone
+
+if TYPE_CHECKING:
+    from netchannel.core.connections import Connections
+    from netchannel.core.link import Core
+    from netchannel.wire.declared import Message
+
+    from .registry import Registry
+
+
+def in_use(channel_id: str, holder: str) -> str:
+    """Why a channel cannot be registered."""
+    return (
+        f"channel {channel_id!r} is registered at this node already, by {holder}: close or detach it there first, or "
+        f"choose another id"
+    )
+
+
+class Members:
+    """The other processes of this node, and the channels that they have.
+
+    Each channel has one process. Who claims it first keeps it, with one exception: when this process was started anew,
+    and somebody without a sender has claimed a channel before the one came back that has its sender all along.
+    """
+
+    def __init__(self, name: str, registry: Registry) -> None:
+        self.links: dict[MemberControl, None] = {}
+        self._name = name
+        self._registry = registry
+        registry.services.member = self.answering
+        self._holders: dict[str, MemberControl] = {}
+        self._answering: dict[str, MemberControl] = {}  # for channels of theirs that are over
+
+    def answering(self, channel_id: str) -> int | None:
+        """The port of the member that is asked about the channel: it has it, or answers what was done there."""
+        member = self._holders.get(channel_id) or self._answering.get(channel_id)
+        return None if member is None else member.port
+
+    def holder(self, channel_id: str) -> MemberControl | None:
+        """The member that has the channel."""
+        return self._holders.get(channel_id)
+
+    def claim(self, link: MemberControl, claim: messages.Claim, now: float) -> None:
+        """A member has registered a channel: senders are sent on to it, unless another process has the channel."""
+        channel_id = claim.channel
+        own, holder = self._registry.channels.get(channel_id), self._holders.get(channel_id)
+        if own is not None:
+            if not claim.held or own.session is not None:
+                link.taken(claim, self._name, now)
+                return
+            own.fail(ChannelInUse(in_use(channel_id, link.peer)), now)
+        elif holder is not None and holder is not link:
+            theirs = holder.claims[channel_id]
+            if not claim.held or theirs.held:
+                link.taken(claim, holder.peer, now)
+                return
+            del holder.claims[channel_id]
+            holder.taken(theirs, link.peer, now)
+        self._holders[channel_id] = link
+        link.claims[channel_id] = claim
+        self._registry.services.over.pop(channel_id, None)
+        self.registered(channel_id)
+        self._registry.announce(channel_id)
+
+    def registered(self, channel_id: str) -> None:
+        """Somebody has the channel anew: who had it before is not asked any more."""
+        self._answering.pop(channel_id, None)
+
+    def release(self, link: MemberControl, channel_id: str) -> None:
+        """A member has the channel no more; if it was never given it, another one keeps it."""
+        if link.claims.pop(channel_id, None) is not None:
+            del self._holders[channel_id]
+
+    def over(self, link: MemberControl, message: messages.Over, now: float) -> None:
+        """A stream was over at a member: late requests get the answer here, where they come first."""
+        channel_id = message.channel
+        if channel_id in self._registry.channels or self._holders.get(channel_id, link) is not link:
+            return
+        tombstone = Tombstone(message.count, message.reason, message.message)
+        self._registry.tombstones.bury(channel_id, message.stream, tombstone, now)
+        if message.answers:
+            self._answering[channel_id] = link
+            if len(self._answering) > OVER_LIMIT:
+                del self._answering[next(iter(self._answering))]
+
+    def joined(self, link: MemberControl) -> None:
+        """A member has said where it listens. If somebody else was there, it is the same process, come back."""
+        for other in [other for other in self.links if other.port == link.port]:
+            if other.order > link.order:
+                link.abort(f"{other.peer} came later with the same port {link.port}")
+                return
+            self.left(other)
+            other.abort(
+                f"{link.peer} came with the same port {link.port}, of which each process needs its own"
+            )
+        self.links[link] = None
+
+    def left(self, link: MemberControl) -> None:
+        """A member is gone, and nobody has its channels."""
+        self.links.pop(link, None)
+        for channel_id in link.claims:
+            del self._holders[channel_id]
+        link.claims.clear()
+        self._answering = {each: other for each, other in self._answering.items() if other is not link}
+
+
+class MemberControl(AcceptedControl):
+    """This process' end of the connection from a member."""
+
+    role, other_role = b"node", b"member"
+
+    def __init__(self, core: Core, connections: Connections, members: Members, remote: str) -> None:
+        super().__init__(core, connections, remote)
+        self._members = members
+        self.port = 0
+        self.claims: dict[str, messages.Claim] = {}
+
+    def statistics_as_member(self) -> MemberStatistics:
+        """Who it is, and how much it has."""
+        return MemberStatistics(name=self.node, port=self.port, channels=len(self.claims))
+
+    def taken(self, claim: messages.Claim, holder: str, now: float) -> None:
+        """The member cannot have a channel."""
+        text = in_use(claim.channel, holder)
+        self.core.complain(
+            self.remote,
+            now,
+            "%s: a channel that %s registered is refused: %s",
+            self.core.name,
+            self.peer,
+            text,
+        )
+        self.say(messages.Taken(channel=claim.channel, number=claim.number, message=text))
+
+    def told(self, message: Message, now: float) -> None:
+        members = self._members
+        match message:
+            case messages.Member():
+                self._introduce(message.port)
+            case messages.Claim():
+                if not self.port:
+                    raise ProtocolError(f"{self.peer} claims a channel and has not said its port")
+                members.claim(self, message, now)
+            case messages.Release():
+                members.release(self, message.channel)
+            case messages.Over():
+                members.over(self, message, now)
+            case _:
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a member does not send")
+
+    def _introduce(self, port: int) -> None:
+        if self.port:
+            raise ProtocolError(f"{self.peer} says that it listens at port {port}, before at {self.port}")
+        self.port = port
+        self._members.joined(self)
+
+    def _lost(self, reason: str, now: float) -> None:
+        self.connections.gone(self)
+        self._members.left(self)

@@ -1,0 +1,44 @@
+"""The channels that a process receives on, and what is left of those that are over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from .tombstones import Tombstones
+
+if TYPE_CHECKING:
+    from netchannel.wire import messages
+
+    from .admission import Kept, Refusal
+    from .inbound import InboundChannel
+    from .services import Services
+    from .tombstones import Tombstone
+
+
+class Staged(Protocol):
+    """A channel that takes groups: what it says to those who want to send attempts at them."""
+
+    def attempt(self, request: messages.Open) -> InboundChannel | None:
+        """The channel of the attempt, if it is being written."""
+
+    def verdict(self, request: messages.Open) -> Tombstone | Refusal | None:
+        """What stands against somebody who wants to send an attempt, if anything does."""
+
+    def begin(self, request: messages.Open, kept: Kept, now: float) -> InboundChannel | Refusal:
+        """Somebody has come to send an attempt: a channel for it."""
+
+
+class Registry:
+    """Channels by their ids, those among them that take groups, and what is done for clients."""
+
+    def __init__(self, services: Services) -> None:
+        self.channels: dict[str, InboundChannel] = {}
+        self.staged: dict[str, Staged] = {}
+        self.services = services
+        self.tombstones = Tombstones()
+        services.is_channel = self.channels.__contains__
+
+    def announce(self, channel_id: str) -> None:
+        """Somebody has registered the channel: the senders that were denied it are told to ask again."""
+        self.tombstones.registered(channel_id)
+        self.services.invite(channel_id)

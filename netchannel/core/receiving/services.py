@@ -1,0 +1,239 @@
+"""Clients of a receiver's channels: who asks without sending, and who answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from netchannel.core.client import ANSWERS, TOLD
+from netchannel.core.connections import AcceptedControl
+from netchannel.errors import NetChannelError, ProtocolError
+from netchannel.wire import messages
+from netchannel.wire.declared import as_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from netchannel.core.connections import Connections
+    from netchannel.core.link import Core
+    from netchannel.wire.declared import Message
+
+
+WAITING_LIMIT = 100_000
+"""Channels that are asked for and that nobody has registered: so many are remembered, of all who ask."""
+OVER_LIMIT = 1000
+"""Channels that are over, and still answer whether something was committed."""
+HELD_LIMIT = 10_000
+"""Watches, and tokens to read that were not used yet, of one client at most."""
+
+
+UNANSWERED_BYTES = 1 << 24
+"""Of the questions of one client that are not answered yet, at most: a disk may be slow, or full."""
+_QUESTION_BYTES = 512
+"""Of any question, beside its texts."""
+
+
+def _cost(message: messages.Question) -> int:
+    if isinstance(message, (messages.Watch, *TOLD)):
+        return 0  # answered at once, and again; or not at all
+    return _QUESTION_BYTES + sum(
+        len(value) for value in as_map(message).values() if isinstance(value, (str, bytes))
+    )
+
+
+class Service(ABC):
+    """What a channel of this receiver does for clients, beside what it does for its consumer.
+
+    ``broken``: why it takes nothing more, though it is served.
+    """
+
+    broken: NetChannelError | None = None
+
+    @abstractmethod
+    def asked(self, client: RequestControl, message: messages.Question, now: float) -> bool:
+        """Answer ``message``, now or later; False if that is not a thing to ask this channel for."""
+
+    def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service keeps who asked
+        """The connection of somebody who has asked is gone."""
+
+    def make_way(self, now: float) -> None:  # noqa: B027 - few can
+        """A new stream is to take the place of this one, if that is over."""
+
+
+class Committing(Service):
+    """A service, maybe of a channel that is over, that knows which groups were committed."""
+
+    @abstractmethod
+    def regressed(self, application: str, epoch: int) -> str | None:
+        """Why there is no attempt at the epoch any more, if it is committed, or below one that is."""
+
+
+class Asker(Protocol):
+    """The connection of somebody who waits until channels are ``waiting`` no more."""
+
+    waiting: set[str]
+
+    def say(self, message: Message) -> None:
+        """Send one message."""
+
+
+class Given(NamedTuple):
+    """What a token was given for, and to whom."""
+
+    service: Service
+    client: RequestControl
+
+
+class Services:
+    """What is done here for clients, by channel, and who asks for it.
+
+    ``over`` still answers for channels that are over. ``is_channel`` says whether an id is one of this process,
+    ``member`` the port of the process of this node that is to be asked.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.offered: dict[str, Service] = {}
+        self.over: dict[str, Committing] = {}
+        self.clients: dict[RequestControl, None] = {}
+        self.askers: dict[Asker, None] = {}
+        self.is_channel: Callable[[str], bool] = lambda channel_id: False
+        self.member: Callable[[str], int | None] = lambda channel_id: None
+        self.on_client_gone: Callable[[], None] = lambda: None
+        self._core = core
+        self._given: dict[bytes, Given] = {}
+
+    def wait(self, link: Asker, channel_id: str) -> None:
+        """Tell ``link`` when the channel is registered."""
+        if sum(len(each.waiting) for each in self.askers) < WAITING_LIMIT:
+            link.waiting.add(channel_id)
+
+    def invite(self, channel_id: str) -> None:
+        """Whoever was denied the channel is told to ask again."""
+        for link in self.askers:
+            if channel_id in link.waiting:
+                link.waiting.discard(channel_id)
+                link.say(messages.Ready(channel=channel_id))
+
+    def ended(self, channel_id: str, service: Committing) -> None:
+        """A channel is over, and ``service`` answers for it."""
+        self.over[channel_id] = service
+        if len(self.over) > OVER_LIMIT:
+            del self.over[next(iter(self.over))]
+
+    def retire(self, service: Service) -> None:
+        """A service is over: nobody who has asked it need tell it any more when he leaves."""
+        for client in self.clients:
+            client.asked_of.pop(service, None)
+
+    def token(self, service: Service, client: RequestControl, now: float) -> bytes:
+        """A token for one more connection of ``client``. Raises NetChannelError if it has too many unused."""
+        token = self._core.random(messages.TOKEN_SIZE)
+        client.hold(token)
+        self._given[token] = Given(service, client)
+        self._core.timers.at(now + self._core.timing.token_s, lambda _: self._forget(token))
+        return token
+
+    def _forget(self, token: bytes) -> None:
+        self.redeem(token)
+
+    def redeem(self, token: bytes) -> Given | None:
+        """What ``token`` was given for, if it was not used, and who has it is still there."""
+        found = self._given.pop(token, None)
+        if found is None:
+            return None
+        found.client.let_go(token)
+        return found if found.client in self.clients else None
+
+
+class RequestControl(AcceptedControl):
+    """The receiver's end of a client's connection."""
+
+    role, other_role = b"receiver", b"client"
+
+    def __init__(self, core: Core, connections: Connections, services: Services, remote: str) -> None:
+        super().__init__(core, connections, remote)
+        self._services = services
+        self.waiting: set[str] = set()
+        self.asked_of: dict[Service, None] = {}
+        self._held: set[Hashable] = set()
+        self._unanswered = 0  # bytes
+        services.clients[self] = services.askers[self] = None
+
+    @property
+    def asks(self) -> int:
+        """How many channels it has asked for."""
+        return len(self.asked_of)
+
+    def hold(self, what: Hashable) -> None:
+        """Count what is kept for this client until `let_go`. Raises NetChannelError if it is too much."""
+        if what not in self._held and len(self._held) >= HELD_LIMIT:
+            raise NetChannelError(
+                f"{self.peer} has {len(self._held)} watches and unused tokens, and a client may have {HELD_LIMIT}: "
+                "close readers that are not needed, or use another connection"
+            )
+        self._held.add(what)
+
+    def let_go(self, what: Hashable) -> None:
+        """It is not kept any more."""
+        self._held.discard(what)
+
+    def told(self, message: Message, now: float) -> None:
+        if not isinstance(message, messages.Question):
+            raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a client does not send")
+        self._unanswered += _cost(message)
+        if self._unanswered > UNANSWERED_BYTES and _cost(message):
+            text = f"{self.peer} has asked for {self._unanswered} bytes that are not answered yet"
+            self.deny(message, "busy", f"{text}, the limit is {UNANSWERED_BYTES}")
+        elif not self._served(message, now) and not isinstance(message, TOLD):
+            self._refuse(message)
+
+    def _served(self, message: messages.Question, now: float) -> bool:
+        """Whether there is somebody here who answers it, now or later."""
+        service = self._services.offered.get(message.channel)
+        if service is not None:
+            self.asked_of[service] = None
+        else:
+            service = self._services.over.get(message.channel)
+        return service is not None and service.asked(self, message, now)
+
+    def _refuse(self, message: messages.Question) -> None:
+        services, channel_id = self._services, message.channel
+        if channel_id in services.offered or channel_id in services.over or services.is_channel(channel_id):
+            self.deny(message, "policy", _not_offered(message))
+        elif (port := services.member(channel_id)) is not None:
+            self._reply(message, messages.Elsewhere, port=port)
+        else:
+            services.wait(self, channel_id)
+            text = f"channel {channel_id!r} is not registered there with {_needed(message)}"
+            self.deny(message, "unregistered", text)
+
+    def answer(self, message: messages.Question, **fields: Any) -> None:
+        """Answer ``message``."""
+        self._reply(message, ANSWERS[type(message)], **fields)
+
+    def deny(self, message: messages.Question, code: str, text: str) -> None:
+        """Refuse ``message``; which codes are for good, `client.ERRORS` says."""
+        self._reply(message, messages.Deny, code=code, message=text[:1000])
+
+    def _reply(self, question: messages.Question, kind: type[messages.Answer], **fields: Any) -> None:
+        self._unanswered -= _cost(question)
+        self.say(kind(channel=question.channel, request=question.request, **fields))
+
+    def _lost(self, reason: str, now: float) -> None:
+        self.connections.gone(self)
+        del self._services.clients[self], self._services.askers[self]
+        for service in self.asked_of:
+            service.left(self, now)
+        self._services.on_client_gone()
+
+
+_OF_GROUPS = (messages.Commit, messages.Drop, messages.Epoch)
+
+
+def _needed(question: messages.Question) -> str:
+    return "staging=StagingPolicy(...)" if isinstance(question, _OF_GROUPS) else "retain=RetainPolicy(...)"
+
+
+def _not_offered(question: messages.Question) -> str:
+    what = "takes no groups" if isinstance(question, _OF_GROUPS) else "keeps nothing to be read"
+    return f"channel {question.channel!r} {what}: register it there with {_needed(question)}"

@@ -1,0 +1,1 @@
+"""Streams that are kept, and read any number of times."""

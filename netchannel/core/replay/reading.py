@@ -1,0 +1,354 @@
+"""Reading ranges of a retained stream: without gap or double, over as many connections as it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.core.backoff import Backoff
+from netchannel.core.client import ERRORS
+from netchannel.core.control import FOR_READING, greeting
+from netchannel.core.link import Closing, Link
+from netchannel.core.receiving.queue import Chunk, Queue
+from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
+from netchannel.reporting import log, printable
+from netchannel.wire import messages
+from netchannel.wire.frames import Frame, Kind, signal, unpack
+from netchannel.wire.parsing import FrameParser
+from netchannel.wire.pieces import Pieces
+
+from .serving import REQUEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.core.client import ClientChannel, ClientControl, Question
+    from netchannel.wire.codec import Decoder
+
+QUEUE_BYTES = 8 << 20
+"""What has come and is not taken, at most: above it the connection is not read."""
+IDLE_LINKS = 4
+"""Connections of a reader that are kept for the next range."""
+
+
+class Reading:
+    """Messages ``first`` to ``until`` (excluded), as they come; ``on_change`` is called when more has.
+
+    Owned by a `Reader`. ``error`` is what ended it early.
+    """
+
+    def __init__(self, reader: Reader, stream: str, first: int, until: int) -> None:
+        self.reader = reader
+        self.stream = stream
+        self.next = first
+        self.until = until
+        self.on_change: Callable[[], None] = lambda: None
+        self.queue = Queue()
+        self.error: NetChannelError | None = None
+        self.complete = False
+        self.progressed = False  # since the last loss
+        self.backoff = Backoff(reader.channel.core)
+        self.link: ReadingData | None = None
+        self.question: Question | None = None
+        self._part_note = b""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more comes."""
+        return self.complete or self.error is not None
+
+    def take(self) -> list[Chunk]:
+        """Everything that has come; nothing if there is none now. Raises what ended it, once all is taken."""
+        chunks = []
+        queue = self.queue
+        while queue.next_chunk():
+            chunks.append(queue.chunk)
+        queue.release()
+        if chunks:
+            if self.link is not None:
+                self.link.admit(full=False)
+        elif self.error is not None:
+            raise type(self.error)(*self.error.args)
+        return chunks
+
+    def deliver(self, frame: Frame, context: memoryview | None) -> None:
+        """Messages came. Raises ProtocolError for any but the next ones."""
+        if frame.kind == Kind.PART and frame.items == 0:
+            self._part_note = bytes(frame.payload)
+            return
+        if frame.kind == Kind.PART:
+            bodies, notes = [frame.payload], [self._part_note] if self._part_note else []
+        else:
+            bodies, notes, _ = unpack(frame)
+        end = frame.sequence + len(bodies)
+        if frame.sequence != self.next or not self.next < end <= self.until:
+            raise ProtocolError(
+                f"messages {frame.sequence} to {end} came where {self.next} to {self.until} were due: what was read "
+                f"before them is whole, nothing behind is"
+            )
+        self.reader.decoder_of(self.stream).check(bodies, context, self.reader.message_limit)
+        self.queue.add(Chunk(bodies, notes, end, frame.timestamp, context))
+        self.next = end
+        self.progressed = True
+        self.on_change()
+
+    def finished(self, until: int) -> None:
+        """The end of the range came. Raises ProtocolError if it is not the end."""
+        if not until == self.next == self.until:
+            raise ProtocolError(f"a range ends at {until}, {self.next} of {self.until} messages have come")
+        self.complete, self.link = True, None
+        self.reader.channel.peer.progressed()
+        self.on_change()
+
+    def fail(self, error: NetChannelError) -> None:
+        """Nothing more comes."""
+        if not self.over:
+            self.error = error
+            self.on_change()
+
+
+class Reader:
+    """All reading of one channel: connections that are used again, and readings that wait for one."""
+
+    def __init__(
+        self, channel: ClientChannel, decoder_of: Callable[[str], Decoder], message_limit: int
+    ) -> None:
+        self.channel = channel
+        self.decoder_of = decoder_of
+        self.message_limit = message_limit
+        self._readings: dict[Reading, None] = {}
+        self._idle: list[ReadingData] = []
+        self._links: dict[ReadingData, None] = {}
+
+    def read(self, stream: str, first: int, until: int, now: float) -> Reading:
+        """Begin to read a range."""
+        self.channel.check_live()
+        reading = Reading(self, stream, first, until)
+        self._readings[reading] = None
+        self._connect(reading, now)
+        return reading
+
+    def cancel(self, reading: Reading, now: float) -> None:
+        """Nothing more of it is wanted; what is on its way is dropped with its connection."""
+        self._readings.pop(reading, None)
+        reading.queue.clear()
+        link, reading.link = reading.link, None
+        if link is not None:
+            link.drop()
+        if reading.question is not None:
+            self.channel.forget(reading.question)
+        reading.fail(ChannelClosed(f"the reading of channel {self.channel.id!r} was given up by this side"))
+
+    def _connect(self, reading: Reading, now: float) -> None:
+        for link in self._idle:
+            if link.stream == reading.stream:
+                self._idle.remove(link)
+                link.begin(reading)
+                return
+
+        def answered(answer: messages.Reading, now: float) -> None:
+            reading.question = None
+            self._dial(reading, answer.token)
+
+        def failed(error: NetChannelError, now: float) -> None:
+            reading.question = None
+            self._failed(reading, error)
+
+        reading.question = self.channel.ask(messages.Read, answered, failed, now, stream=reading.stream)
+
+    def _dial(self, reading: Reading, token: bytes) -> None:
+        peer = self.channel.peer
+        assert peer.control is not None
+        link = ReadingData(self, peer.control, peer.address, reading.stream, token)
+        self._links[link] = None
+        link.begin(reading)
+        self.channel.core.dial(link)
+
+    def _failed(self, reading: Reading, error: NetChannelError) -> None:
+        self._readings.pop(reading, None)
+        reading.fail(error)
+
+    def done(self, link: ReadingData, reading: Reading) -> None:
+        """A range has come to its end on ``link``."""
+        self._readings.pop(reading, None)
+        if len(self._idle) < IDLE_LINKS and link.closing is Closing.OPEN:
+            self._idle.append(link)
+        else:
+            link.drop()
+
+    def refused(self, reading: Reading, code: str, text: str) -> None:
+        """The retaining end will not give the range, for good or for now."""
+        kind = ERRORS.get(code)
+        if kind is not None:
+            reading.link = None
+            self._failed(reading, kind(f"channel {self.channel.id!r}: {text}"))
+
+    def broken(self, reading: Reading, error: ProtocolError) -> None:
+        """What came was not what was asked for."""
+        reading.link = None
+        self._failed(reading, error)
+
+    def lost(self, link: ReadingData, reading: Reading | None, reason: str, now: float) -> None:
+        """A connection is gone: what it was to bring is asked for again, where it stopped."""
+        self._links.pop(link, None)
+        if link in self._idle:
+            self._idle.remove(link)
+        if reading is None or reading.over or self.channel.error is not None:
+            return
+        reading.link = None
+        if reading.progressed:
+            reading.progressed = False
+            reading.backoff.reset()
+            self.channel.peer.progressed()
+            self._again(reading, now)
+            return
+        log.debug("channel %s: reading at number %d: %s", self.channel.id, reading.next, printable(reason))
+        wait = reading.backoff.next(now)
+        self.channel.core.timers.at(now + wait, lambda now: self._again(reading, now))
+
+    def _again(self, reading: Reading, now: float) -> None:
+        if reading in self._readings and reading.link is None and self.channel.error is None:
+            self._connect(reading, now)
+
+    def control_lost(self) -> None:
+        """The connection on which it is asked is gone, and with it those on which is read."""
+        for link in list(self._links):
+            link.abort("the connection on which it was asked is gone")
+
+    def close(self, error: NetChannelError) -> None:
+        """Nobody reads any more."""
+        for reading in list(self._readings):
+            self._failed(reading, error)
+        for link in list(self._links):
+            link.drop()
+
+
+class ReadingData(Link):
+    """The client's end of a connection on which ranges are read, one after the other."""
+
+    def __init__(
+        self, reader: Reader, session: ClientControl, remote: str, stream: str, token: bytes
+    ) -> None:
+        core = reader.channel.core
+        super().__init__(core, remote)
+        self.stream = stream
+        self._reader = reader
+        self._session = session
+        self._token = token
+        self._parser = FrameParser(core.slab, core.pool, reader.message_limit)
+        self._attached = False
+        self._reading: Reading | None = None
+        self._context: memoryview | None = None
+        self._pieces = Pieces(reader.message_limit)
+
+    def begin(self, reading: Reading) -> None:
+        """Ask for a range, once the connection is attached."""
+        self._reading, reading.link = reading, self
+        if self._attached:
+            self._ask(reading)
+
+    def _ask(self, reading: Reading) -> None:
+        self.send(signal(Kind.REQUEST, sequence=reading.next, payload=REQUEST.pack(reading.until)))
+
+    def connected(self, now: float) -> None:
+        self.arm(now + self.core.timing.handshake_s, self._expired)
+        self.send(greeting(FOR_READING), signal(Kind.ATTACH, payload=self._token))
+
+    def _expired(self, now: float) -> None:
+        self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def _received(self, n: int, now: float) -> None:
+        self._session.heard(now)
+        for frame in self._parser.received(n):
+            if self.closing is not Closing.OPEN:
+                return
+            reading = self._reading
+            if reading is None:
+                if frame.kind != Kind.REFUSED:  # of another stream, e.g.: the next range finds out
+                    raise ProtocolError(f"a frame {Kind(frame.kind).name} came, and no range was asked for")
+                self.abort(_text(frame))
+                return
+            self._take(reading, frame)
+        if (reading := self._reading) is not None:
+            self.admit(full=reading.queue.cost >= QUEUE_BYTES)
+
+    def _take(self, reading: Reading, frame: Frame) -> None:
+        if frame.kind != Kind.REFUSED:
+            self._pieces.check_whole(frame)
+        match frame.kind:
+            case Kind.DATA | Kind.PART if self._attached:
+                try:
+                    reading.deliver(frame, self._context)
+                except ProtocolError as error:
+                    self._misled(reading, error)
+                    raise
+            case Kind.SCHEMA | Kind.CONTEXT if self._attached:
+                self._collect(reading, frame)
+            case Kind.END if self._attached:
+                try:
+                    reading.finished(frame.sequence)
+                except ProtocolError as error:
+                    self._misled(reading, error)
+                    raise
+                self._reading = None
+                self.admit(full=False)  # nobody else would, once all of the range is taken
+                self._reader.done(self, reading)
+            case Kind.ATTACHED if not self._attached:
+                self.disarm()
+                self._attached = True
+                self._ask(reading)
+            case Kind.REFUSED:
+                code, _, text = _text(frame).partition(" ")
+                self._reader.refused(reading, code, text)
+                self.abort(f"it was refused: {text}")
+            case kind:
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+
+    def _misled(self, reading: Reading, error: ProtocolError) -> None:
+        """Other messages than those that were due: trying again would hide that somebody is wrong."""
+        self._reading = None
+        self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
+
+    def _collect(self, reading: Reading, frame: Frame) -> None:
+        blob = self._pieces.add(frame)
+        if blob is None:
+            return
+        decoder = self._reader.decoder_of(self.stream)
+        if frame.kind == Kind.CONTEXT:
+            decoder.check_context(blob, self._reader.message_limit)
+            self._context = memoryview(blob)
+            return
+        try:
+            decoder.learn(blob)
+        except ProtocolError:
+            raise
+        except NetChannelError as error:
+            self._reading = reading.link = None
+            reading.fail(error)
+            self.abort(str(error))
+
+    def admit(self, *, full: bool) -> None:
+        """Read only while what has come is taken."""
+        if self.reading is full:
+            self.reading = not full
+            self.core.touch(self)
+
+    def drop(self) -> None:
+        """Nobody wants what comes here any more."""
+        self._reading = None
+        self.abort()
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        if (reading := self._reading) is not None:
+            self._reading = None
+            self._reader.refused(reading, "policy", str(error))
+
+    def _lost(self, reason: str, now: float) -> None:
+        reading, self._reading = self._reading, None
+        self._reader.lost(self, reading, reason, now)
+
+
+def _text(frame: Frame) -> str:
+    return bytes(frame.payload[:1000]).decode(errors="replace")

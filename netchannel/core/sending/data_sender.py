@@ -1,0 +1,180 @@
+"""The sender's end of a data connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from netchannel.core.control import FOR_DATA, greeting
+from netchannel.core.link import Closing
+from netchannel.core.states import SenderEvent
+from netchannel.errors import ProtocolError
+from netchannel.reporting import printable
+from netchannel.wire.frames import FRAME_LIMIT, HEAD, Buffer, Frame, Kind, blob, signal
+from netchannel.wire.parsing import FrameParser
+
+from .outbound import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from netchannel.errors import HandshakeError
+
+    from .outbound import OutboundChannel
+    from .retention import Record
+
+
+WRITE_LIMIT = 1 << 20
+"""Bytes handed to the transport at a time, so that it can say stop in between."""
+
+
+class Session(Protocol):
+    """The control connection that a data connection belongs to."""
+
+    def heard(self, now: float) -> None:
+        """A byte came from the peer."""
+
+    def refused_for_good(self, channel: OutboundChannel, code: str, text: str, now: float) -> bool:
+        """Whether asking again cannot help; then the channel is given up."""
+
+    def data_lost(self, channel: OutboundChannel, now: float) -> None:
+        """The data connection failed."""
+
+
+class SenderData(Connection):
+    """Presents the token, then carries the channel's frames one way and acknowledgements the other."""
+
+    def __init__(self, channel: OutboundChannel, session: Session, remote: str, token: bytes) -> None:
+        super().__init__(channel.core, remote)
+        self.channel: OutboundChannel | None = channel
+        self.session = session
+        self._schema_sent = False
+        self._context_sent = b""
+        self._parts: Iterator[Sequence[Buffer]] | None = None  # of a message that was begun
+        self.end_sent = False
+        self._token = token
+        self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
+
+    def connected(self, now: float) -> None:
+        """Ask to be attached."""
+        if self.channel is None:
+            self.abort()
+            return
+        self.arm(now + self.core.timing.handshake_s, self._refused_silently)
+        channel = self.channel
+        presented = self._token + (HEAD.pack(channel.offered) if channel.placed else b"")
+        self.send(greeting(FOR_DATA), signal(Kind.ATTACH, sequence=channel.acknowledged, payload=presented))
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self._parser.get_buffer()
+
+    def _received(self, n: int, now: float) -> None:
+        self.session.heard(now)
+        for frame in self._parser.received(n):
+            if self.channel is None or self.closing is not Closing.OPEN:
+                return
+            self._take(self.channel, frame, now)
+
+    def _take(self, channel: OutboundChannel, frame: Frame, now: float) -> None:
+        attached = self.attached
+        match frame.kind:
+            case Kind.ACK if attached:
+                channel.on_ack(frame.sequence, now)
+            case Kind.RECEIPT if attached:
+                channel.on_receipt(frame.sequence)
+            case Kind.STARVED if attached:
+                channel.on_starved()
+            case Kind.ATTACHED if not attached:
+                self.disarm()
+                self.attached = True
+                channel.attached(self, frame.sequence, bytes(frame.payload), now)
+            case Kind.FINISHED:
+                if attached and not self.end_sent:
+                    raise ProtocolError(
+                        f"{self.remote} has finished channel {channel.id!r} before its end was sent"
+                    )
+                count = None if attached else frame.sequence
+                channel.finished("end", "its end is acknowledged", now, count)
+            case Kind.CLOSED:
+                channel.finished("closed", _text(frame), now)
+            case Kind.REFUSED:
+                code, _, text = _text(frame).partition(" ")
+                if not self.session.refused_for_good(channel, code, text, now):
+                    self.abort(f"it was refused: {printable(text)}")
+            case kind:
+                raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+
+    def output(self) -> list[Buffer]:
+        """Handshake bytes first, then as much of the channel as a write takes."""
+        buffers = super().output()
+        channel = self.channel
+        self.more = bool(buffers) and self.attached
+        if not buffers and channel is not None and self.attached:
+            channel.before_output()
+            buffers = self._records(channel)
+            channel.after_output()
+        return buffers
+
+    def schema(self, channel: OutboundChannel) -> list[Buffer]:
+        if self._schema_sent or not channel.schema:
+            return []
+        self._schema_sent = True
+        return blob(Kind.SCHEMA, channel.schema)
+
+    def _records(self, channel: OutboundChannel) -> list[Buffer]:
+        """What is to be sent next, and behind the last of it the end."""
+        retention = channel.retention
+        buffers = self.schema(channel) if retention.unsent else []
+        size = 0
+        while size < WRITE_LIMIT:
+            if self._parts is not None and (part := next(self._parts, None)) is not None:
+                buffers += part
+                size += FRAME_LIMIT
+            elif (record := retention.next_record()) is not None:
+                buffers += self._begin(channel, record)
+                size += record.size if self._parts is None else 0
+            else:
+                break
+        self.more = size >= WRITE_LIMIT
+        if channel.closing is not None and not retention.unsent and not (self.end_sent or self.more):
+            ending = channel.ending()
+            if ending is not None:
+                buffers.append(ending)
+                self.end_sent = True
+        return buffers
+
+    def _begin(self, channel: OutboundChannel, record: Record) -> list[Buffer]:
+        """What of ``record`` is to be written first: all, if it does not go in parts."""
+        channel.sent = max(channel.sent, record.end)
+        before: list[Buffer] = []
+        if record.context is not self._context_sent:
+            before = blob(Kind.CONTEXT, record.context)
+            self._context_sent = record.context
+        frame = record.whole()
+        self._parts = None if frame else record.parts()
+        return [*before, *frame]
+
+    def refused(self, error: HandshakeError, now: float) -> None:
+        if self.channel is not None:
+            self.channel.fail(SenderEvent.GIVE_UP, error, now)
+
+    def drop(self) -> None:
+        self.channel = None
+        self.abort()
+
+    def leave(self) -> None:
+        self.channel = None
+        self.close()
+
+    def _refused_silently(self, now: float) -> None:
+        self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
+
+    def _lost(self, reason: str, now: float) -> None:
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            why = f"the data connection to {self.remote} failed: {reason}"
+            channel.unreachable(SenderEvent.DATA_LOST, why, now)
+            self.session.data_lost(channel, now)
+
+
+def _text(frame: Frame) -> str:
+    return bytes(frame.payload[:1000]).decode(errors="replace")

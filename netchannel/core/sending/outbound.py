@@ -1,0 +1,670 @@
+"""A sender's channel without I/O: its life, its numbers, and the messages kept until they are acknowledged."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
+
+from netchannel.core.backoff import Backoff
+from netchannel.core.link import Closing, Link
+from netchannel.core.retrying import Episode, Retries
+from netchannel.core.states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
+from netchannel.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelClosedByPeer,
+    ChannelFailed,
+    MessageTooLarge,
+    NetChannelError,
+    PositionLost,
+    ProtocolError,
+)
+from netchannel.reporting import because, encodable, log, printable
+from netchannel.values import Ending
+from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
+
+from .packing import MOST, Packer, Ticket
+from .retention import Cold, Record, Retention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from netchannel.core.link import Core
+    from netchannel.core.timers import Timer
+    from netchannel.values import BufferPolicy, FaultPolicy
+
+    from .store import DurableStore, Store
+
+DEFAULT_MEMORY_BYTES = 1 << 26
+
+
+class GroupOf(NamedTuple):
+    """What a staged attempt is for, as its open request says it."""
+
+    into: str
+    application: str
+    epoch: int
+    partition: int
+
+
+class Connection(Link):
+    """The data connection of a channel, as that sees it."""
+
+    attached = False
+
+    @abstractmethod
+    def schema(self, channel: OutboundChannel) -> list[Buffer]:
+        """The channel's schema, once it is known and if it was not sent."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """The channel goes on without this connection."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The channel is over; what is written may still go out."""
+
+
+class OutboundChannel:
+    """One stream to one receiver.
+
+    The application's side calls `append`, `finish`, `detach` and reads the numbers, ``on_change`` tells it when to
+    look again. ``on_released`` tells its owner that it is over.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        channel_id: str,
+        to: str,
+        *,
+        stream: str,
+        codec: str,
+        buffer: BufferPolicy,
+        fault: FaultPolicy,
+        replayable: bool,
+        on_released: Callable[[OutboundChannel, float], None],
+        now: float,
+    ) -> None:
+        self.core = core
+        self._on_released = on_released
+        self.id = channel_id
+        self.to = to
+        self.at = to  # who is asked for it: `to`, or the process of that node that was named there
+        self.stream = stream
+        self.codec = codec
+        self.schema: bytes | None = None
+        self.buffer = buffer
+        self.fault = fault
+        self.replayable = replayable
+        self.group: GroupOf | None = None  # of a staged attempt
+        self.on_change: Callable[[], None] = lambda: None
+        self.state = SenderState.REGISTERED
+        self.since = now
+        self.error: NetChannelError | None = None
+        self.acknowledged = 0
+        self.begun = 0  # everything below was sent by a predecessor, and is not kept here
+        self.received = 0
+        self.sent = 0  # everything below was handed to a connection at some time
+        self.placed = (
+            not replayable
+        )  # whether the numbers are known: a replayable stream goes on where it was
+        self.last_note = b""
+        self.message_limit: int | None = None
+        self.reconnects = 0
+        self.dropped = 0
+        self.starved = False
+        self.waiting = 0  # producers that wait for room
+        self.pacing = 0  # producers that give the connection time
+        self.attachments = 0
+        self.request = 0
+        self.last_failure = "still going on"
+        self._episode = Episode()
+        self.backoff = Backoff(core)
+        self.progressed = False  # whether anything was received since the last loss
+        self.retry: Timer | None = None
+        self.link: Connection | None = None
+        self.closing: Ending | None = None  # what the producer asked for
+        self.leaving = False  # it is being detached, and takes nothing more
+        self.store: Store | None = None  # what keeps messages on disk, if anything does
+        self.durable: DurableStore | None = None  # the same, if they are there before they go out
+        self.retention = Retention()
+        self._blocked_at = -1  # the head that the receiver was told of
+        self._dropping = False
+        self.packer = Packer()
+        self._sealed = 0  # everything below is in records, and what is in the packer follows
+        self._sealed_bytes = 0
+        self._last_context = b""
+        self._retries = Retries(core.timers, fault, give_up=self._ran_out, wait_on=self._waits_on, now=now)
+
+    # -- the application's side
+
+    def keep_in(
+        self, store: DurableStore, log: object, acknowledged: int, head: int, ending: Ending | None
+    ) -> None:
+        """Make the buffer durable, and go on with what ``log`` of the store holds."""
+        self.store = self.durable = store
+        self._sealed = head
+        self.acknowledged = self.received = self.sent = acknowledged
+        self.closing = ending
+        if acknowledged < head:
+            self.retention.add_cold(acknowledged, head, log)
+
+    @property
+    def head(self) -> int:
+        """The number of the next message."""
+        return self._sealed + len(self.packer.bodies)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of all messages that were taken."""
+        return self._sealed_bytes + self.packer.size - self.packer.shared
+
+    @property
+    def settled(self) -> bool:
+        """It is over, and its files are closed."""
+        return self.terminal and (self.store is None or self.store.settled)
+
+    @property
+    def kept_from(self) -> int:
+        """The lowest number that can still be sent."""
+        return max(self.acknowledged, self.begun)
+
+    @property
+    def offered(self) -> int:
+        """Everything below may go out."""
+        return self.head if self.durable is None else self.durable.upto
+
+    @property
+    def on_disk_entirely(self) -> bool:
+        """All that the producer said is durable."""
+        store = self.durable
+        assert store is not None
+        return store.upto == self.head and (store.finished or self.closing is None)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bound of what is in memory, where messages go to disk."""
+        return DEFAULT_MEMORY_BYTES if self.buffer.max_bytes is None else self.buffer.max_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of messages in memory."""
+        kept = self.retention.memory + self.packer.size
+        return kept if self.durable is None else kept + self.durable.uncommitted_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """The size of the buffer's files."""
+        return 0 if self.store is None else self.store.disk_bytes
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing will happen any more."""
+        return self.state in SENDER_TERMINAL
+
+    @property
+    def aborted(self) -> bool:
+        """The producer has failed, and said so."""
+        return self.closing is not None and self.closing.failure is not None
+
+    def room(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes fits into the buffer now."""
+        if not self.placed:
+            return False
+        kept = self.head - self.kept_from - self.retention.gaps
+        if kept <= 0:
+            return True
+        policy = self.buffer
+        if policy.max_messages is not None and kept >= policy.max_messages:
+            return False
+        if self.store is not None:
+            return self.store.room(size)
+        return policy.max_bytes is None or self.kept_bytes + size <= policy.max_bytes
+
+    def admit(self, body: Body, context: bytes) -> None:
+        """Raise what stands against sending ``body``; called before it takes a number."""
+        self.check_open()
+        limit = self.message_limit
+        if limit is not None:
+            largest = max(len(body), len(context), len(self.schema or b""))
+            if largest > limit:
+                raise self._too_large(largest, limit)
+
+    def cost(self, body: Body, note: bytes, context: bytes) -> int:
+        """The bytes that the buffer counts for a message: with a context that the last one did not have."""
+        size = len(body) + len(note)
+        return size if context is self._last_context else size + len(context)
+
+    def _too_large(self, size: int, limit: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"a message of {size} bytes (or its schema, or its dictionaries) on channel {self.id!r}: {self.to} takes "
+            f"at most {limit}; send smaller batches, or raise its message_limit"
+        )
+
+    def granted(self, link: Connection, message_limit: int, now: float) -> None:
+        """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
+        self.message_limit = message_limit
+        self.packer.revoke()
+        largest = max(self.retention.largest(), self.packer.largest(), len(self.schema or b""))
+        if largest > message_limit:
+            self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
+            return
+        self.link = link
+        self.move(SenderEvent.OK, now)
+        self.core.dial(link)
+
+    def check_open(self) -> None:
+        """Raise the reason why nothing more can be sent."""
+        if self.error is not None:
+            raise copy(self.error)
+        if self.leaving:
+            raise ChannelClosed(f"channel {self.id!r} is being detached by this side, at number {self.head}")
+        if self.closing is not None or self.terminal:
+            did = "aborted" if self.aborted else "closed"
+            raise ChannelClosed(
+                f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, once "
+                f"close() has returned, for a new stream"
+            )
+
+    def make_room(self, size: int) -> bool:
+        """Drop the oldest messages that were never sent, if the policy says so; whether there is room then."""
+        if self.buffer.when_full == "drop_oldest" and self.placed:
+            self.seal()
+            while not self.room(size) and (dropped := self.retention.drop_oldest(self.sent)):
+                self.dropped += dropped
+                if not self._dropping:
+                    self._dropping = True
+                    log.warning("channel %s to %s drops messages: its buffer is full", self.id, self.to)
+        return self.room(size)
+
+    def wait_for_room(self) -> None:
+        """A producer waits: if only acknowledgements are missing, the receiver is told."""
+        if self.store is not None:
+            self.store.request()
+        if (
+            self.link is not None
+            and self.link.attached
+            and self.waiting
+            and self.received == self.head > self.acknowledged
+            and self._blocked_at != self.head
+        ):
+            self._blocked_at = self.head
+            self.link.send(signal(Kind.BLOCKED, sequence=self.head, count=self.head - self.acknowledged))
+
+    def on_starved(self) -> None:
+        """The consumer waits for a message while we wait for its acknowledgement."""
+        if not self.starved:
+            self.starved = True
+            log.warning(
+                "channel %s to %s is starved: %d messages from number %d on are received and not acknowledged, the "
+                "buffer (%s) takes no more, and the consumer waits for number %d: acknowledge more often, or give the "
+                "sender a larger buffer",
+                self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
+            )  # fmt: skip
+
+    def append(self, body: Body, note: bytes, context: bytes) -> Ticket | None:
+        """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
+
+        A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
+        as long as that has credit.
+        """
+        packer = self.packer
+        packer.revoke()
+        cost = self.cost(body, note, context)
+        alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
+        if packer.bodies and (alone or not packer.fits(cost, context)):
+            self.seal()
+        first = not packer.bodies
+        if first:
+            packer.since = self.core.wall()
+            packer.context = context
+            if self.store is None:
+                self._touch()
+            else:
+                self._begin_on_disk(self.store)
+        packer.add(body, note, cost)
+        self._last_context = context
+        ticket = packer.ticket
+        if alone:
+            self.seal()
+        elif first and self._idle(body):
+            assert self.link is not None
+            self.core.hurry(self.link)
+        if packer.bodies:
+            packer.grant(self._credit(context))
+        return ticket
+
+    def _idle(self, body: Body) -> bool:
+        """The connection has nothing to do but ``body``, which is small: then there is nothing to gather it with."""
+        link = self.link
+        up = link is not None and link.attached and link.writable and link.closing is Closing.OPEN
+        return up and self.store is None and self.received == self._sealed and len(body) <= ALONE
+
+    def _credit(self, context: bytes) -> int:
+        """How many bytes of messages may be taken without asking."""
+        policy, limit = self.buffer, self.message_limit
+        if context or policy.max_messages is not None:
+            return 0
+        room = MOST if limit is None else limit
+        if self.store is not None:
+            return min(room, self.store.credit())
+        return room if policy.max_bytes is None else min(room, policy.max_bytes - self.kept_bytes)
+
+    def _begin_on_disk(self, store: Store) -> None:
+        if self.durable is not None:
+            self.packer.ticket = Ticket()
+        else:
+            self._touch()
+        store.taken()
+
+    def _touch(self) -> None:
+        if self.link is not None:
+            self.core.touch(self.link)
+
+    def finish(self, failure: str | None = None) -> None:
+        """Queue the end, or the abort, behind everything sent."""
+        if self.closing is None:
+            self.packer.revoke()
+            self.closing = Ending(self.head, None if failure is None else encodable(failure))
+            if self.store is not None:
+                self.store.request()
+            self._touch()
+
+    def ending(self) -> bytes | None:
+        """The frame that ends the stream, if it may go out."""
+        if self.closing is None or (self.durable is not None and not self.durable.finished):
+            return None
+        count, failure = self.closing.count, self.closing.failure
+        if failure is None:
+            return signal(Kind.END, sequence=count)
+        return signal(Kind.FAIL, sequence=count, payload=failure.encode()[:FRAME_LIMIT])
+
+    def leave(self) -> None:
+        """Take nothing more, as the stream is to be left to a successor once all of it is safe."""
+        self.packer.revoke()
+        self.leaving = True
+        self.on_change()
+
+    def stay(self) -> None:
+        """Whoever was about to leave has thought better of it."""
+        self.leaving = False
+
+    def detach(self, now: float) -> None:
+        """Leave the stream to a successor, unfinished."""
+        self.fail(
+            SenderEvent.DETACH, ChannelClosed(f"channel {self.id!r} was detached at number {self.head}"), now
+        )
+
+    # -- the life of the channel
+
+    def move(self, event: SenderEvent, now: float) -> None:
+        """Follow the table; a pair that is not in it is our own mistake."""
+        before, self.state = self.state, SENDER_TABLE[self.state, event]
+        self.since = now
+        if before is not self.state:
+            # Asking again and being denied again is no news.
+            again = self._episode.lasts and event in (SenderEvent.OPEN, SenderEvent.DENY)
+            failed = event in (SenderEvent.DENY, SenderEvent.DATA_LOST, SenderEvent.CONTROL_LOST)
+            why = self.error or (self.last_failure if failed else None)
+            log.log(
+                logging.DEBUG if again else logging.INFO,
+                "channel %s to %s: %s -> %s (%s; next %d, acknowledged %d)",
+                self.id, self.to, before, self.state, because(event, why), self.head, self.acknowledged,
+            )  # fmt: skip
+        if self.terminal:
+            self._release(now)
+        self.on_change()
+
+    def fail(self, event: SenderEvent, error: NetChannelError, now: float) -> None:
+        """End in ``error``, which every later call raises."""
+        if not self.terminal:
+            self.error = error
+            self.move(event, now)
+
+    def give_up(self, reason: str, now: float) -> None:
+        """The policy, or the owner, gives up."""
+        text = f"channel {self.id!r} to {self.to} was given up: {reason}; {self.what_is_left()}"
+        self.fail(SenderEvent.GIVE_UP, ChannelBroken(text), now)
+
+    def what_is_left(self) -> str:
+        """For errors that end the channel: the numbers, and how to go on."""
+        if self.group is not None:
+            return f"{self.head} messages of the attempt are dropped there; to go on, make another attempt"
+        stream = f"with stream={self.stream!r}, replayable=True"
+        again = stream if self.durable is None else "with the same directory"
+        return (
+            f"{self.acknowledged} messages were acknowledged, {self.head - self.acknowledged} were not; to go on, "
+            f"register it again {again}"
+        )
+
+    def _ran_out(self, within: str, now: float) -> None:
+        text = (
+            f"no connection for {within}; the last attempt: {self.last_failure}"
+            if within
+            else self.last_failure
+        )
+        self.give_up(text, now)
+
+    def _waits_on(self) -> None:
+        log.warning(
+            "channel %s to %s had no connection for %s s: %s; waiting on, and keeping %d messages",
+            self.id, self.to, self.fault.retry, printable(self.last_failure), self.head - self.acknowledged,
+        )  # fmt: skip
+
+    def unreachable(self, event: SenderEvent | None, reason: str, now: float) -> None:
+        """An attempt failed, or the connection was lost."""
+        if self.terminal:
+            return
+        self.last_failure = reason
+        if self.link is not None:
+            self.link.drop()
+            self.link = None
+            self.retention.rewind(
+                self.received
+            )  # so that what was in flight needs no memory if it is on disk
+        if event is not None:
+            self.move(event, now)
+        else:
+            self.on_change()
+        # A policy to wait has its own time to speak.
+        if self.fault.on_failure == "fail" and (failing_s := self._episode.failed(now)) is not None:
+            log.warning(
+                "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
+                self.id, self.to, failing_s, printable(reason), self.head - self.acknowledged,
+            )  # fmt: skip
+        self._retries.failed(now)
+
+    def _release(self, now: float) -> None:
+        self._retries.stop()
+        if self.retry is not None:
+            self.retry.cancel()
+        if self.link is not None:
+            self.link.leave()
+            self.link = None
+        if self.state is SenderState.ENDED and self.error is None and not self.aborted:
+            # Also what another connection, or another process, had sent.
+            self.acknowledged = self.received = self.sent = self.head
+        self._unpack()
+        self.retention.clear()
+        if self.store is not None:
+            # What the consumer is done with is of no use to a successor; anything else is.
+            ended = self.state is SenderState.ENDED and self.error is None
+            self.store.leave(discard=ended or self.state is SenderState.CLOSED_BY_PEER)
+        self._on_released(self, now)
+
+    # -- the connection's side
+
+    def attached(self, link: Connection, expected: int, last_note: bytes, now: float) -> None:
+        """The receiver took the token and wants number ``expected`` next."""
+        if not self.placed:
+            self.placed = True
+            # What is acknowledged of it is said behind this: a receiver that has lost the rest has to get that first.
+            self._sealed = self.sent = self.begun = self.received = expected
+            if self.closing is not None:
+                self.closing = Ending(expected, self.closing.failure)
+        if not self.kept_from <= expected <= self.offered:
+            self._misplaced(expected, now)
+            return
+        self.last_note = last_note
+        self.sent = max(self.sent, expected)
+        self.retention.rewind(expected)
+        self._blocked_at = -1
+        self._dropping = False
+        self._episode.over()
+        self._progress(expected)
+        self.reconnects += self.attachments > 0
+        self.attachments += 1
+        self._retries.stop()
+        link.send(*link.schema(self))
+        self.move(SenderEvent.ATTACHED, now)
+        self.core.touch(link)
+
+    def _misplaced(self, expected: int, now: float) -> None:
+        wants = f"the receiver wants number {expected} of stream {self.stream!r}"
+        if self.acknowledged <= expected < self.begun:
+            text = (
+                f"channel {self.id!r} to {self.to}: {wants}, as it has lost what it had not acknowledged, and this "
+                f"producer went on at number {self.begun}: register the channel again with stream={self.stream!r}, "
+                f"replayable=True, and it goes on there"
+            )
+            self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
+        else:
+            self.give_up(f"{wants}, kept are {self.kept_from} to {self.offered}", now)
+
+    def before_output(self) -> None:
+        """The connection writes."""
+        if self.durable is None:
+            self.seal()
+
+    def after_output(self) -> None:
+        """The connection has written."""
+        if self.store is not None and self.retention.has_cold:
+            self.store.read_ahead()
+        if self.pacing:
+            self.on_change()
+
+    @property
+    def behind(self) -> bool:
+        """The connection cannot write, and there is more in memory to write."""
+        link = self.link
+        stuck = link is not None and link.attached and not link.writable
+        return stuck and self.store is None and bool(self.retention.unsent)
+
+    def seal(self) -> None:
+        """Make records of what was taken since the last ones."""
+        packer, first = self.packer, self._sealed
+        if not packer.bodies:
+            return
+        if self.durable is None:
+            for record in packer.records(first):
+                self.retention.add(record)
+        else:
+            assert packer.ticket is not None
+            self.durable.take(packer.record(first), packer.ticket, self._sealed_bytes)
+        self._unpack()
+
+    def _unpack(self) -> None:
+        """What is in the packer is taken care of."""
+        self._sealed, self._sealed_bytes = self.head, self.taken_bytes
+        self.packer.clear()
+
+    # -- the disk's side
+
+    @property
+    def pending_final(self) -> bool:
+        """Whether messages that no record has yet can not be taken back."""
+        return self.packer.ticket is not None and self.packer.ticket.final
+
+    def take_back(self, first: int, taken_bytes: int | None, error: NetChannelError) -> None:
+        """The disk did not take the messages from number ``first`` on: they were not sent.
+
+        ``taken_bytes`` are of all messages before it; None if no record has any of those that are taken back.
+        """
+        if self.packer.ticket is not None:
+            self.packer.ticket.error = error
+        self.packer.clear()
+        self._sealed = first
+        if taken_bytes is not None:
+            self._sealed_bytes = taken_bytes
+        self._last_context = b""  # it counts again, with the next message that has it
+        if self.closing is not None:
+            self.closing = Ending(first, self.closing.failure)
+
+    def on_disk(self, now: float) -> None:
+        """A job of the writer is done."""
+        self._touch()
+        self.on_change()
+
+    def on_read(
+        self, cold: Cold, first: int, records: Sequence[Record], error: NetChannelError | None, now: float
+    ) -> None:
+        """A piece of what is on disk is in memory."""
+        if self.terminal:
+            return
+        limit = self.message_limit
+        largest = max([record.largest for record in records], default=0)
+        if limit is not None and largest > limit:
+            error = self._too_large(largest, limit)
+        if error is not None and self.retention.first_cold()[0] is cold:
+            self.fail(SenderEvent.GIVE_UP, error, now)
+            return
+        self.retention.warm(cold, first, records)
+        self._touch()
+
+    def on_receipt(self, upto: int) -> None:
+        """The receiver has everything below ``upto``. Raises ProtocolError if it cannot."""
+        self._check_sent(upto)
+        self._progress(upto)
+        self.wait_for_room()
+
+    def _check_sent(self, upto: int) -> None:
+        if upto > self.sent:
+            raise ProtocolError(
+                f"{self.to} has received up to {upto} on channel {self.id!r}, sent are {self.sent}"
+            )
+
+    def _progress(self, received: int) -> None:
+        if received > self.received:
+            self.retention.on_received(received)
+            self.received = received
+            self.progressed = True
+            self.backoff.reset()
+
+    def on_ack(self, upto: int, now: float) -> None:
+        """The receiver has acknowledged everything below ``upto``. Raises ProtocolError if it cannot have."""
+        self._check_sent(upto)
+        if upto <= self.acknowledged:
+            return
+        self.acknowledged = upto
+        self.retention.on_acknowledged(upto)
+        self._progress(upto)
+        self.starved = False
+        self._blocked_at = -1
+        if self.store is not None:
+            self.store.acknowledged(now)
+        self.on_change()
+
+    def finished(self, reason: str, message: str, now: float, count: int | None = None) -> None:
+        """The receiver is done with the stream: it has the end, or its consumer wants no more.
+
+        ``count`` is that of its messages, where it may have been another producer that ended it.
+        """
+        if self.terminal:
+            return
+        if reason == "closed":
+            text = (
+                f"channel {self.id!r} was closed by its consumer at {self.to}: {message}; {self.acknowledged} of "
+                f"{self.head} messages were acknowledged"
+            )
+            self.fail(SenderEvent.PEER_CLOSED, ChannelClosedByPeer(text, message), now)
+            return
+        if self.closing is None or count not in (None, self.closing.count):
+            text = (
+                f"channel {self.id!r} of stream {self.stream!r} has ended at {self.to} before, after {count} messages "
+                f"({message}); the {self.head} sent here were not taken: send them as another stream"
+            )
+            self.error = ChannelFailed(text) if reason == "failed" else ChannelClosed(text)
+        self.move(SenderEvent.FINISHED, now)

@@ -1,0 +1,180 @@
+"""Messages that were taken and wait to be made into frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from netchannel.wire.frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pack
+
+from .retention import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from netchannel.errors import NetChannelError
+    from netchannel.wire.frames import Body
+
+
+MOST = 2 * PACK_LIMIT
+"""Bytes of messages that are taken until records are made of them, where the first is a large one."""
+EACH = MOST // PACK_COUNT
+"""What a message takes of the credit beside its size, so that there is an end to empty ones too."""
+
+
+class Ticket:
+    """Whether messages that were taken are durable; ``error`` says that they were not taken after all.
+
+    That can be said only while all who sent them wait: ``final`` once one of them has gone, e.g. was cancelled.
+    """
+
+    __slots__ = ("durable", "error", "final")
+
+    def __init__(self) -> None:
+        self.durable = False
+        self.final = False
+        self.error: NetChannelError | None = None
+
+
+class Packer:
+    """Takes messages: each costs a comparison and an addition while there is ``credit``.
+
+    Whoever owns it decides by `grant` what may be taken without being asked again; everything else, what has a note
+    for instance, comes by `add`.
+    """
+
+    __slots__ = (
+        "_base",
+        "_granted",
+        "_size",
+        "bodies",
+        "context",
+        "credit",
+        "notes",
+        "shared",
+        "since",
+        "ticket",
+    )
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self._granted = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.bodies: list[Body] = []
+        self.notes: dict[int, bytes] = {}  # by their place among the bodies
+        self.context = b""
+        self.ticket: Ticket | None = None  # of all of them, if they are to be durable
+        self.since = 0
+        self.shared = 0  # bytes of the context that count
+        self.credit = self._granted = self._base = self._size = 0
+
+    def take(self, body: Body) -> bool:
+        """Take a message without a note, if there is credit for it."""
+        credit = self.credit - len(body) - EACH
+        if credit < 0:
+            return False
+        self.credit = credit
+        self.bodies.append(body)
+        return True
+
+    @property
+    def size(self) -> int:
+        """Bytes of bodies and notes, and of what they share."""
+        if self._granted:
+            taken = len(self.bodies) - self._base
+            return self._size + self._granted - self.credit - taken * EACH
+        return self._size
+
+    def revoke(self) -> None:
+        """No more credit."""
+        if self._granted:
+            self._size = self.size
+            self._base = len(self.bodies)
+            self.credit = self._granted = 0
+
+    @property
+    def _limit(self) -> int:
+        return MOST if self.bodies and len(self.bodies[0]) > ALONE else PACK_LIMIT
+
+    def grant(self, room: int) -> None:
+        """As much credit as there is still to be taken, and ``room`` bytes at most."""
+        self.revoke()
+        room = min(room, self._limit - self._size - self._base * EACH)
+        if room > 0:
+            self.credit = self._granted = room
+
+    def fits(self, size: int, context: bytes) -> bool:
+        """Whether a message of ``size`` bytes, its note included, may be taken before records are made."""
+        taken = self.size + len(self.bodies) * EACH
+        return taken + size + EACH <= self._limit and context is self.context
+
+    def add(self, body: Body, note: bytes, cost: int) -> None:
+        """Take a message; ``cost`` bytes are counted for it, with a context that comes with it."""
+        self.revoke()
+        if note:
+            self.notes[self._base] = note
+        self.bodies.append(body)
+        self._base += 1
+        self._size += cost
+        if self.context:
+            self.shared += cost - len(body) - len(note)
+
+    def largest(self) -> int:
+        """The size of the largest body, or of the context."""
+        return max(len(self.context), *map(len, self.bodies)) if self.bodies else 0
+
+    def records(self, first: int) -> Iterator[Record]:
+        """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
+        bodies, notes, context, since = self.bodies, self.notes, self.context, self.since
+        done, shared = 0, self.shared
+        larges = (
+            [place for place, body in enumerate(bodies) if len(body) > ALONE] if len(bodies) > 1 else (0,)
+        )
+        for place in larges:
+            if done < place:
+                yield from self._runs(first, done, place)
+            body = bodies[place]
+            note = notes.get(place, b"") if notes else b""
+            number, size = first + place, len(body)
+            largest = max(size, len(context)) if context else size
+            size += len(note) + (0 if place else shared)
+            yield Record(number, number + 1, size, largest, (), context, body, note, since)
+            done = place + 1
+        if done < len(bodies):
+            yield from self._runs(first, done, len(bodies))
+
+    def _runs(self, first: int, start: int, stop: int) -> Iterator[Record]:
+        """Small messages, as many together as a frame may have."""
+        if self.size <= PACK_LIMIT:
+            yield self._packed(first, start, stop)
+            return
+        size, begun = 0, start
+        for place in range(start, stop):
+            each = len(self.bodies[place]) + len(self.notes.get(place, b""))
+            if size + each > PACK_LIMIT and place > begun:
+                yield self._packed(first, begun, place)
+                size, begun = 0, place
+            size += each
+        yield self._packed(first, begun, stop)
+
+    def record(self, first: int) -> Record:
+        """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
+        if len(self.bodies) == 1:
+            return next(self.records(first))
+        if Scattered in map(type, self.bodies):
+            self.bodies = [
+                b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies
+            ]
+        return self._packed(first, 0, len(self.bodies))
+
+    def _packed(self, first: int, start: int, stop: int) -> Record:
+        """The messages at places ``start`` to ``stop`` (excluded); the first of all brings what they share."""
+        bodies, notes = self.bodies[start:stop], {}
+        if self.notes:
+            notes = {place - start: note for place, note in self.notes.items() if start <= place < stop}
+        size = sum(map(len, bodies)) + sum(map(len, notes.values())) + (0 if start else self.shared)
+        largest = max(len(self.context), *map(len, bodies))
+        frame = pack(bodies, notes, first + start, self.since)
+        return Record(first + start, first + stop, size, largest, frame, self.context, timestamp=self.since)

@@ -1,0 +1,196 @@
+"""A sender's buffer on disk: nothing goes on the wire before its record is durable, and a successor goes on with it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from netchannel.core.link import Job
+from netchannel.core.sending.store import DurableStore
+from netchannel.core.states import SenderEvent
+from netchannel.errors import BufferFull, NetChannelError
+
+from .jobs import Writer
+
+if TYPE_CHECKING:
+    from netchannel.core.sending.outbound import OutboundChannel
+    from netchannel.core.sending.packing import Ticket
+    from netchannel.core.sending.retention import Record
+    from netchannel.storage import SegmentLog
+
+ENTRY_BYTES = 128
+"""What a record takes on disk beside its messages, about."""
+
+
+def keep_in(channel: OutboundChannel, log: SegmentLog) -> None:
+    """Make the channel's buffer durable in ``log``, and go on with what it holds."""
+    channel.keep_in(DurableWriter(channel, log), log, log.acknowledged, log.head, log.ending)
+
+
+class DurableWriter(Writer, DurableStore):
+    """Appends records to a log, all that wait by one sync, and lets them go out once they are durable."""
+
+    def __init__(self, channel: OutboundChannel, log: SegmentLog) -> None:
+        super().__init__(channel)
+        self.upto = log.durable  # everything below is durable
+        self.finished = log.ending is not None
+        self._log = log
+        self._waiting: deque[tuple[Record, Ticket, int]] = deque()  # with the bytes that were taken before
+        self._waiting_bytes = 0
+        self._cooling = False
+
+    def _disk_bytes(self) -> int:
+        return self._log.disk_bytes
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def room(self, size: int) -> bool:
+        buffer = self.channel.buffer
+        waiting = self._waiting_bytes + self.channel.packer.size
+        if waiting and waiting + size > self.channel.memory_bytes:
+            return False
+        needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)
+        return buffer.max_disk_bytes is None or needed <= buffer.max_disk_bytes
+
+    def credit(self) -> int:
+        waiting = self._waiting_bytes + self.channel.packer.size
+        room, limit = self.channel.memory_bytes - waiting, self.channel.buffer.max_disk_bytes
+        if limit is None:
+            return room
+        return min(room, limit - self.disk_bytes - waiting - ENTRY_BYTES * (len(self._waiting) + 1))
+
+    def take(self, record: Record, ticket: Ticket, taken_bytes: int) -> None:
+        self._waiting.append((record, ticket, taken_bytes))
+        self._waiting_bytes += record.size
+        self.request()
+
+    def _work(self) -> Job | None:
+        channel = self.channel
+        channel.seal()
+        records = [] if self._full else [record for record, _, _ in self._waiting]
+        finish = channel.closing is not None and not self.finished and not self._full
+        if records or finish or channel.acknowledged > self._log.acknowledged:
+            return _Commit(self, self._log, records, finish=finish)
+        return None
+
+    def committed(self, job: _Commit, now: float) -> None:
+        """What of the job came to the disk may go out."""
+        channel = self.channel
+        for _ in range(job.appended):
+            record, ticket, _ = self._waiting.popleft()
+            self._waiting_bytes -= record.size
+            self.upto = record.end
+            record.log = self._log
+            ticket.durable = True
+            if not channel.terminal:
+                self._keep(record)
+        if job.appended or job.finished:
+            self.on_written()
+        if job.finished:
+            self.finished = True
+        if job.full is not None:
+            if channel.buffer.when_full == "fail":
+                self._refuse(job.full)
+            if self._waiting or channel.buffer.when_full != "fail" or channel.closing is not None:
+                self.on_full(job.full, now)
+        if job.error is not None:
+            channel.fail(SenderEvent.GIVE_UP, job.error, now)
+        self.ended(now)
+
+    def _keep(self, record: Record) -> None:
+        # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
+        retention, bound = self.channel.retention, self.channel.memory_bytes
+        room = retention.memory + record.size
+        self._cooling = room > (bound // 2 if self._cooling else bound)
+        if self._cooling:
+            retention.add_cold(record.first, record.end, self._log)
+        else:
+            retention.add(record)
+
+    def _refuse(self, error: BufferFull) -> None:
+        """Their senders are told instead of waiting: these messages were not taken.
+
+        Those before one whose sender has gone stay, and wait: nobody could be told that its number is another's.
+        """
+        if self.channel.pending_final:
+            return
+        taken_bytes = None
+        while self._waiting and not self._waiting[-1][1].final:
+            record, ticket, taken_bytes = self._waiting.pop()
+            ticket.error = error
+            self._waiting_bytes -= record.size
+        first = self._waiting[-1][0].end if self._waiting else self.upto
+        self.channel.take_back(first, taken_bytes, error)
+
+    def _leave_files(self) -> None:
+        log = self._log
+        try:
+            if self._discarding:
+                log.discard()
+            else:
+                self._finish()
+                log.trim(min(self.channel.acknowledged, log.durable))
+        finally:
+            log.close()
+
+    def _finish(self) -> None:
+        """The end, if the channel was given up before its turn came: a successor is to deliver that too."""
+        log, closing = self._log, self.channel.closing
+        if closing is not None and log.ending is None and closing.count == log.head:
+            log.finish(closing.failure)
+            log.sync()
+
+
+class _Commit(Job):
+    """Appends, and one sync for all; what was acknowledged is forgotten first, as it makes room."""
+
+    def __init__(
+        self, writer: DurableWriter, log: SegmentLog, records: list[Record], *, finish: bool
+    ) -> None:
+        channel = writer.channel
+        self._writer = writer
+        self._log = log
+        self._records = records
+        self._schema = channel.schema or b""
+        self._closing = channel.closing if finish else None
+        self._acknowledged = channel.acknowledged
+        self.appended = 0
+        self.finished = False
+        self.full: BufferFull | None = None
+        self.error: NetChannelError | None = None
+
+    def run(self) -> None:
+        log = self._log
+        try:
+            log.trim(self._acknowledged)
+            appended, finished = self._append()
+            log.sync()
+        except NetChannelError as error:
+            self.error = error
+        else:
+            self.appended, self.finished = appended, finished
+
+    def _append(self) -> tuple[int, bool]:
+        appended = 0
+        try:
+            for record in self._records:
+                self._log.append(
+                    record.first,
+                    record.end,
+                    record.on_the_wire(),
+                    size=record.size,
+                    schema=self._schema,
+                    context=record.context,
+                )
+                appended += 1
+            if self._closing is not None:
+                self._log.finish(self._closing.failure)
+        except BufferFull as error:
+            self.full = error
+            return appended, False
+        return appended, self._closing is not None
+
+    def done(self, now: float) -> None:
+        self._writer.committed(self, now)

@@ -1,0 +1,224 @@
+"""What of a sender's channel goes to disk and comes back: blocking work, done in jobs beside the core.
+
+A core asks for work (`Core.request`); its adapter then calls `Worker.begin`, runs the job on another thread, and calls
+`Job.done` back on the loop. One job of a worker runs at a time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from netchannel.core.link import Job, Worker
+from netchannel.core.sending.retention import Cold, Record
+from netchannel.core.sending.store import Store
+from netchannel.errors import BufferFull, LogBroken, NetChannelError
+from netchannel.reporting import log
+from netchannel.storage import SegmentLog
+from netchannel.wire.frames import largest_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.core.sending.outbound import OutboundChannel
+    from netchannel.core.timers import Timer
+
+READ_BYTES = 1 << 22
+"""Bytes read from the disk at a time, and kept ready ahead of the connection; a quarter of a small buffer."""
+TRIM_S = 0.1
+"""Acknowledgements are carried to the disk so often at most, unless something is written anyway."""
+FULL_S = 1.0
+"""A disk that was full is tried again after this time, or when something was acknowledged."""
+
+
+class Reader(Worker):
+    """Reads what is to be sent next from the disk."""
+
+    def __init__(self, channel: OutboundChannel) -> None:
+        self.channel = channel
+        self.busy = False
+        self._putting_off = False
+
+    def put_off(self, error: NetChannelError, now: float) -> None:
+        """There is no descriptor to read with: say so once, and try again later."""
+        channel = self.channel
+        if channel.terminal:
+            return
+        if not self._putting_off:
+            self._putting_off = True
+            log.warning("channel %s to %s: %s; trying again", channel.id, channel.to, error)
+        channel.core.timers.at(now + FULL_S, self._try_again)
+
+    def _try_again(self, now: float) -> None:
+        self.busy = False
+        if not self.channel.terminal:
+            self.channel.core.request(self)
+
+    def has_read(self) -> None:
+        """An episode without descriptors is over."""
+        self.busy = self._putting_off = False
+
+    def begin(self) -> Job | None:
+        """The next piece, if the connection will want it soon."""
+        channel = self.channel
+        if self.busy or channel.link is None:
+            return None
+        cold, ahead = channel.retention.first_cold()
+        size = min(READ_BYTES, channel.memory_bytes // 4)
+        if cold is None or ahead > size:
+            return None
+        self.busy = True
+        return _Read(self, cold, size)
+
+
+class _Read(Job):
+    def __init__(self, reader: Reader, cold: Cold, size: int) -> None:
+        self._reader = reader
+        self._size = size
+        self._cold = cold
+        self._first, self._end = cold.first, cold.end
+        self._records: list[Record] = []
+        self._error: NetChannelError | None = None
+        self._later: LogBroken | None = None
+
+    def run(self) -> None:
+        size = 0
+        log = self._cold.log
+        assert isinstance(log, SegmentLog)
+        try:
+            for found in log.read(self._first):
+                self._records.append(
+                    Record(
+                        found.first,
+                        found.end,
+                        found.size,
+                        max(largest_message(found.payload), len(found.context)),
+                        [found.payload],
+                        found.context,
+                        log=log,
+                    )
+                )
+                size += found.size
+                if found.end >= self._end or size >= self._size:
+                    return
+        except LogBroken as error:
+            if error.no_descriptors:
+                self._later = error
+            else:
+                self._error = error
+        except NetChannelError as error:
+            self._error = error
+
+    def done(self, now: float) -> None:
+        if self._later is not None and not self._records:
+            self._reader.put_off(self._later, now)
+            return
+        self._reader.has_read()
+        self._reader.channel.on_read(self._cold, self._first, self._records, self._error, now)
+
+
+class Writer(Worker, Store):
+    """Writes a channel's messages to disk, and frees the space of what is acknowledged."""
+
+    def __init__(self, channel: OutboundChannel) -> None:
+        self.channel = channel
+        self._reader = Reader(channel)
+        self._busy = False
+        self._leaving = False
+        self._discarding = False
+        self._full = False
+        self._retry: Timer | None = None
+        self._trim: Timer | None = None
+
+    # -- for the channel
+
+    @property
+    def disk_bytes(self) -> int:
+        return 0 if self.settled else self._disk_bytes()
+
+    @abstractmethod
+    def _disk_bytes(self) -> int:
+        """Of all that is open."""
+
+    def taken(self) -> None:
+        self.request()
+
+    def read_ahead(self) -> None:
+        self.channel.core.request(self._reader)
+
+    def request(self) -> None:
+        if not self._busy and not self.settled:
+            self.channel.core.request(self)
+
+    def acknowledged(self, now: float) -> None:
+        if self._trim is None and not self._leaving:
+            self._trim = self.channel.core.timers.at(now + TRIM_S, self._trim_due)
+
+    def _trim_due(self, now: float) -> None:
+        self._trim = None
+        self._full = False
+        self.request()
+
+    def leave(self, *, discard: bool) -> None:
+        self._leaving, self._discarding = True, discard
+        for timer in (self._retry, self._trim):
+            if timer is not None:
+                timer.cancel()
+        self.request()
+
+    def on_full(self, error: BufferFull, now: float) -> None:
+        """There is no space on the disk: say so once, and try again later."""
+        if self._retry is None:
+            log.warning("channel %s to %s: %s; trying again", self.channel.id, self.channel.to, error)
+        self._full = True
+        self._retry = self.channel.core.timers.at(now + FULL_S, self._try_again)
+
+    def _try_again(self, now: float) -> None:
+        self._full = False
+        self.request()
+
+    def on_written(self) -> None:
+        """The disk took something: an episode of fullness is over."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    # -- for the adapter
+
+    def begin(self) -> Job | None:
+        """The next job."""
+        if self._busy or self.settled:
+            return None
+        job = _Leave(self, self._leave_files) if self._leaving else self._work()
+        self._busy = job is not None
+        return job
+
+    def ended(self, now: float) -> None:
+        """The job is done; ``settled`` if it was the last."""
+        self._busy = False
+        self.request()
+        self.channel.on_disk(now)
+
+    @abstractmethod
+    def _work(self) -> Job | None:
+        """What is to be written or freed now."""
+
+    @abstractmethod
+    def _leave_files(self) -> None:
+        """Close the files, and remove them if ``_discarding``; on another thread."""
+
+
+class _Leave(Job):
+    def __init__(self, writer: Writer, leave: Callable[[], None]) -> None:
+        self._writer = writer
+        self._leave = leave
+
+    def run(self) -> None:
+        try:
+            self._leave()
+        except NetChannelError as error:
+            log.warning("%s", error)
+
+    def done(self, now: float) -> None:
+        self._writer.settled = True
+        self._writer.ended(now)

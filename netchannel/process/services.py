@@ -1,0 +1,251 @@
+"""The process-wide services: a sender, a receiver and clients, on a background thread with a uvloop of its own.
+
+The thread is started by the first call and stopped, after leaving both servers, when the interpreter exits. A forked
+child closes what it inherited of them and starts anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import uvloop
+
+from netchannel.errors import ChannelClosed, NetChannelError
+from netchannel.servers.client import Client
+from netchannel.servers.receiver import ReceiverServer
+from netchannel.servers.sender import SenderServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from netchannel.tls import Tls
+
+T = TypeVar("T")
+
+DEFAULT_LISTEN = "127.0.0.1:0"
+
+
+class ServiceThread:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._process = os.getpid()
+        self._left = False
+        self._thread = threading.Thread(target=self._run, name="netchannel", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """Run ``coroutine`` there and wait for it here.
+
+        An interrupt here cancels it there; if it was done already, ``undo`` is called there with its result.
+        """
+        future = self._submit(coroutine, undo)
+        try:
+            return future.result()
+        except BaseException:
+            self._take_back(future, undo)
+            raise
+
+    async def run(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None = None) -> T:
+        """`wait` for coroutines of other loops; cancelling counts as an interrupt."""
+        future = self._submit(coroutine, undo)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._take_back(future, undo)
+            raise
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None] | None) -> Future[T]:
+        future: Future[T] = Future()
+
+        def start() -> None:
+            task = self._loop.create_task(coroutine)
+            task.add_done_callback(lambda task: _hand_over(task, future, undo))
+            future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(task.cancel))
+
+        try:
+            self._check()
+        except NetChannelError:
+            coroutine.close()
+            raise
+        self._loop.call_soon_threadsafe(start)
+        return future
+
+    def _check(self) -> None:
+        """Raise if nobody would ever answer, where the caller is going to wait."""
+        if os.getpid() != self._process:
+            raise NetChannelError(
+                f"this was made by process {self._process}, and its thread is not in process {os.getpid()}, a fork of "
+                f"it: call sender_server() and receiver_server() there for new ones"
+            )
+        if self._left:
+            raise ChannelClosed("the process-wide services were left: the interpreter is exiting")
+        if threading.current_thread() is self._thread:
+            raise NetChannelError(
+                "a call to the process-wide services came from their own thread, e.g. from a handler of log records, "
+                "and would wait for itself: make it from another thread"
+            )
+
+    def _take_back(self, future: Future[T], undo: Callable[[T], None] | None) -> None:
+        # Once it runs, the result is there or a moment away: `_hand_over` sets both together.
+        if not future.cancel() and undo is not None and future.exception() is None:
+            self._loop.call_soon_threadsafe(undo, future.result())
+
+    def call(self, function: Callable[..., T], *args: Any, **settings: Any) -> T:
+        """Call ``function`` there and wait for its result here."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*args, **settings))
+            except Exception as error:  # noqa: BLE001 - it is raised where the caller waits
+                future.set_exception(error)
+
+        self._check()
+        self._loop.call_soon_threadsafe(run)
+        return future.result()
+
+    def tell(self, function: Callable[..., object], *args: Any) -> None:
+        """Call ``function`` there and do not wait; where nobody is there any more, there is nothing to do."""
+        if os.getpid() == self._process and not self._left:
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def stop(self) -> None:
+        """Stop the loop and the thread."""
+        self._left = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], None] | None) -> None:
+    """Give the result to who waits for it; back where it came from if nobody does any more."""
+    if not future.set_running_or_notify_cancel():
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            undo(task.result())
+    elif task.cancelled():
+        future.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
+
+
+class Trust(NamedTuple):
+    """What the other sides of a server must know, or show."""
+
+    secret: str | None = None
+    tls: Tls | None = None
+
+
+class Services:
+    """What this process has started of the two."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: ServiceThread | None = None
+        self._sender: SenderServer | None = None
+        self._receiver: ReceiverServer | None = None
+        self._clients: dict[Trust, Client] = {}
+        self._listen = ""
+        self._trust: dict[str, Trust] = {}
+
+    def _started(self) -> ServiceThread:
+        if self._thread is None:
+            self._thread = ServiceThread()
+            atexit.register(self.leave)
+        return self._thread
+
+    def sender(self, trust: Trust) -> tuple[ServiceThread, SenderServer]:
+        """The sender, started if it is not. Raises NetChannelError if it has another secret or TLS."""
+        with self._lock:
+            thread = self._started()
+            if self._sender is None:
+                server = SenderServer(secret=trust.secret, tls=trust.tls)
+                self._sender = thread.wait(server.__aenter__())
+                self._trust["sender"] = trust
+            self._check_trust("sender", trust)
+            return thread, self._sender
+
+    def _check_trust(self, role: str, trust: Trust) -> None:
+        for name, given, used in zip(Trust._fields, trust, self._trust[role], strict=True):
+            if given is not None and given != used:
+                raise NetChannelError(
+                    f"this process' {role} is running already, {'with another' if used else 'without a'} {name}: the "
+                    f"first call of {role}_server() decides; start a server of your own for another {name}"
+                )
+
+    def receiver(self, address: str | None, trust: Trust) -> tuple[ServiceThread, ReceiverServer]:
+        """The receiver, bound if it is not. Raises NetChannelError if it is bound elsewhere, or as `sender` does."""
+        with self._lock:
+            thread = self._started()
+            if self._receiver is None:
+                listen = address or DEFAULT_LISTEN
+                server = ReceiverServer(listen, secret=trust.secret, tls=trust.tls)
+                self._receiver = thread.wait(server.__aenter__())
+                self._listen = listen
+                self._trust["receiver"] = trust
+            elif address not in (None, self._listen, self._receiver.address):
+                raise NetChannelError(
+                    f"this process receives at {self._receiver.address} already, not at {address}: the first call of "
+                    f"receiver_server() binds; start a ReceiverServer of your own for another address"
+                )
+            self._check_trust("receiver", trust)
+            return thread, self._receiver
+
+    def client(self, trust: Trust) -> tuple[ServiceThread, Client]:
+        """What asks receivers that have this secret and TLS, started if it is not."""
+        with self._lock:
+            thread = self._started()
+            client = self._clients.get(trust)
+            if client is None:
+                client = Client(secret=trust.secret, tls=trust.tls)
+                self._clients[trust] = thread.wait(client.__aenter__())
+            return thread, client
+
+    def leave(self) -> None:
+        """Leave both servers, each within its ``leave_s``, and stop the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            for server in self._all():
+                thread.wait(server.__aexit__(None, None, None))
+            self._sender = self._receiver = None
+            self._clients.clear()
+            thread.stop()
+
+    def close_inherited(self) -> None:
+        """In a forked child: close the parent's sockets here, so that only the parent holds them."""
+        for server in self._all():
+            for descriptor in server.descriptors():
+                os.close(descriptor)
+
+    def _all(self) -> list[SenderServer | ReceiverServer | Client]:
+        servers = [server for server in (self._sender, self._receiver) if server is not None]
+        return [*self._clients.values(), *servers]
+
+
+services = Services()
+_inherited: list[Services] = []
+"""Never collected: an event loop that is torn down in a child would close what the child has opened since."""
+
+
+def _start_anew() -> None:
+    global services  # noqa: PLW0603 - the process' one instance; a child has no thread to serve the parent's
+    services.close_inherited()
+    _inherited.append(services)
+    services = Services()
+
+
+os.register_at_fork(after_in_child=_start_anew)

@@ -1,0 +1,1 @@
+"""The asyncio faces: `SenderServer`, `ReceiverServer`, `ChannelReader`, and their channels."""

@@ -1,0 +1,358 @@
+"""Staged groups: `GroupChannel` sends an attempt that nobody sees, `GroupClient` commits the ones that count."""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+from xxhash import xxh3_64
+
+from netchannel.core.groups.staged_channel import WINNER
+from netchannel.core.sending.outbound import GroupOf
+from netchannel.core.sending.packing import Packer
+from netchannel.disk.buffering import open_buffer
+from netchannel.errors import ChannelClosed, NetChannelError
+from netchannel.values import CloseReport, Group, Sealed, check_kind
+from netchannel.wire import messages
+from netchannel.wire.codec import ArrowEncoder
+from netchannel.wire.frames import Scattered
+from netchannel.wire.messages import TEXT_LIMIT
+
+from .client import Client
+from .sender_channel import SenderChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from netchannel.core.client import ClientChannel
+    from netchannel.core.sending.outbound import OutboundChannel
+    from netchannel.core.sending.packing import Ticket
+    from netchannel.core.timing import Timing
+    from netchannel.disk.buffering import Opened
+    from netchannel.tls import Tls
+    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.wire.codec import CodecName, Encoder
+    from netchannel.wire.frames import Body
+
+NUMBERS = 1 << 63
+"""Epochs and partitions are below."""
+ATTEMPT_BYTES = 16
+WINNERS_LIMIT = 80_000
+"""Of a commit, which is one message."""
+_LABEL = 120
+
+
+def check_group(group: Group) -> Group:
+    """Raise ValueError for what cannot be one."""
+    application, epoch, partition = group
+    _check_application(application)
+    for name, number in (("epoch", epoch), ("partition", partition)):
+        if not (isinstance(number, int) and not isinstance(number, bool) and 0 <= number < NUMBERS):
+            raise ValueError(f"the {name} of a group is {number!r}: expected 0 to {NUMBERS - 1}")
+    return group
+
+
+def _check_application(application: str) -> None:
+    check_kind("application", application, str)
+    if not 1 <= len(application) <= TEXT_LIMIT or not application.isprintable():
+        raise ValueError(
+            f"the application {application[:60]!r} has {len(application)} characters: expected 1 to {TEXT_LIMIT}, "
+            f"all of them printable"
+        )
+
+
+def attempt_id(channel_id: str, group: Group, attempt: str) -> str:
+    """What the channel of an attempt is called on the wire: nobody else's is called so."""
+    label = f"{channel_id} {group.epoch}.{group.partition}".encode()[:_LABEL].decode(errors="ignore")
+    return f"{label} {attempt}"
+
+
+class Tally(Packer):
+    """A packer that sums what it takes, at the moment when that has a place in the stream.
+
+    ``rows`` says how many the body has that was encoded last; those of bodies that wait for room are in ``waiting``.
+    """
+
+    __slots__ = ("count", "digest", "encoder", "row_count", "size_in_all", "waiting")
+
+    def __init__(self, encoder: RowsEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.digest = xxh3_64()
+        self.count = self.row_count = self.size_in_all = 0
+        self.waiting: dict[int, int] = {}
+
+    def take(self, body: Body) -> bool:
+        """Take a message, and sum it, if there is credit for it."""
+        taken = super().take(body)
+        if taken:
+            self._note(body, b"", self.encoder.rows)
+        return taken
+
+    def add(self, body: Body, note: bytes, cost: int) -> None:
+        """Take a message, and sum it."""
+        super().add(body, note, cost)
+        self._note(body, note, self.waiting.get(id(body), self.encoder.rows))
+
+    def _note(self, body: Body, note: bytes, rows: int) -> None:
+        digest = xxh3_64()
+        for piece in body.pieces if isinstance(body, Scattered) else (body,):
+            digest.update(piece)
+        self.digest.update(digest.intdigest().to_bytes(8, "little"))
+        self.count += 1
+        self.row_count += rows
+        self.size_in_all += len(body) + len(note)
+
+
+class RowsEncoder:
+    """A channel's encoder, and how many rows the last value had."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.schema, self.context = encoder.schema, encoder.context
+        self.rows = 1
+        self._encoder = encoder
+        self._counts = isinstance(encoder, ArrowEncoder)
+
+    def encode(self, value: Any) -> Body:
+        """Make a message's body."""
+        body = self._encoder.encode(value)
+        self.schema, self.context = self._encoder.schema, self._encoder.context
+        if self._counts:
+            self.rows = value.num_rows
+        return body
+
+
+class GroupChannel(SenderChannel):
+    """An attempt at one partition of a staged group. Made by `SenderServer.register_channel` with ``group=``.
+
+    What is sent is held at the receiver; nobody sees it before `GroupClient.commit` names what `seal` has returned.
+    Each registration is an attempt of its own. One that is not sealed is dropped: by `abort`, by `close`, when the
+    server is left, and when the receiver is restarted, which raises `AttemptLost`.
+    """
+
+    def __init__(
+        self,
+        core: OutboundChannel,
+        encoder: RowsEncoder,
+        clock: Callable[[], float],
+        *,
+        channel_id: str,
+        group: Group,
+    ) -> None:
+        super().__init__(core, encoder, clock)
+        self.group = group
+        self._rows_of = encoder
+        self._id = channel_id
+        tally = core.packer
+        assert isinstance(tally, Tally)
+        self._tally = tally
+        self._sealed: Sealed | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the channel that the group is for."""
+        return self._id
+
+    async def _append(self, body: Body, note: bytes) -> Ticket | None:
+        self._tally.waiting[id(body)] = self._rows_of.rows
+        try:
+            return await super()._append(body, note)
+        finally:
+            self._tally.waiting.pop(id(body), None)
+
+    async def seal(self) -> Sealed:
+        """End the attempt, and wait until the receiver has all of it on its disk.
+
+        Raises ChannelClosed if the attempt was given up, AttemptLost if the receiver was restarted meanwhile,
+        ChannelClosedByPeer if it does not take it (e.g. too much is staged), and what broke the channel. A call that
+        is cancelled leaves the seal on its way: call again.
+        """
+        if self._sealed is None:
+            if self.core.aborted:
+                self.core.check_open()
+            await super().close()
+            tally = self._tally
+            self._sealed = Sealed(
+                self.group.partition, self.stream, tally.count, tally.row_count, tally.size_in_all,
+                tally.digest.intdigest(),
+            )  # fmt: skip
+        return self._sealed
+
+    async def close(self, grace: float | None = None) -> CloseReport:
+        """Give the attempt up, unless it is sealed; the receiver is told within ``grace`` seconds, or not at all."""
+        if self._sealed is None and not self.core.terminal:
+            within_s = self.core.core.timing.leave_s
+            await self._fail("closed without a seal", within_s if grace is None else min(grace, within_s))
+        return CloseReport(self.core.acknowledged)
+
+    async def detach(self) -> None:
+        """An attempt has no successor. Raises ChannelClosed if it is over, else NetChannelError."""
+        self.core.check_open()
+        raise NetChannelError(
+            f"an attempt for channel {self.id!r} cannot be left to a successor: seal or abort it; whoever tries the "
+            f"partition again registers another one"
+        )
+
+
+def as_winners(sealed: Sequence[Sealed]) -> bytes:
+    """The attempts of a commit on the wire, in the order of their partitions. Raises ValueError, TypeError."""
+    if len(sealed) > WINNERS_LIMIT:
+        raise ValueError(
+            f"a commit names {len(sealed)} attempts, the limit is {WINNERS_LIMIT}: make fewer partitions"
+        )
+    for each in sealed:
+        if not isinstance(each, Sealed):
+            raise TypeError(f"a winner is {str(each)[:80]!r}: expected what seal() has returned")
+    ordered = sorted(sealed, key=lambda each: each.partition)
+    twice = [a.partition for a, b in pairwise(ordered) if a.partition == b.partition]
+    if twice:
+        raise ValueError(f"the winners have two attempts for partition {twice[0]}: name one of each")
+    return b"".join(map(_as_winner, ordered))
+
+
+def _as_winner(sealed: Sealed) -> bytes:
+    try:
+        attempt = bytes.fromhex(sealed.attempt)
+        if len(attempt) == ATTEMPT_BYTES:
+            return WINNER.pack(sealed.partition, sealed.count, sealed.bytes, sealed.checksum, attempt)
+    except (TypeError, ValueError, struct.error):
+        pass
+    raise ValueError(f"a winner is {str(sealed)[:300]}: expected what seal() has returned, unchanged")
+
+
+class GroupClient:
+    """Commits groups into the channel ``channel_id`` of the receiver at ``to``; an async context manager.
+
+    Every call is repeated until the receiver has answered, after lost connections too, for as long as ``fault`` says
+    (for ever, if it is not given). All of them can be repeated by another process as well: what is done is done once.
+    """
+
+    def __init__(
+        self,
+        to: str,
+        channel_id: str,
+        *,
+        secret: str | None = None,
+        tls: Tls | None = None,
+        fault: FaultPolicy | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self._to = to
+        self._id = channel_id
+        self._fault = fault
+        self._client = Client(secret=secret, tls=tls, timing=timing)
+        self._channel: ClientChannel | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        try:
+            self._channel = self._client.register(self._id, self._to, self._fault)
+        except BaseException:
+            await self._client.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel = None
+        await self._client.__aexit__(kind, error, trace)
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """What ended this client, as all calls say from then on: another one may be made. None while it goes on."""
+        return None if self._channel is None else self._channel.error
+
+    async def commit(
+        self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False
+    ) -> bool:
+        """Publish the attempts that ``winners`` name, at once, in the order of their partitions.
+
+        True: that was done now, and is durable. False: this epoch was committed before, and nothing has changed. All
+        other attempts of the epoch, and of those below, are dropped. With ``end`` the stream ends behind this group.
+
+        Raises:
+            EpochRegressed: a later epoch of the application is committed.
+            AttemptLost: a winner is not there, not sealed, or not what was sealed: nothing of the group is published.
+            SchemaMismatch: a winner has another schema than the channel.
+            ChannelClosed: the stream has ended, or its consumer has closed it.
+            ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what holds.
+        """
+        group = check_group(Group(application, epoch, 0))
+        committed: messages.Committed = await self._ask(
+            messages.Commit,
+            application=group.application,
+            epoch=epoch,
+            winners=as_winners(winners),
+            end=end,
+        )
+        return committed.fresh
+
+    async def drop(self, application: str, epoch: int) -> None:
+        """Remove the attempts of this epoch, and of those below, that are not committed."""
+        group = check_group(Group(application, epoch, 0))
+        await self._ask(messages.Drop, application=group.application, epoch=epoch)
+
+    async def last_epoch(self, application: str) -> int | None:
+        """The last epoch of the application that is committed; None if none is."""
+        _check_application(application)
+        last: messages.EpochIs = await self._ask(messages.Epoch, application=application)
+        return last.epoch
+
+    async def forget(self, application: str) -> None:
+        """Give the name up, of which a channel knows 10 000: its epochs begin anew, what was committed stays.
+
+        For whoever commits under the name no more, e.g. a job that is done, and sure of it: the same commit again
+        would find nothing that says that it was done. Raises ChannelClosed once the stream has ended and is read.
+        """
+        _check_application(application)
+        await self._ask(messages.Forget, consumer=application)
+
+    async def _ask(self, kind: type[messages.Question], **fields: Any) -> Any:
+        if self._channel is None:
+            raise ChannelClosed("this GroupClient is not running: use it within 'async with'")
+        return await self._client.ask(self._channel, kind, **fields)
+
+
+class SharedGroupClient(GroupClient):
+    """One of many on a client that others use too; it lives until `close`."""
+
+    def __init__(self, client: Client, to: str, channel_id: str, fault: FaultPolicy | None) -> None:
+        self._client = client
+        self._channel = client.register(channel_id, to, fault)
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._channel is not None and self._client.runner is not None:
+            self._channel.close(self._client.runner.clock())
+
+
+def open_attempt(
+    policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, group: Group
+) -> tuple[Opened, str, Callable[..., GroupChannel]]:
+    """What the channel of an attempt is made with, its id on the wire, and what its producer sees.
+
+    Raises ValueError for a group that cannot be, and for a buffer that does not go with one.
+    """
+    check_group(group)
+    if policy.directory is not None or policy.when_full == "drop_oldest":
+        raise ValueError(
+            f"an attempt of a group has no successor, and loses nothing: its buffer cannot be {policy}; leave "
+            f"directory= and when_full='drop_oldest' away"
+        )
+    opened = open_buffer(policy, channel_id, codec, schema, None)
+    encoder = RowsEncoder(opened.encoder)
+
+    def prepare(channel: OutboundChannel) -> None:
+        opened.prepare(channel)
+        channel.group = GroupOf(channel_id, *group)
+        channel.packer = Tally(encoder)
+
+    wire_id = attempt_id(channel_id, group, opened.stream)
+    make = partial(GroupChannel, channel_id=channel_id, group=group)
+    return opened._replace(encoder=encoder, prepare=prepare), wire_id, make

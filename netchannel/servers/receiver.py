@@ -1,0 +1,426 @@
+"""`ReceiverServer` listens for senders, and makes the channels."""
+
+from __future__ import annotations
+
+import resource
+import secrets
+import sys
+import uuid
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, overload
+
+from netchannel.address import parse_address
+from netchannel.core.groups.staged_channel import StagedChannel
+from netchannel.core.receiving.node import Node
+from netchannel.core.receiving.receiver_core import ReceiverCore
+from netchannel.core.replay.keeping import Keeping
+from netchannel.core.replay.serving import serve_reads
+from netchannel.core.timing import Timing
+from netchannel.disk.staged_files import StagedFiles
+from netchannel.errors import NetChannelError
+from netchannel.reporting import log
+from netchannel.storage import StagingStore
+from netchannel.tls import Credentials, Tls
+from netchannel.transports.ports import DataPorts, parse_data_ports
+from netchannel.transports.runner import LinkProtocol, Runner
+from netchannel.transports.schemes import check, listen, scheme_of
+from netchannel.transports.tls import accepting, check_scheme
+from netchannel.transports.unix import listen_privately
+from netchannel.values import (
+    BufferPolicy,
+    FaultPolicy,
+    Position,
+    RetainPolicy,
+    ServerStatistics,
+    StagingPolicy,
+    check_channel_id,
+    check_kind,
+)
+from netchannel.wire.codec import CodecName, make_decoder
+
+from .identity import encoded, node_name, wall_us
+from .receiver_channel import ReceiverChannel, statistics_of
+from .retaining import RetainedChannel, keep_stream
+from .waiting import Changes, check_loop
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from netchannel.transports import Listener, MakeProtocol
+    from netchannel.wire.codec import Decoder
+
+MESSAGE_LIMIT = 1 << 30
+_SPARE_PART = 4
+"""Of ``max_staged_bytes``, a fourth may be files that are kept to be written again."""
+
+
+class ReceiverServer:
+    """All streams that a process receives; an async context manager that listens at one address.
+
+    ``listen`` is ``host:port`` (port 0 takes a free one), ``unix:/path``, ``mem:name``, or of a scheme that was
+    registered (`netchannel.transports.register`); ``advertise`` is how others reach it, where that differs. Data
+    connections go to the address that the sender dialed, or to ``data_ports``: a range (``"40000-40999"``) or
+    ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
+    be the senders'. With ``tls`` all connections are TLS, and every sender must show a certificate.
+    ``max_connections`` bounds connections of both kinds; None is three quarters of the files that the process may
+    have open. ``congestion_control`` is as of `SenderServer`, for what is read from here.
+
+    Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
+    to the others, which have ``node=`` with the same path, and ports of their own at the same host.
+
+    On leaving the context its channels are detached: their senders keep what is not acknowledged for a successor.
+    """
+
+    def __init__(
+        self,
+        listen: str = "127.0.0.1:0",
+        *,
+        advertise: str | None = None,
+        data_ports: str | None = None,
+        secret: str | None = None,
+        tls: Tls | None = None,
+        message_limit: int = MESSAGE_LIMIT,
+        max_connections: int | None = None,
+        members: str | None = None,
+        node: str | None = None,
+        congestion_control: str | None = "cubic",
+        timing: Timing | None = None,
+    ) -> None:
+        check_kind("listen", listen, str)
+        check_kind("secret", secret, str)
+        check_kind("tls", tls, Tls)
+        check_kind("timing", timing, Timing)
+        check_kind("message_limit", message_limit, int)
+        check_kind("max_connections", max_connections, int)
+        if tls is not None:
+            check_scheme(listen)
+        if message_limit < 1:
+            raise ValueError(f"message_limit is {message_limit}: expected bytes, at least 1")
+        if advertise is not None:
+            check(advertise)
+        if max_connections is not None and max_connections < 2:
+            raise ValueError(f"max_connections is {max_connections}: a channel needs 2, control and data")
+        _check_node(listen, advertise, members, node)
+        self._listen = listen
+        self._members = members
+        self._node = node
+        self._advertise = advertise
+        self._data_ports = None if data_ports is None else _data_ports(listen, data_ports)
+        self._secret = secret
+        self._credentials = None if tls is None else Credentials(tls, "receiver")
+        self._message_limit = message_limit
+        self._max_connections = max_connections
+        self._congestion_control = congestion_control
+        self._timing = timing or Timing()
+        self._core: ReceiverCore
+        self._listener: Listener
+        self._member_listener: Listener | None = None
+        self._ports: DataPorts | None = None
+        self._runner: Runner | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._runner is not None:
+            raise NetChannelError(
+                f"this ReceiverServer is running already, at {self.address}: make another one"
+            )
+        self._core = ReceiverCore(
+            node_name("receiver"),
+            self._timing,
+            wall_us,
+            secrets.token_bytes,
+            encoded(self._secret),
+            message_limit=self._message_limit,
+            max_connections=self._max_connections or _most_connections(),
+        )
+        serve_reads(self._core)
+        runner = Runner(self._core, self._congestion_control)
+        make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
+        if self._credentials is not None:
+            make_protocol = accepting(self._credentials, make_protocol)
+        self._listener = await listen(self._listen, make_protocol)
+        try:
+            self._form_node(runner)
+        except OSError:
+            self._listener.close()
+            raise
+        if self._data_ports is not None:
+            self._ports = DataPorts(*self._data_ports, make_protocol)
+            self._core.opening.offers.lease = self._ports.lease
+        self._runner = runner
+        return self
+
+    def _form_node(self, runner: Runner) -> None:
+        """Take members, or be one; among themselves they do without TLS, over a socket of this user's."""
+        if self._members is not None:
+            accept = self._core.accept_member
+            self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
+        if self._node is not None:
+            self._core.node = Node(
+                self._core, self._core.registry, self._node, _port(self._advertise or self._listener.address)
+            )
+            self._core.node.join(runner.clock())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for service in list(self._core.services.offered.values()):
+            if isinstance(service, Keeping):
+                service.detach(runner.clock())
+        for channel in list(self._core.channels.values()):
+            if len(channel.queue) and not (channel.explicit or channel.unsettled):
+                log.warning(
+                    "channel %s: left with %d messages acknowledged and not read, from number %d on",
+                    channel.id, len(channel.queue), channel.position,
+                )  # fmt: skip
+            channel.detach(runner.clock())
+        self._core.opening.offers.clear()
+        for listener in self._listening():
+            listener.close()
+        try:
+            await self._core_left()
+        finally:
+            if self._ports is not None:
+                await self._ports.stop()
+            for listener in self._listening():
+                await listener.stop()
+            await runner.stop()
+
+    async def _core_left(self) -> None:
+        """Senders of channels that are over hang up once they have heard it, or are hung up on."""
+        done = Changes()
+        self._core.connections.on_farewells_done = done.notify
+        while self._core.connections.farewells:
+            await done.wait()
+
+    def descriptors(self) -> list[int]:
+        """Of all its sockets, e.g. to close them in a forked child."""
+        if self._runner is None:
+            return []
+        return self._runner.descriptors() + [
+            descriptor for listener in self._listening() for descriptor in listener.descriptors()
+        ]
+
+    def _listening(self) -> list[Listener]:
+        return [self._listener] if self._member_listener is None else [self._listener, self._member_listener]
+
+    @property
+    def address(self) -> str:
+        """Where senders reach this server."""
+        self._running()
+        return self._advertise or self._listener.address
+
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        staging: StagingPolicy | None = None,
+        retain: None = None,
+    ) -> ReceiverChannel: ...
+
+    @overload
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        retain: RetainPolicy,
+    ) -> RetainedChannel: ...
+
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+        staging: StagingPolicy | None = None,
+        retain: RetainPolicy | None = None,
+    ) -> ReceiverChannel | RetainedChannel:
+        """Make a channel; returns at once, whether a sender is there or not.
+
+        Args:
+            channel_id: 1 to 255 bytes of printable UTF-8; the sender registers the same.
+            codec: must be the sender's.
+            schema: the schema that is expected; if not given, the sender's is taken.
+            ack: a message is acknowledged once it is in this process' queue (``receipt``), or when `ack` is called
+                (``explicit``).
+            resume_from: the first message wanted: a `Position` of an earlier consumer, or a number, which is unsafe
+                as it may mean another stream. None starts at the oldest message that is not acknowledged.
+            buffer: what is received and not read, at most; above it the sender is held back.
+            fault: how long a sender that is away is waited for.
+            staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
+                `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
+                a restart with the same directory it goes on there. Its files are opened here, which waits for the
+                disk: for a few milliseconds, and longer where much is held or not acknowledged, as the headers of all
+                records are read.
+            retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
+                once it is kept.
+
+        Raises:
+            ChannelInUse: the id is registered here, or its files are in use by this process or another.
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files of ``staging`` cannot be opened, or hold
+                messages of another codec or schema.
+            ValueError: the buffer is one that only senders have.
+        """
+        runner = self._running()
+        check_loop(runner.loop)
+        if ack not in ("receipt", "explicit"):
+            raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
+        check_kind("buffer", buffer, BufferPolicy)
+        check_kind("fault", fault, FaultPolicy)
+        check_kind("retain", retain, RetainPolicy)
+        if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
+            raise ValueError(
+                f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
+            )
+        check_kind("staging", staging, StagingPolicy)
+        if retain is not None:
+            if staging is not None:
+                raise ValueError(
+                    f"staging={staging} does not go with retain=: groups are given out here, and not kept for readers; "
+                    f"give one or the other"
+                )
+            if resume_from is not None:
+                raise ValueError(
+                    f"resume_from={resume_from!r} does not go with retain=: what is kept says where the stream goes on"
+                )
+            return keep_stream(
+                self._core,
+                check_channel_id(channel_id),
+                codec,
+                schema,
+                retain,
+                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+                fault=fault or FaultPolicy(),
+                clock=runner.clock,
+            )
+        decoder = make_decoder(codec, schema)
+        self._core.check_free(check_channel_id(channel_id))
+        with ExitStack() as undo:
+            if staging is not None:
+                store = _open_store(channel_id, codec, decoder, staging)
+                undo.callback(store.close)
+            core_channel = self._core.register(
+                channel_id,
+                codec=codec,
+                decoder=decoder,
+                explicit=ack == "explicit",
+                resume_from=resume_from,
+                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
+                fault=fault or FaultPolicy(),
+                now=runner.clock(),
+            )
+            undo.pop_all()
+        if staging is not None:
+            make = partial(make_decoder, codec, schema)
+            StagedChannel(
+                self._core,
+                core_channel,
+                partial(StagedFiles, store),
+                staging,
+                make_decoder=make,
+                now=runner.clock(),
+            )
+        return ReceiverChannel(core_channel, decoder, runner.clock)
+
+    def statistics(self) -> ServerStatistics[str]:
+        """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
+        runner = self._running()
+        now = runner.clock()
+        channels = {core.id: statistics_of(core) for core in list(self._core.channels.values())}
+        peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
+        peers += [client.statistics(client.asks, now) for client in list(self._core.services.clients)]
+        node = self._core.node
+        return replace(
+            runner.statistics(peers, channels, now),
+            members=tuple(member.statistics_as_member() for member in list(self._core.members.links)),
+            node=None if node is None else node.statistics(now),
+        )
+
+    def inside(self) -> tuple[ReceiverCore, Runner]:
+        """What it is made of, for a `SenderServer` that listens by it."""
+        return self._core, self._running()
+
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise NetChannelError(
+                "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
+            )
+        return self._runner
+
+
+def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:
+    """The files of a staged channel. Raises SchemaMismatch, too, if what they hold has another schema."""
+    directory = Path(staging.directory)
+    store = StagingStore.open(
+        directory,
+        channel_id,
+        create_stream=lambda: uuid.uuid4().hex,
+        codec=codec,
+        spare_bytes=staging.max_staged_bytes // _SPARE_PART,
+    )
+    try:
+        if store.state.schema:
+            decoder.learn(store.state.schema)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _most_connections() -> int:
+    """Three quarters of the files that the process may have open: the rest is for its files, and for its senders."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(2, limit * 3 // 4) if limit != resource.RLIM_INFINITY else sys.maxsize
+
+
+def _check_node(listen: str, advertise: str | None, members: str | None, node: str | None) -> None:
+    """Raise if the process cannot be one of several at a node."""
+    for name, address in (("members", members), ("node", node)):
+        check_kind(name, address, str)
+        if address is None:
+            continue
+        if scheme_of(address) != "unix":
+            raise ValueError(f"{name} is {address!r}: expected unix:/path, which strangers have no access to")
+        check(address)
+        for other in (listen, advertise or listen):
+            _port(other)
+    if members is not None and node is not None:
+        raise ValueError("a process has members, or is a member of a node: give members= or node=")
+
+
+def _port(address: str) -> int:
+    """Of TCP, or of a transport that has been registered and has ports too."""
+    port = address.rpartition(":")[2]
+    if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
+        raise NetChannelError(
+            f"processes of a node are told apart by their ports, and {address} has none: listen on host:port"
+        )
+    return int(port)
+
+
+def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:
+    if scheme_of(listen) != "tcp":
+        raise NetChannelError(f"data_ports needs TCP, and this server listens on {listen}")
+    return parse_address(listen).host, parse_data_ports(data_ports)

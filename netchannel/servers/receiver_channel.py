@@ -1,0 +1,215 @@
+"""`ReceiverChannel` gives out the messages of one stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from netchannel.core.replay.keeping import Keeping
+from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
+from netchannel.values import (
+    ChannelStatistics,
+    Message,
+    Position,
+)
+from netchannel.wire.codec import ArrowDecoder
+
+from .retaining import retained_statistics
+from .waiting import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import pyarrow as pa
+
+    from netchannel.core.receiving.inbound import InboundChannel
+    from netchannel.core.receiving.queue import Item
+    from netchannel.wire.codec import Decoder
+
+
+class ReceiverChannel:
+    """One stream, as its consumer sees it; an async iterator. Made by `ReceiverServer.register_channel`.
+
+    Its coroutines may be called from several tasks at once; each message goes to one of them.
+    """
+
+    def __init__(self, core: InboundChannel, decoder: Decoder, clock: Callable[[], float]) -> None:
+        self._core = core
+        self._changes = Changes()
+        core.on_change = self._changes.notify
+        self._decoder = decoder
+        self._decode = self._decoded if isinstance(decoder, ArrowDecoder) else None
+        self._clock = clock
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self._core.id
+
+    @property
+    def stream(self) -> str | None:
+        """The identity of the stream that is received; None before a sender came."""
+        return self._core.stream
+
+    @property
+    def position(self) -> Position | None:
+        """Where `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
+        core = self._core
+        if core.stream is None or core.position is None:
+            return None
+        return Position(core.stream, core.position)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        queue, decode = self._core.queue, self._decode
+        try:
+            while True:
+                for body in queue.ready:
+                    yield body if decode is None else decode(body, queue.chunk.context)
+                await self._more()
+        except EndOfChannel:
+            return
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.recv()
+        except EndOfChannel:
+            raise StopAsyncIteration from None
+
+    async def recv(self) -> Any:
+        """Wait for the next message's batch (or bytes). A call that is cancelled took nothing.
+
+        Raises:
+            EndOfChannel: the stream ended cleanly, and all was read.
+            ChannelFailed: the producer aborted, after all that was read.
+            PositionLost, StreamReplaced: ``resume_from`` cannot be met.
+            SchemaMismatch: the sender has another schema or codec.
+            ProtocolError: a message cannot be read; the channel ends there, and its sender is told.
+            ChannelBroken, ChannelClosed: nothing will come any more.
+        """
+        queue, decode = self._core.queue, self._decode
+        while True:
+            for body in queue.ready:
+                return body if decode is None else decode(body, queue.chunk.context)
+            await self._more()
+
+    async def recv_message(self) -> Message:
+        """Wait for the next message, with its note, number and send timestamp."""
+        item = await self.next_item()
+        try:
+            return self.read(item)
+        except ProtocolError as error:
+            self.unreadable(item.sequence, error)
+            raise
+
+    async def next_item(self) -> Item:
+        """Wait for the next message as it was received; for faces on other threads, which `read` it there."""
+        while (item := self._core.take()) is None:
+            await self._more()
+        return item
+
+    async def _more(self) -> None:
+        """Wait until there is a message. Raises what ended the channel.
+
+        What went wrong once the channel's files are closed, so that it can be registered again.
+        """
+        core = self._core
+        while not await self._ready():
+            core.waiting += 1
+            core.check_starved()
+            try:
+                await self._changes.wait()
+            finally:
+                core.waiting -= 1
+
+    async def _ready(self) -> bool:
+        while True:
+            try:
+                return self._core.more()
+            except NetChannelError:
+                if self._core.error is None or not self._core.unsettled:
+                    raise
+                await self._settled()
+
+    def put_back(self, item: Item) -> None:
+        """Whoever took ``item`` was cancelled before it got it: it is next again."""
+        self._core.put_back(item)
+
+    def read(self, item: Item) -> Message:
+        """Decode an item."""
+        body, note, sequence, timestamp, context = item
+        return Message(
+            self._decoder.decode(body, context, self._core.message_limit), note, sequence, timestamp
+        )
+
+    def _decoded(self, body: memoryview, context: memoryview | None) -> Any:
+        try:
+            return self._decoder.decode(body, context, self._core.message_limit)
+        except ProtocolError as error:
+            self.unreadable(self._core.queue.taken, error)
+            raise
+
+    def unreadable(self, number: int, error: ProtocolError) -> None:
+        """Message ``number`` could not be decoded: nothing behind it is given out, and its sender is told."""
+        self._core.unreadable(number, error, self._clock())
+
+    async def ack(self, upto: int | Position) -> None:
+        """Everything below ``upto``, a number or a position, is done; for channels with ``ack="explicit"``.
+
+        A position in a stream that another one has taken the place of does nothing.
+        """
+        core = self._core
+        core.ack(upto, self._clock())
+        if core.ended is not None and core.acked >= core.ended:
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until the files of a channel that is over are closed, if it has any: then it can be made again."""
+        while self._core.unsettled:
+            await self._changes.wait()
+
+    async def schema(self) -> pa.Schema | None:
+        """Wait for the stream's schema, known before its data and on an empty stream; None under ``bytes``."""
+        decoder = self._decoder
+        if not isinstance(decoder, ArrowDecoder):
+            return None
+        while decoder.schema is None:
+            self._core.check_live()
+            await self._changes.wait()
+        return decoder.schema
+
+    async def close(self, reason: str = "the consumer is done") -> None:
+        """No more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
+        self._core.close(reason, self._clock())
+        await self._settled()
+
+    async def detach(self) -> None:
+        """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
+
+        Of a staged channel with ``ack="receipt"``, what was not read is the successor's.
+        """
+        self._core.detach(self._clock())
+        await self._settled()
+
+    def statistics(self) -> ChannelStatistics:
+        """The channel's counters."""
+        return statistics_of(self._core)
+
+
+def statistics_of(core: InboundChannel) -> ChannelStatistics:
+    """The counters of a channel that receives."""
+    if isinstance(core.keeper, Keeping):
+        return retained_statistics(core.keeper)
+    return ChannelStatistics(
+        state=str(core.state),
+        since=core.since,
+        sent=0,
+        received=core.received,
+        acknowledged=core.acknowledged,
+        bytes=core.bytes,
+        buffered_messages=len(core.queue),
+        buffered_bytes=core.queue.bytes,
+        disk_bytes=core.disk_bytes(),
+        in_flight=0,
+        reconnects=max(0, core.attachments - 1),
+        dropped=core.dropped,
+        starved=core.starved,
+    )

@@ -1,0 +1,303 @@
+"""`SenderChannel` takes the messages of one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from netchannel.core.states import SenderState
+from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
+from netchannel.values import (
+    ChannelStatistics,
+    CloseReport,
+)
+
+from .retaining import check_note
+from .waiting import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from netchannel.core.sending.outbound import OutboundChannel
+    from netchannel.core.sending.packing import Ticket
+    from netchannel.wire.codec import Encoder
+    from netchannel.wire.frames import Body
+
+
+YIELD_AFTER = 1 << 19
+"""Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
+PACE_S = 0.002
+"""How long it then waits at most for a connection that has more than it can write: what waits in a buffer leaves the
+processor's cache, and comes late."""
+
+
+def leave(ticket: Ticket | None) -> None:
+    """Whoever sent what ``ticket`` is for does not wait for it: `position` has told it that it was taken."""
+    if ticket is not None:
+        ticket.final = True
+
+
+class SenderChannel:
+    """One stream to one receiver, as its producer sees it. Made by `SenderServer.register_channel`.
+
+    Its coroutines may be called from several tasks at once; messages are numbered in the order in which the calls
+    got room in the buffer.
+    """
+
+    def __init__(self, core: OutboundChannel, encoder: Encoder, clock: Callable[[], float]) -> None:
+        self.core = core
+        self.changes = Changes()
+        core.on_change = self.changes.notify
+        self._encoder = encoder
+        self._clock = clock
+        self._packer = core.packer
+        self._yielded_at = 0
+
+    @property
+    def id(self) -> str:
+        """The channel's id."""
+        return self.core.id
+
+    @property
+    def stream(self) -> str:
+        """The identity of the stream that this channel's numbers belong to."""
+        return self.core.stream
+
+    @property
+    def position(self) -> int:
+        """The number that the next `send` will get.
+
+        Raises NetChannelError on a replayable channel before `attached`, when it is not known yet.
+        """
+        if not self.core.placed:
+            raise NetChannelError(f"channel {self.id!r} has no position yet: await attached() first")
+        return self.core.head
+
+    async def send(self, batch: Any, note: bytes = b"") -> None:
+        """Take a message; waits while the buffer is full, as its policy says, and for the disk, if it is durable.
+
+        The memory of ``batch`` is sent without a copy and must not change until it is acknowledged (`flush`).
+        ``note`` (at most 32 KiB) travels with it. A call that is cancelled took its number or did not: `position`
+        tells which.
+
+        Raises:
+            SchemaMismatch: another schema than the channel's.
+            MessageTooLarge: larger than the receiver takes.
+            BufferFull: the policy is to fail. The message was not taken.
+            ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
+        """
+        try:
+            body = self._encoder.encode(batch)
+        except NetChannelError:
+            self.core.check_open()  # which says more
+            raise
+        taken = note == b"" and self._packer.take(body)
+        ticket = self._packer.ticket if taken else await self._append(body, note)
+        if ticket is not None:
+            await self.committed(ticket)
+
+    async def send_many(self, batches: Iterable[Any]) -> None:
+        """Take several messages, in order; a durable buffer is waited for once.
+
+        Raises as `send` does; then `position` tells how many were taken.
+        """
+        ticket = None
+        encode, packer, take = self._encoder.encode, self._packer, self._packer.take
+        try:
+            for batch in batches:
+                if ticket is not None and ticket.error is not None:
+                    break
+                body = encode(batch)
+                ticket = packer.ticket if take(body) else await self._append(body, b"")
+        except BaseException as error:
+            leave(ticket)
+            if isinstance(error, SchemaMismatch):
+                self.core.check_open()
+            raise
+        if ticket is not None:
+            await self.committed(ticket)
+
+    async def take(self, batch: Any) -> Ticket | None:
+        """`send` without waiting for the disk: its ticket tells when the message is durable."""
+        body = self._encoder.encode(batch)
+        return self._packer.ticket if self._packer.take(body) else await self._append(body, b"")
+
+    async def _append(self, body: Body, note: bytes) -> Ticket | None:
+        """Take a message that the packer has no credit for."""
+        core = self.core
+        self.changes.check_loop()
+        self._packer.revoke()
+        if core.terminal:
+            await self._settled()
+        core.check_open()
+        check_note(note)
+        context = self._encoder.context
+        if core.schema is None:
+            core.schema = self._encoder.schema
+        core.admit(body, context)
+        size = core.cost(body, note, context)
+        while not core.room(size):
+            if core.placed and core.buffer.when_full == "fail":
+                raise BufferFull(
+                    f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
+                    f"{core.head - core.kept_from} messages, and {size} more do not fit ({core.buffer}): wait "
+                    f"with flush(), or let it block"
+                )
+            if core.make_room(size):
+                break
+            core.waiting += 1
+            core.wait_for_room()
+            try:
+                await self.changes.wait()
+            finally:
+                core.waiting -= 1
+            if core.terminal:
+                await self._settled()
+            core.admit(body, context)
+        ticket = core.append(body, note, context)
+        done = core.taken_bytes + 64 * core.head
+        if done - self._yielded_at >= YIELD_AFTER:
+            self._yielded_at = done
+            try:
+                await self._give_way()
+            except asyncio.CancelledError:
+                leave(ticket)
+                raise
+        return ticket
+
+    async def _give_way(self) -> None:
+        """Let the connection have its turn; one that has more than it can write gets a little time."""
+        core = self.core
+        await asyncio.sleep(0)
+        if core.behind:
+            core.pacing += 1
+            try:
+                await self.changes.wait(PACE_S)
+            finally:
+                core.pacing -= 1
+
+    async def committed(self, ticket: Ticket) -> None:
+        """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""
+        try:
+            while not ticket.durable:
+                if ticket.error is not None:
+                    raise copy(ticket.error)
+                if self.core.terminal:
+                    await self._settled()
+                    self.core.check_open()
+                await self.changes.wait()
+        except asyncio.CancelledError:
+            leave(ticket)
+            raise
+
+    async def _settled(self) -> None:
+        """Wait until the files are closed of a channel that is over: then its id can be registered again."""
+        while not self.core.settled:
+            await self.changes.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
+        upto = self.core.head
+        while self.core.acknowledged < upto:
+            if self.core.terminal:
+                await self._settled()
+                self.core.check_open()
+            await self.changes.wait()
+
+    async def attached(self) -> tuple[int, bytes]:
+        """Wait for the receiver: the number it wants next, and the last note it has."""
+        while self.core.state is not SenderState.ATTACHED:
+            if self.core.terminal:
+                await self._settled()
+            self.core.check_open()
+            await self.changes.wait()
+        return self.core.received, self.core.last_note
+
+    async def close(self, grace: float | None = None) -> CloseReport:
+        """End the stream, and wait until the end and all before it are acknowledged.
+
+        Without ``grace`` it waits as long as the fault policy does. After ``grace`` seconds the rest is given up,
+        and the report says what was not delivered; a durable buffer keeps it, and whoever registers the channel
+        again delivers it, with the end. Raises what broke the channel. A call that is cancelled leaves the end queued.
+        """
+        core = self.core
+        if not core.terminal:
+            core.finish()
+        try:
+            async with asyncio.timeout(grace):
+                while not core.terminal:
+                    await self.changes.wait()
+        except TimeoutError:
+            report = CloseReport(core.acknowledged, core.acknowledged, core.head - core.acknowledged)
+            core.give_up(f"close(grace={grace}) ran out", self._clock())
+            await self._settled()
+            return report
+        await self._settled()
+        if core.state is not SenderState.ENDED or core.error is not None:
+            core.check_open()
+        return CloseReport(core.acknowledged)
+
+    async def abort(self, error: str | BaseException) -> None:
+        """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.
+
+        Waits until the receiver has heard it, as long as the server's ``leave_s`` at most; then gives up. A durable
+        buffer keeps the failure for whoever registers the channel again.
+        """
+        await self._fail(
+            error if isinstance(error, str) else f"{type(error).__name__}: {error}",
+            self.core.core.timing.leave_s,
+        )
+
+    async def _fail(self, why: str, within_s: float) -> None:
+        """`abort`, waiting for so long at most."""
+        core = self.core
+        if not core.terminal:
+            core.finish(why)
+            try:
+                async with asyncio.timeout(within_s):
+                    while not core.terminal:
+                        await self.changes.wait()
+            except TimeoutError:
+                core.give_up(f"aborted ({why}), and {core.to} did not hear it in time", self._clock())
+        await self._settled()
+
+    async def detach(self) -> None:
+        """Leave the stream to a successor, once all of it is acknowledged, or in a durable buffer.
+
+        The successor registers with the same directory, or with ``stream=channel.stream, replayable=True``. A durable
+        buffer keeps the end too, if the channel was closed.
+        """
+        core = self.core
+        if not core.durable:
+            core.check_open()
+        core.leave()
+        try:
+            if not core.durable:
+                await self.flush()
+            while not (core.terminal or not core.durable or core.on_disk_entirely):
+                await self.changes.wait()
+            if not core.terminal:
+                core.detach(self._clock())
+        finally:
+            core.stay()
+        await self._settled()
+
+    def statistics(self) -> ChannelStatistics:
+        """The channel's counters."""
+        core = self.core
+        return ChannelStatistics(
+            state=str(core.state),
+            since=core.since,
+            sent=core.head,
+            received=core.received,
+            acknowledged=core.acknowledged,
+            bytes=core.taken_bytes,
+            buffered_messages=core.head - core.kept_from,
+            buffered_bytes=core.kept_bytes,
+            disk_bytes=core.disk_bytes,
+            in_flight=core.sent - core.kept_from,
+            reconnects=core.reconnects,
+            dropped=core.dropped,
+            starved=core.starved,
+        )

@@ -1,0 +1,412 @@
+"""Codecs: how a message's body is made from what the application sends, and read again.
+
+A codec is made per channel and keeps what all bodies share: the Arrow schema, and the dictionaries that the bodies
+refer to (their *context*), which travel once per connection and only when they change.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pyarrow as pa
+
+from netchannel.errors import NetChannelError, ProtocolError, SchemaMismatch
+from netchannel.values import check_kind
+
+from .frames import ALONE, Body, Buffer, Scattered
+from .metadata import DICTIONARY_BATCH, RECORD_BATCH, Likeness, NoMessage, decompressed, header_of, rows_in
+from .repeats import bytes_of_values, can_repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CodecName = Literal["arrow", "bytes"]
+
+SCATTER = 1 << 17
+"""Batches from this many bytes on are sent from the columns' own memory instead of being copied together."""
+
+
+class Encoder(Protocol):
+    """The sender's side of a codec."""
+
+    schema: bytes | None
+    """What describes all bodies of the stream; None until it is known."""
+    context: bytes
+    """What the last encoded body needs beside the schema; the same object while it does not change."""
+
+    def encode(self, value: Any) -> Body:
+        """Make a message's body. Its memory must not change until the message is acknowledged."""
+
+
+class Decoder(Protocol):
+    """The receiver's side of a codec."""
+
+    learned: bytes
+    """The sender's schema; empty before it is known, and where there is none."""
+
+    def compare(self, schema: bytes) -> None:
+        """Somebody says that it is the sender's schema. Raises SchemaMismatch if it is not the one that is wanted."""
+
+    def learn(self, schema: bytes) -> None:
+        """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
+
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Look at bodies that have come, before they are taken: whether they have the form that `decode` needs.
+
+        Raises ProtocolError for what nobody could read, or would have more than ``limit`` bytes when it is.
+        """
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """The same of what bodies need beside the schema."""
+
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
+        """Read a body; the value may refer to its memory.
+
+        Raises ProtocolError for one that is none, or whose values have more than ``limit`` bytes.
+        """
+
+
+def make_encoder(codec: CodecName, schema: pa.Schema | None) -> Encoder:
+    """The encoder of a channel. Raises NetChannelError for an unknown codec."""
+    _check(codec, schema)
+    return ArrowEncoder(schema) if codec == "arrow" else BytesEncoder()
+
+
+def make_decoder(codec: CodecName, schema: pa.Schema | None) -> Decoder:
+    """The decoder of a channel. Raises NetChannelError for an unknown codec."""
+    _check(codec, schema)
+    return ArrowDecoder(schema) if codec == "arrow" else BytesDecoder()
+
+
+def _check(codec: str, schema: pa.Schema | None) -> None:
+    if codec not in ("arrow", "bytes"):
+        raise NetChannelError(f"the codec {codec!r} is not known: expected 'arrow' or 'bytes'")
+    check_kind("schema", schema, pa.Schema)
+    if codec == "bytes" and schema is not None:
+        raise NetChannelError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
+
+
+class BytesEncoder:
+    """Bytes as they are."""
+
+    schema: bytes | None = b""
+    context = b""
+
+    def encode(self, value: Any) -> Body:
+        """Take anything with the buffer protocol, e.g. bytes, memoryview or pyarrow.Buffer."""
+        if isinstance(value, bytes):
+            return value
+        return _flat(value)
+
+
+def _flat(value: Any) -> memoryview:
+    """The memory of ``value`` as bytes. Raises SchemaMismatch if it has none, or not in one piece."""
+    try:
+        view = memoryview(value)
+        # A view of several dimensions, one of which is 0, cannot be cast.
+        flat = view.cast("B") if view.nbytes else memoryview(b"")
+    except (TypeError, ValueError, BufferError) as error:
+        raise SchemaMismatch(
+            f"a channel with the codec 'bytes' was sent a {type(value).__name__} ({error}): expected bytes or other "
+            f"memory in one piece (numpy.ascontiguousarray makes it so), or register the channel with codec='arrow'"
+        ) from error
+    if "O" in view.format:
+        raise SchemaMismatch(
+            f"a channel with the codec 'bytes' was sent a {type(value).__name__} of Python objects, whose memory is "
+            f"addresses of this process: expected bytes"
+        )
+    return flat
+
+
+class BytesDecoder:
+    """Bytes as they are: a memoryview of what was received."""
+
+    learned = b""
+
+    def compare(self, schema: bytes) -> None:
+        """There is nothing to check."""
+
+    def learn(self, schema: bytes) -> None:
+        """There is nothing to learn. Raises ProtocolError for what is meant to be."""
+        if schema:
+            raise ProtocolError(f"a schema of {len(schema)} bytes came, and the codec bytes has none")
+
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Any bytes will do."""
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """There is none."""
+        raise ProtocolError(f"a context of {len(context)} bytes came, and the codec bytes has none")
+
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> memoryview:
+        """The body itself."""
+        return body
+
+
+class _Pieces:
+    """A file that keeps what is written to it, without copying."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Buffer] = []
+
+    def write(self, piece: pa.Buffer | bytes) -> int:
+        view = memoryview(piece)
+        self.pieces.append(view)
+        return len(view)
+
+    def take(self) -> list[Buffer]:
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ArrowEncoder:
+    """Record batches as encapsulated Arrow IPC messages, without the schema before each."""
+
+    def __init__(self, schema: pa.Schema | None) -> None:
+        self.schema: bytes | None = None
+        self.context = b""
+        self._schema: pa.Schema | None = None
+        self._dictionaries = False
+        self._sink = _Pieces()
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._row_bytes: float | None = None  # of the last body
+        self._unwritten = 0  # the writer puts the schema, so many bytes, before its first batch
+        if schema is not None:
+            self._fix(schema)
+
+    def _fix(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self.schema = schema.serialize().to_pybytes()
+        self._dictionaries = any(_has_dictionary(field.type) for field in schema)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
+        self._unwritten = len(self.schema)
+
+    def encode(self, value: Any) -> Body:
+        """Take a pyarrow.RecordBatch of the channel's schema (the first one's, if none was given)."""
+        if not isinstance(value, pa.RecordBatch):
+            raise SchemaMismatch(
+                f"a channel with the codec 'arrow' was sent a {type(value).__name__}: expected a "
+                f"pyarrow.RecordBatch (a Table has to_batches(); bytes need codec='bytes')"
+            )
+        if self._schema is None:
+            self._fix(value.schema)
+        elif value.schema is not self._schema and not value.schema.equals(self._schema):
+            raise SchemaMismatch(
+                f"a batch of ({_describe(value.schema)}) was sent on a channel of ({_describe(self._schema)}): "
+                f"cast it, or use another channel"
+            )
+        try:
+            # As the receiver does: it would not take the message, and could not say so any more.
+            value.validate(full=True)
+            return self._body(value)
+        except pa.ArrowException as error:  # e.g. text that is no UTF-8; lists in lists, more than 64 deep
+            raise SchemaMismatch(
+                f"a batch of ({_describe(self._schema)}) is no valid one of that schema: {error}"
+            ) from error
+
+    def _body(self, batch: pa.RecordBatch) -> Body:
+        if self._dictionaries:
+            return self._encode_with_dictionaries(batch)
+        rows = batch.num_rows
+        # Asking a batch for its size takes longer than all the rest: it is taken to be like the one before.
+        expected = batch.nbytes if self._row_bytes is None else rows * self._row_bytes
+        body: Body = memoryview(batch.serialize()) if expected < SCATTER else Scattered(self._write(batch))
+        if rows:
+            self._row_bytes = len(body) / rows
+        if isinstance(body, Scattered) and len(body) <= ALONE:
+            return b"".join(body.pieces)
+        return body
+
+    def _write(self, batch: pa.RecordBatch) -> list[Buffer]:
+        assert self._writer is not None
+        self._writer.write_batch(batch)
+        pieces = self._sink.take()
+        while self._unwritten > 0:
+            self._unwritten -= len(pieces.pop(0))
+        return pieces
+
+    def _encode_with_dictionaries(self, batch: pa.RecordBatch) -> Body:
+        # The writer gives out a dictionary only when it is another than the last; then all of the batch's
+        # dictionaries make a new context, so that a reader never depends on what an earlier connection saw.
+        messages = _messages(self._write(batch))
+        if len(messages) > 1 or not self.context:
+            stream = _Pieces()
+            writer = pa.ipc.new_stream(pa.PythonFile(stream, "w"), self._schema)
+            writer.write_batch(batch)
+            self.context = b"".join([memoryview(m.serialize()) for m in _messages(stream.take())[:-1]])
+        return memoryview(messages[-1].serialize())
+
+
+def _messages(pieces: Sequence[Buffer]) -> list[pa.Message]:
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(b"".join(pieces)))
+    return list(reader)
+
+
+class ArrowDecoder:
+    """Record batches from Arrow IPC messages; they refer to the memory that was received."""
+
+    def __init__(self, schema: pa.Schema | None) -> None:
+        self._declared = schema
+        self.schema: pa.Schema | None = None
+        self.learned = b""
+        self._dictionaries = False
+        self._repeats = False  # the bytes of a body can be those of many values
+        self._likeness: Likeness | None = None
+
+    def compare(self, schema: bytes) -> None:
+        """Compare it with what is declared, or known."""
+        self._read(schema)
+
+    def learn(self, schema: bytes) -> None:
+        """Take the sender's schema; once known, only the same one."""
+        if self.schema is not None and schema == self.learned:
+            return
+        self.schema, self.learned = self._read(schema), bytes(schema)
+        self._dictionaries = any(_has_dictionary(field.type) for field in self.schema)
+        self._repeats = can_repeat(self.schema)
+
+    def _read(self, schema: bytes) -> pa.Schema:
+        try:
+            theirs = pa.ipc.read_schema(pa.py_buffer(schema))
+        except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
+            raise ProtocolError(f"a schema of {len(schema)} bytes cannot be read: {error}") from error
+        expected = self.schema if self.schema is not None else self._declared
+        if expected is not None and not expected.equals(theirs):
+            raise SchemaMismatch(
+                f"the sender's schema is ({_describe(theirs)}), the receiver's ({_describe(expected)}): "
+                f"register both sides with the same one"
+            )
+        return theirs
+
+    def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
+        """Whether each is a record batch that is all there; what compression hides counts as what it becomes."""
+        if self.schema is None:
+            raise ProtocolError("a batch came before its schema")
+        if self._dictionaries and context is None:
+            raise ProtocolError("a batch with dictionaries came before them")
+        likeness = self._likeness
+        like = 0 if likeness is None else likeness.count(bodies)
+        for body in bodies[like:]:
+            self._examine(body, limit)
+
+    def _examine(self, body: memoryview, limit: int) -> None:
+        try:
+            header = header_of(body)
+            if header.kind != RECORD_BATCH:
+                raise NoMessage(f"it is a message of kind {header.kind}")
+            size = decompressed(body, header)
+            seen = self._likeness is not None or header.end == header.start
+            if not seen and size is None and rows_in(body, header):
+                self._likeness = Likeness(body)
+        except (NoMessage, struct.error) as error:
+            raise ProtocolError(f"a body of {len(body)} bytes is no record batch: {error}") from error
+        _check_size("a body", len(body), size or 0, limit)
+
+    def check_context(self, context: bytes, limit: int) -> None:
+        """Whether it is the channel's schema and dictionaries; these count as what they become."""
+        if self.schema is None or not self._dictionaries:
+            why = "and no schema before it" if self.schema is None else "and no column has a dictionary"
+            raise ProtocolError(f"a context of {len(context)} bytes came, {why}")
+        try:
+            theirs = pa.ipc.read_schema(pa.py_buffer(context))
+            size, at = 0, header_of(context).end
+            while at < len(context):
+                header = header_of(context, at)
+                if header.kind != DICTIONARY_BATCH:
+                    raise NoMessage(f"a message of kind {header.kind} is among its dictionaries")
+                size += decompressed(context, header) or 0
+                at = header.end
+        except (NoMessage, struct.error, pa.ArrowException, OSError, EOFError, StopIteration) as error:
+            raise ProtocolError(f"a context of {len(context)} bytes cannot be read: {error}") from error
+        if not theirs.equals(self.schema):
+            raise ProtocolError(
+                f"a context has the schema ({_describe(theirs)}), and the channel ({_describe(self.schema)})"
+            )
+        _check_size("a context", len(context), size, limit)
+
+    def decode(self, body: memoryview, context: memoryview | None, limit: int) -> pa.RecordBatch:
+        """Read one batch. Raises ProtocolError if it is none, or refers to its bytes too often to look at them all."""
+        if self.schema is None:
+            raise ProtocolError("a batch came before its schema")
+        try:
+            if self._dictionaries:
+                batch = _read_with_context(body, context)
+            else:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(body), self.schema)
+            if self._repeats:
+                _check_values(batch, body, limit)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
+            raise ProtocolError(
+                f"a body of {len(body)} bytes is no batch of the channel's schema: {error}"
+            ) from error
+        return batch
+
+
+def _check_size(what: str, size: int, becomes: int, limit: int) -> None:
+    if becomes > limit:
+        raise ProtocolError(
+            f"{what} of {size} bytes has {becomes} once it is decompressed: the limit here is {limit}"
+        )
+
+
+def _check_values(batch: pa.RecordBatch, body: memoryview, limit: int) -> None:
+    size = bytes_of_values(batch)
+    if size > limit:
+        raise ProtocolError(
+            f"the values in a body of {len(body)} bytes have {size}, each as long as its view says: the limit here is "
+            f"{limit}"
+        )
+
+
+class _Joined:
+    """A file over two pieces of memory, read without copying."""
+
+    closed = False
+
+    def __init__(self, *pieces: memoryview) -> None:
+        self._pieces = list(pieces)
+
+    def read(self, size: int = -1) -> memoryview | bytes:
+        while self._pieces and not len(self._pieces[0]):
+            del self._pieces[0]
+        if not self._pieces:
+            return b""
+        piece = self._pieces[0]
+        if size < 0 or size >= len(piece):
+            del self._pieces[0]
+            return piece
+        self._pieces[0] = piece[size:]
+        return piece[:size]
+
+    def close(self) -> None:
+        pass
+
+
+def _read_with_context(body: memoryview, context: memoryview | None) -> pa.RecordBatch:
+    if context is None:
+        raise ProtocolError("a batch with dictionaries came before them")
+    reader = pa.ipc.open_stream(pa.PythonFile(_Joined(context, body), "r"))
+    return reader.read_next_batch()
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _describe(schema: pa.Schema) -> str:
+    text = ", ".join(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+    return text if len(text) <= 400 else text[:397] + "..."

@@ -1,0 +1,365 @@
+"""The wire format of data connections: frames with a fixed header, packed on one side and parsed on the other.
+
+A frame is a header of 48 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
+
+    checksum u32 | check u16 | kind u8 | flags u8 | count u32 | length u32
+    sequence u64 | timestamp i64 (microseconds since 1970 UTC) | group u64 | extent u64
+
+``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen bits let
+pass, and what a middlebox breaks, ends the connection, and the message is sent again. ``check`` is the lowest quarter
+of XXH3-64 over the header behind it, so that a length is believed before its payload has come.
+
+The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
+lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
+bodies keep their alignment. A message too large for one frame goes as ``PART`` frames, numbered by ``count``: part 0
+carries its note and in ``extent`` the size of its body, the others carry the body.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from netchannel.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Buffer = bytes | bytearray | memoryview
+"""Anything that a vectored write takes."""
+
+_CHECKSUM = struct.Struct("<I")
+_CHECK = struct.Struct("<H")
+_FIELDS = struct.Struct("<BBIIQqQQ")
+HEADER = struct.Struct("<IHBBIIQqQQ")
+HEADER_SIZE = HEADER.size
+SUMMED_FROM = _CHECKSUM.size
+"""Where in a frame begins what its checksum covers."""
+CHECKED_FROM = _CHECKSUM.size + _CHECK.size
+"""Where in its header begins what the header's check covers."""
+
+FRAME_LIMIT = 1 << 20
+"""The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
+WHOLE_LIMIT = FRAME_LIMIT + FRAME_LIMIT // 8
+"""A message up to this many bytes is sent in one frame all the same, so that no small piece is left over."""
+PACK_LIMIT = 1 << 18
+"""Messages are packed into one frame until their bodies and notes reach this many bytes."""
+ALONE = 1 << 15
+"""A larger body has a frame of its own, and is sent from where it is: copying it costs more than a frame."""
+NOTE_LIMIT = 1 << 15
+PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
+TOKEN_FRAME_LIMIT = 1 << 10
+HEAD = struct.Struct("<Q")
+"""The payload of a frame whose sender has not shown a token."""
+PACK_COUNT = 1 << 16
+"""The most messages in a frame: what the smallest ones that are counted in bytes come to."""
+SEQUENCE_LIMIT = 1 << 63
+"""Above every number; there is room for a frame's count, so that a sum still fits its field."""
+
+NOTES, LAST = 1, 2
+"""Flags: the frame has a table of note lengths; the frame is the last part of what it carries."""
+
+
+class Kind(IntEnum):
+    """Kinds of frames. Those from 16 on run against the stream's direction."""
+
+    ATTACH = 1  # payload: token; sequence: the first number that the sender still has
+    SCHEMA = 2  # payload: the codec's description of all bodies, in pieces up to LAST
+    CONTEXT = 3  # payload: what the bodies that follow need beside the schema (dictionaries), likewise
+    DATA = 4
+    PART = 5
+    END = 6  # sequence: the number of messages of the stream
+    FAIL = 7  # sequence: as END; payload: the producer's message
+    GAP = 8  # count messages from sequence on were dropped before they were sent
+    BLOCKED = 9  # the producer waits: all below sequence is received, count of it not acknowledged
+    ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
+    ACK = 17  # sequence: everything below is acknowledged
+    RECEIPT = 18  # sequence: everything below is received
+    FINISHED = 19  # the end is acknowledged
+    CLOSED = 20  # the consumer wants no more; payload: why
+    REFUSED = 21  # the token, or once attached the schema, is not taken; payload: why
+    STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
+    REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
+
+
+KINDS = frozenset(int(kind) for kind in Kind)
+
+
+class Frame(NamedTuple):
+    """A received frame; ``payload`` is memory that nothing else will write to.
+
+    PART frames come out twice: part 0 with the note, and the last with the whole body as its payload.
+    """
+
+    kind: int
+    flags: int
+    items: int
+    sequence: int
+    timestamp: int
+    payload: memoryview
+
+
+class Scattered:
+    """A body that lies in several places, and is sent from there. Its length is in bytes."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+
+Body = Buffer | Scattered
+"""What a codec makes of a message. Its length is in bytes."""
+
+
+def _fields(
+    kind: Kind,
+    length: int,
+    *,
+    flags: int = 0,
+    count: int = 0,
+    sequence: int = 0,
+    timestamp: int = 0,
+    extent: int = 0,
+) -> bytes:
+    """A header but for its checksum."""
+    fields = _FIELDS.pack(kind, flags, count, length, sequence, timestamp, 0, extent)
+    return _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields
+
+
+def _joined(fields: bytes, *payload: Buffer) -> bytes:
+    """A whole frame in one piece."""
+    frame = b"".join([fields, *payload])
+    return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
+
+
+def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
+    """A frame whose payload stays where it is."""
+    digest = xxh3_64(fields)
+    for piece in payload:
+        digest.update(piece)
+    return [_CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + fields, *payload]
+
+
+def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
+    """A whole frame that carries no messages, e.g. an acknowledgement."""
+    fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0, 0)
+    frame = _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields + payload
+    return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
+
+
+def blob(kind: Kind, payload: bytes) -> list[Buffer]:
+    """SCHEMA or CONTEXT frames, the last of them with the flag LAST."""
+    view = memoryview(payload)
+    pieces = [view[start : start + FRAME_LIMIT] for start in range(0, len(view), FRAME_LIMIT)] or [view]
+    buffers: list[Buffer] = []
+    for index, piece in enumerate(pieces):
+        flags = LAST if index == len(pieces) - 1 else 0
+        buffers += _scattered(_fields(kind, len(piece), flags=flags, count=index), [piece])
+    return buffers
+
+
+_ALONE = struct.Struct("<BBIIQqQQII")
+"""The fields of a DATA frame, and its table of one length, padded."""
+_DATA = int(Kind.DATA)
+_PAD = bytes(8)
+
+
+def _padded(part: bytes) -> bytes:
+    return part + _PAD[: -len(part) & 7]
+
+
+_PADS = [_PAD[:missing] for missing in (0, 7, 6, 5, 4, 3, 2, 1)]
+"""What follows a body, by the length of the body modulo 8."""
+
+
+def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, int]:
+    count = len(lengths)
+    tables = _padded(struct.pack(f"<{count}I", *lengths))
+    if not notes:
+        return tables, 0
+    note_lengths = [len(notes.get(index, b"")) for index in range(count)]
+    tables += _padded(struct.pack(f"<{count}I", *note_lengths))
+    return tables + _padded(b"".join([notes[index] for index in sorted(notes)])), NOTES
+
+
+def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timestamp: int) -> list[Buffer]:
+    """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
+
+    ``notes`` are those that are not empty, by their message's place.
+    """
+    count = len(bodies)
+    lengths = list(map(len, bodies))
+    tables, flags = _tables(lengths, notes)
+    length = len(tables) + sum(lengths)
+    pieces: list[Buffer] = [tables]
+    if count == 1:
+        pieces += _pieces(bodies[0])
+        pieces.append(_PADS[lengths[0] & 7])
+        length += len(pieces[-1])
+    elif lengths.count(lengths[0]) == count:
+        pad = _PADS[lengths[0] & 7]
+        pieces += [pad.join(bodies), pad] if pad else bodies  # type: ignore[arg-type]
+        length += count * len(pad)
+    else:
+        pads = [_PADS[size & 7] for size in lengths]
+        pieces += chain.from_iterable(zip(bodies, pads, strict=True))  # type: ignore[arg-type]
+        length += sum(map(len, pads))
+    fields = _fields(Kind.DATA, length, flags=flags, count=count, sequence=first, timestamp=timestamp)
+    if count > 1 or length <= ALONE:
+        return [_joined(fields, *pieces)]
+    return _scattered(fields, pieces)
+
+
+def refused(code: str, text: str) -> bytes:
+    """The frame that says no."""
+    return signal(Kind.REFUSED, payload=f"{code} {text}".encode()[:1000])
+
+
+def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
+    """What `pack` makes of one large message, in as few steps as there are."""
+    if note:
+        return pack([body], {0: note}, sequence, timestamp)
+    size = len(body)
+    pad = _PADS[size & 7]
+    head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, 0, size, 0)
+    head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
+    digest = xxh3_64(head)
+    pieces: list[Buffer] = [head]
+    pieces += body.pieces if isinstance(body, Scattered) else (body,)
+    if pad:
+        pieces.append(pad)
+    for piece in pieces[1:]:
+        digest.update(piece)
+    pieces[0] = _CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + head
+    return pieces
+
+
+def _pieces(body: Body) -> Sequence[Buffer]:
+    return body.pieces if isinstance(body, Scattered) else (body,)
+
+
+def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> Iterator[list[Buffer]]:
+    """The PART frames of one message of any size."""
+    fields = _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=len(body))
+    yield [_joined(fields, note)]
+    views = [memoryview(piece).cast("B") for piece in _pieces(body)]
+    index, left = 1, len(body)
+    while left:
+        length = min(left, FRAME_LIMIT)
+        left -= length
+        flags = 0 if left else LAST
+        fields = _fields(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
+        yield _scattered(fields, _take(views, length))
+        index += 1
+
+
+def _take(views: list[memoryview], length: int) -> list[memoryview]:
+    """The next ``length`` bytes of ``views``, whose first element is shortened by what was taken."""
+    taken = []
+    while length:
+        view = views[0]
+        taken.append(view[:length])
+        length -= len(taken[-1])
+        if len(taken[-1]) == len(view):
+            del views[0]
+        else:
+            views[0] = view[len(taken[-1]) :]
+    return taken
+
+
+def _table(payload: memoryview, offset: int, count: int) -> tuple[tuple[int, ...], int]:
+    end = offset + 4 * count
+    if end > len(payload):
+        raise ProtocolError(
+            f"a frame of {len(payload)} bytes has no room for the lengths of its {count} messages"
+        )
+    return struct.unpack_from(f"<{count}I", payload, offset), end + (-end & 7)
+
+
+Messages = tuple[list[memoryview], list[bytes], int]
+"""The bodies of a frame, their notes, or none if all are empty, and the size of the largest body."""
+
+
+def unpack(frame: Frame) -> Messages:
+    """The messages of a DATA frame. Raises ProtocolError if the lengths do not add up."""
+    payload, count = frame.payload, frame.items
+    if not 0 < count <= PACK_COUNT:
+        raise ProtocolError(
+            f"a frame claims {count} messages from number {frame.sequence} on: expected 1 to {PACK_COUNT}"
+        )
+    if count == 1 and not frame.flags & NOTES:
+        return _unpack_one(payload)
+    lengths, offset = _table(payload, 0, count)
+    notes: list[bytes] = []
+    if frame.flags & NOTES:
+        note_lengths, offset = _table(payload, offset, count)
+        if max(note_lengths) > NOTE_LIMIT:
+            raise ProtocolError(f"a note has {max(note_lengths)} bytes: the limit is {NOTE_LIMIT}")
+        ends = list(accumulate(note_lengths, initial=offset))
+        notes = [bytes(payload[start:end]) for start, end in pairwise(ends)]
+        offset = ends[-1] + (-ends[-1] & 7)
+    if lengths.count(length := lengths[0]) == count:
+        step = (length + 7) & ~7
+        end = offset + count * step
+        bodies = (
+            [payload[start : start + length] for start in range(offset, end, step)]
+            if step
+            else [_NOTHING] * count
+        )
+        offset = end
+    else:
+        starts = list(accumulate([(length + 7) & ~7 for length in lengths], initial=offset))
+        offset = starts.pop()
+        bodies = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    if offset != len(payload):
+        raise ProtocolError(f"the messages of a frame end at byte {offset} of {len(payload)}")
+    largest = max(lengths)
+    if count == 1:
+        _check_whole(largest)
+    elif len(payload) > PACK_LIMIT and (size := sum(lengths) + sum(map(len, notes))) > PACK_LIMIT:
+        raise ProtocolError(
+            f"a frame packs {count} messages of {size} bytes from number {frame.sequence} on: the limit is {PACK_LIMIT}"
+        )
+    return bodies, notes, largest
+
+
+def _check_whole(size: int) -> None:
+    if size > WHOLE_LIMIT:
+        raise ProtocolError(
+            f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones go in parts"
+        )
+
+
+def _unpack_one(payload: memoryview) -> Messages:
+    if len(payload) < _ONE.size:
+        raise ProtocolError(f"a frame of {len(payload)} bytes has no room for the length of its message")
+    size, _ = _ONE.unpack_from(payload)
+    end = _ONE.size + size + (-size & 7)
+    if end != len(payload):
+        raise ProtocolError(f"the messages of a frame end at byte {end} of {len(payload)}")
+    if size > WHOLE_LIMIT:
+        _check_whole(size)
+    return [payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size
+
+
+_NO_NOTES: list[bytes] = []
+_NOTHING = memoryview(b"")
+_ONE = struct.Struct("<II")
+"""A table of one length, padded."""
+
+
+def largest_message(frames: memoryview) -> int:
+    """The size in bytes of the largest message in ``frames``, one DATA frame or all PART frames of a message."""
+    _, _, kind, _, count, _, _, _, _, extent = HEADER.unpack_from(frames)
+    if kind == Kind.PART:
+        return int(extent)
+    return max(map(int, struct.unpack_from(f"<{count}I", frames, HEADER_SIZE)))
