@@ -267,7 +267,7 @@ class SenderServer(SenderServerFace[SenderChannel, GroupChannel]):
     group_face = GroupChannel
 
 
-class ReceiverServer(ReceiverServerFace[ReceiverChannel]):
+class ReceiverServer(ReceiverServerFace[ReceiverChannel, RetainedChannel]):
     """The process-wide `netchannel.ReceiverServer`."""
 
     face = ReceiverChannel

@@ -349,6 +349,12 @@ def check_kind(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} is {shown}: expected a {kind.__name__}")
 
 
+def check_given(name: str, value: object, kind: type) -> None:
+    """Raise TypeError if ``name``, which must be given, is no ``kind``."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}")
+
+
 def is_channel_id(text: str) -> bool:
     """Whether it can be one: 1 to 255 bytes of printable UTF-8."""
     # Surrogates are not printable, so what passes can be encoded.

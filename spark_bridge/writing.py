@@ -32,7 +32,7 @@ _ROWS = 1 << 16
 
 
 _REFUSED = (
-    "deliveryGuarantee=exactly-once, the default, writes to channels that are registered with staging=, at-least-once "
+    "deliveryGuarantee=exactly-once, the default, writes to channels of register_staged_channel, at-least-once "
     "to those without it. After the end of a stream its consumer registers the channel again; a batch write that is "
     "to be followed by others needs endOfStream=false."
 )
@@ -117,11 +117,11 @@ class Rows:
         """A new attempt at a partition, for the channel of that number."""
         connection = self.options.connection
         source = connection.sources[number]
-        return sender(connection).register_channel(
+        return sender(connection).register_attempt(
             source.channel,
             source.endpoint,
+            Group(work.application, work.epoch, partition),
             schema=self.schema,
-            group=Group(work.application, work.epoch, partition),
             fault=connection.settings["fault"],
         )
 

@@ -21,9 +21,7 @@ async def keep(work: Work, ready: Callable[[str], None]) -> Result:
     count = options["batches"] // options["channels"]
     async with netchannel.SenderServer("127.0.0.1:0") as sender:
         for number in range(options["channels"]):
-            outbox = sender.register_channel(
-                f"c{number}", to=None, retain=netchannel.RetainPolicy(max_bytes=MOST)
-            )
+            outbox = sender.retain_channel(f"c{number}", netchannel.RetainPolicy(max_bytes=MOST))
             await outbox.send_many(prebuilt for _ in range(count))
         ready(sender.address)
         await asyncio.Event().wait()
@@ -35,7 +33,7 @@ async def produce(work: Work, ready: Callable[[str], None]) -> Result:
     options = work.options
     prebuilt = batch(options["kind"], options["rows"])
     async with netchannel.SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c0", to=None, retain=netchannel.RetainPolicy(max_bytes=MOST))
+        outbox = sender.retain_channel("c0", netchannel.RetainPolicy(max_bytes=MOST))
         await outbox.send(prebuilt)
         ready(sender.address)
         while True:
@@ -52,7 +50,7 @@ async def consume(work: Work, ready: Callable[[str], None]) -> Result:
             for number in range(options["channels"]):
                 staged = f"staged{number}"
                 policy = netchannel.StagingPolicy(directory, max_staged_bytes=MOST)
-                group.create_task(_drain(receiver.register_channel(staged, staging=policy)))
+                group.create_task(_drain(receiver.register_staged_channel(staged, policy)))
                 group.create_task(_drain_streams(receiver, f"plain{number}"))
             ready(receiver.address)
             await asyncio.Event().wait()

@@ -65,8 +65,8 @@ async def main() -> int:
     """Print what arrived; the exit code says whether it is right."""
     with tempfile.TemporaryDirectory() as folder:
         async with SenderServer("127.0.0.1:0") as sender, ReceiverServer() as receiver:
-            outbox = sender.register_channel("numbers", retain=RetainPolicy(directory=Path(folder, "kept")))
-            inbox = receiver.register_channel("squares", staging=StagingPolicy(Path(folder, "staged")))
+            outbox = sender.retain_channel("numbers", RetainPolicy(directory=Path(folder, "kept")))
+            inbox = receiver.register_staged_channel("squares", StagingPolicy(Path(folder, "staged")))
             await outbox.send_many(
                 pa.RecordBatch.from_pydict({"n": range(n, n + BATCH)}) for n in range(0, ROWS, BATCH)
             )

@@ -247,7 +247,7 @@ class BlockingSenderServer(SenderServerFace[BlockingSenderChannel, BlockingGroup
     group_face = BlockingGroupChannel
 
 
-class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel]):
+class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel, BlockingRetainedChannel]):
     """The process-wide `ReceiverServer`."""
 
     face = BlockingReceiverChannel

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
-
-from netchannel.servers.retaining import RetainedChannel
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,14 +12,24 @@ if TYPE_CHECKING:
     from netchannel.servers.reader import ChannelReader
     from netchannel.servers.receiver import ReceiverServer
     from netchannel.servers.receiver_channel import ReceiverChannel
+    from netchannel.servers.retaining import RetainedChannel
     from netchannel.servers.sender import SenderServer
     from netchannel.servers.sender_channel import SenderChannel
-    from netchannel.values import ChannelStatistics, Group, Heads, Position, ServerStatistics
+    from netchannel.values import (
+        ChannelStatistics,
+        Group,
+        Heads,
+        Position,
+        RetainPolicy,
+        ServerStatistics,
+        StagingPolicy,
+    )
 
     from .services import ServiceThread
 
 Face = TypeVar("Face")
 GroupFace = TypeVar("GroupFace")
+RetainedFace = TypeVar("RetainedFace")
 
 
 class SenderChannelFace:
@@ -162,29 +170,26 @@ class SenderServerFace(Generic[Face, GroupFace]):
         self._thread = thread
         self._server = server
 
-    @overload
-    def register_channel(self, channel_id: str, to: str, *, group: Group, **settings: Any) -> GroupFace: ...
-
-    @overload
-    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face: ...
-
-    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face | GroupFace:
+    def register_channel(self, channel_id: str, to: str, **settings: Any) -> Face:
         """As `SenderServer.register_channel`."""
-        channel: Any = self._thread.call(self._server.register_channel, channel_id, to, **settings)
-        if settings.get("group") is not None:
-            return type(self).group_face(self._thread, channel)
+        channel = self._thread.call(self._server.register_channel, channel_id, to, **settings)
         return type(self).face(self._thread, channel)
+
+    def register_attempt(self, channel_id: str, to: str, group: Group, **settings: Any) -> GroupFace:
+        """As `SenderServer.register_attempt`."""
+        channel = self._thread.call(self._server.register_attempt, channel_id, to, group, **settings)
+        return type(self).group_face(self._thread, channel)
 
     def statistics(self) -> ServerStatistics[tuple[str, str]]:
         """As `SenderServer.statistics`."""
         return self._server.statistics()
 
 
-class ReceiverServerFace(Generic[Face]):
+class ReceiverServerFace(Generic[Face, RetainedFace]):
     """The process-wide `ReceiverServer`; its channels are made by ``face``."""
 
     face: Callable[[ServiceThread, ReceiverChannel], Face]
-    retained_face: Callable[[ServiceThread, RetainedChannel], Any]
+    retained_face: Callable[[ServiceThread, RetainedChannel], RetainedFace]
 
     def __init__(self, thread: ServiceThread, server: ReceiverServer) -> None:
         self._thread = thread
@@ -197,11 +202,18 @@ class ReceiverServerFace(Generic[Face]):
 
     def register_channel(self, channel_id: str, **settings: Any) -> Face:
         """As `ReceiverServer.register_channel`."""
-        channel: Any = self._thread.call(self._server.register_channel, channel_id, **settings)
-        if isinstance(channel, RetainedChannel):
-            retained: Face = type(self).retained_face(self._thread, channel)
-            return retained
+        channel = self._thread.call(self._server.register_channel, channel_id, **settings)
         return type(self).face(self._thread, channel)
+
+    def register_staged_channel(self, channel_id: str, policy: StagingPolicy, **settings: Any) -> Face:
+        """As `ReceiverServer.register_staged_channel`."""
+        channel = self._thread.call(self._server.register_staged_channel, channel_id, policy, **settings)
+        return type(self).face(self._thread, channel)
+
+    def retain_channel(self, channel_id: str, policy: RetainPolicy, **settings: Any) -> RetainedFace:
+        """As `ReceiverServer.retain_channel`."""
+        channel = self._thread.call(self._server.retain_channel, channel_id, policy, **settings)
+        return type(self).retained_face(self._thread, channel)
 
     def statistics(self) -> ServerStatistics[str]:
         """As `ReceiverServer.statistics`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
@@ -128,7 +127,7 @@ class RowsEncoder:
 
 
 class GroupChannel(SenderChannel):
-    """An attempt at one partition of a staged group. Made by `SenderServer.register_channel` with ``group=``.
+    """An attempt at one partition of a staged group. Made by `SenderServer.register_attempt`.
 
     What is sent is held at the receiver; nobody sees it before `GroupClient.commit` names what `seal` has returned.
     Each registration is an attempt of its own. One that is not sealed is dropped: by `abort`, by `close`, when the
@@ -334,8 +333,8 @@ class SharedGroupClient(GroupClient):
 
 def open_attempt(
     policy: BufferPolicy, channel_id: str, codec: CodecName, schema: pa.Schema | None, group: Group
-) -> tuple[Opened, str, Callable[..., GroupChannel]]:
-    """What the channel of an attempt is made with, its id on the wire, and what its producer sees.
+) -> tuple[Opened, RowsEncoder, str]:
+    """What the channel of an attempt is made with, and its id on the wire.
 
     Raises ValueError for a group that cannot be, and for a buffer that does not go with one.
     """
@@ -353,6 +352,4 @@ def open_attempt(
         channel.group = GroupOf(channel_id, *group)
         channel.packer = Tally(encoder)
 
-    wire_id = attempt_id(channel_id, group, opened.stream)
-    make = partial(GroupChannel, channel_id=channel_id, group=group)
-    return opened._replace(encoder=encoder, prepare=prepare), wire_id, make
+    return opened._replace(prepare=prepare), encoder, attempt_id(channel_id, group, opened.stream)

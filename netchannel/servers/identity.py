@@ -22,3 +22,8 @@ def encoded(secret: str | None) -> bytes | None:
 def wall_us() -> int:
     """The time in microseconds since 1970 UTC."""
     return time.time_ns() // 1000
+
+
+def shown(thing: object, *parts: str) -> str:
+    """The ``repr`` of a server or a channel: its class, and what tells it from others."""
+    return f"<{type(thing).__name__} {', '.join(parts)}>"

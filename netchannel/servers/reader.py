@@ -15,7 +15,7 @@ from netchannel.wire import messages
 from netchannel.wire.codec import ArrowDecoder, CodecName, make_decoder
 
 from .client import Client
-from .identity import node_name
+from .identity import node_name, shown
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ _DECODERS = 8
 class ChannelReader:
     """A channel that keeps its stream, as somebody sees it who reads it; an async context manager.
 
-    ``to`` is the address of the receiver, or of the sender that listens, that has registered the channel with
-    ``retain=``; it need not be there yet. ``fault`` is how long it is waited for; then calls raise `ChannelBroken`.
+    ``to`` is the address of the receiver, or of the sender that listens, whose `retain_channel` keeps the channel; it
+    need not be there yet. ``fault`` is how long it is waited for; then calls raise `ChannelBroken`.
     ``secret`` and ``tls`` must be its.
 
     Reading changes nothing there: any number of readers can read any range any number of times. What consumers
@@ -93,6 +93,10 @@ class ChannelReader:
         reader = cls(to, channel_id, codec=codec, fault=fault)
         reader._client, reader._own_client = client, False
         return reader
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "reading" if self._entered else "not entered"
+        return shown(self, repr(self.id), repr(self.to), state)
 
     async def __aenter__(self) -> Self:
         if self._entered:

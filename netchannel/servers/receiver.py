@@ -6,11 +6,10 @@ import resource
 import secrets
 import sys
 import uuid
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Literal, Self
 
 from netchannel.address import parse_address
 from netchannel.core.groups.staged_channel import StagedChannel
@@ -37,11 +36,12 @@ from netchannel.values import (
     ServerStatistics,
     StagingPolicy,
     check_channel_id,
+    check_given,
     check_kind,
 )
 from netchannel.wire.codec import CodecName, make_decoder
 
-from .identity import encoded, node_name, wall_us
+from .identity import encoded, node_name, shown, wall_us
 from .receiver_channel import ReceiverChannel, statistics_of
 from .retaining import RetainedChannel, keep_stream
 from .waiting import Changes, check_loop
@@ -51,10 +51,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.transports import Listener, MakeProtocol
     from netchannel.wire.codec import Decoder
 
 MESSAGE_LIMIT = 1 << 30
+_BUFFER = BufferPolicy(max_bytes=8 << 20)
 _SPARE_PART = 4
 """Of ``max_staged_bytes``, a fourth may be files that are kept to be written again."""
 
@@ -122,6 +124,10 @@ class ReceiverServer:
         self._member_listener: Listener | None = None
         self._ports: DataPorts | None = None
         self._runner: Runner | None = None
+
+    def __repr__(self) -> str:
+        address = self._listen if self._runner is None else self.address
+        return shown(self, repr(address), "not running" if self._runner is None else "running")
 
     async def __aenter__(self) -> Self:
         if self._runner is not None:
@@ -217,7 +223,6 @@ class ReceiverServer:
         self._running()
         return self._advertise or self._listener.address
 
-    @overload
     def register_channel(
         self,
         channel_id: str,
@@ -228,35 +233,7 @@ class ReceiverServer:
         resume_from: Position | int | None = None,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
-        staging: StagingPolicy | None = None,
-        retain: None = None,
-    ) -> ReceiverChannel: ...
-
-    @overload
-    def register_channel(
-        self,
-        channel_id: str,
-        *,
-        codec: CodecName = "arrow",
-        schema: pa.Schema | None = None,
-        buffer: BufferPolicy | None = None,
-        fault: FaultPolicy | None = None,
-        retain: RetainPolicy,
-    ) -> RetainedChannel: ...
-
-    def register_channel(
-        self,
-        channel_id: str,
-        *,
-        codec: CodecName = "arrow",
-        schema: pa.Schema | None = None,
-        ack: Literal["receipt", "explicit"] = "receipt",
-        resume_from: Position | int | None = None,
-        buffer: BufferPolicy | None = None,
-        fault: FaultPolicy | None = None,
-        staging: StagingPolicy | None = None,
-        retain: RetainPolicy | None = None,
-    ) -> ReceiverChannel | RetainedChannel:
+    ) -> ReceiverChannel:
         """Make a channel; returns at once, whether a sender is there or not.
 
         Args:
@@ -269,80 +246,136 @@ class ReceiverServer:
                 as it may mean another stream. None starts at the oldest message that is not acknowledged.
             buffer: what is received and not read, at most; above it the sender is held back.
             fault: how long a sender that is away is waited for.
-            staging: its messages come from groups that are committed (`GroupClient`), and are numbered here. What
-                `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after
-                a restart with the same directory it goes on there. Its files are opened here, which waits for the
-                disk: for a few milliseconds, and longer where much is held or not acknowledged, as the headers of all
-                records are read.
-            retain: keep the stream for `ChannelReader`s instead of giving it out here: what comes is acknowledged
-                once it is kept.
+
+        Raises:
+            ChannelInUse: the id is registered here.
+            ValueError: the buffer is one that only senders have.
+        """
+        self._check(channel_id, buffer, fault)
+        _check_ack(ack)
+        decoder = make_decoder(codec, schema)
+        self._core.check_free(channel_id)
+        core = self._register(
+            channel_id, decoder, codec=codec, ack=ack, resume_from=resume_from, buffer=buffer, fault=fault
+        )
+        return ReceiverChannel(core, decoder, self._running().clock)
+
+    def register_staged_channel(
+        self,
+        channel_id: str,
+        policy: StagingPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> ReceiverChannel:
+        """Make a channel whose messages come from groups that are committed (`GroupClient`), and are numbered here.
+
+        What `recv` has read is acknowledged then, or what `ack` says; what is acknowledged is deleted, and after a
+        restart with the same directory it goes on there. Its files are opened here, which waits for the disk: for a
+        few milliseconds, and longer where much is held or not acknowledged, as the headers of all records are read.
+        Settings are otherwise those of `register_channel`.
 
         Raises:
             ChannelInUse: the id is registered here, or its files are in use by this process or another.
-            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files of ``staging`` cannot be opened, or hold
-                messages of another codec or schema.
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
+                another codec or schema.
             ValueError: the buffer is one that only senders have.
         """
-        runner = self._running()
-        check_loop(runner.loop)
-        if ack not in ("receipt", "explicit"):
-            raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
+        self._check(channel_id, buffer, fault)
+        _check_ack(ack)
+        check_given("policy", policy, StagingPolicy)
+        decoder = make_decoder(codec, schema)
+        self._core.check_free(channel_id)
+        store = _open_store(channel_id, codec, decoder, policy)
+        try:
+            core = self._register(
+                channel_id, decoder, codec=codec, ack=ack, resume_from=resume_from, buffer=buffer, fault=fault
+            )
+        except BaseException:
+            store.close()
+            raise
+        clock = self._running().clock
+        StagedChannel(
+            self._core,
+            core,
+            partial(StagedFiles, store),
+            policy,
+            make_decoder=partial(make_decoder, codec, schema),
+            now=clock(),
+        )
+        return ReceiverChannel(core, decoder, clock)
+
+    def retain_channel(
+        self,
+        channel_id: str,
+        policy: RetainPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> RetainedChannel:
+        """Keep the stream for `ChannelReader`s, instead of giving it out here.
+
+        What comes is acknowledged to its sender once it is kept; what is kept says where the stream goes on.
+        ``policy`` is how much is kept, and where. Its files are opened here, which waits for the disk. Settings are
+        otherwise those of `register_channel`.
+
+        Raises:
+            ChannelInUse: the id is registered here, or its files are in use by this process or another.
+            LogDamaged, LogBroken, StorageFull, SchemaMismatch: the files cannot be opened, or hold messages of
+                another codec or schema.
+            ValueError: the buffer is one that only senders have.
+        """
+        self._check(channel_id, buffer, fault)
+        check_given("policy", policy, RetainPolicy)
+        return keep_stream(
+            self._core,
+            channel_id,
+            codec,
+            schema,
+            policy,
+            buffer=buffer or _BUFFER,
+            fault=fault or FaultPolicy(),
+            clock=self._running().clock,
+        )
+
+    def _check(self, channel_id: str, buffer: BufferPolicy | None, fault: FaultPolicy | None) -> None:
+        """Raise for what no channel can be received with, before a file is opened for it."""
+        check_loop(self._running().loop)
         check_kind("buffer", buffer, BufferPolicy)
         check_kind("fault", fault, FaultPolicy)
-        check_kind("retain", retain, RetainPolicy)
         if buffer is not None and (buffer.when_full != "block" or buffer.directory is not None):
             raise ValueError(
                 f"a receiver's buffer is in memory and holds its sender back when it is full: {buffer} is for senders"
             )
-        check_kind("staging", staging, StagingPolicy)
-        if retain is not None:
-            if staging is not None:
-                raise ValueError(
-                    f"staging={staging} does not go with retain=: groups are given out here, and not kept for readers; "
-                    f"give one or the other"
-                )
-            if resume_from is not None:
-                raise ValueError(
-                    f"resume_from={resume_from!r} does not go with retain=: what is kept says where the stream goes on"
-                )
-            return keep_stream(
-                self._core,
-                check_channel_id(channel_id),
-                codec,
-                schema,
-                retain,
-                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
-                fault=fault or FaultPolicy(),
-                clock=runner.clock,
-            )
-        decoder = make_decoder(codec, schema)
-        self._core.check_free(check_channel_id(channel_id))
-        with ExitStack() as undo:
-            if staging is not None:
-                store = _open_store(channel_id, codec, decoder, staging)
-                undo.callback(store.close)
-            core_channel = self._core.register(
-                channel_id,
-                codec=codec,
-                decoder=decoder,
-                explicit=ack == "explicit",
-                resume_from=resume_from,
-                buffer=buffer or BufferPolicy(max_bytes=8 << 20),
-                fault=fault or FaultPolicy(),
-                now=runner.clock(),
-            )
-            undo.pop_all()
-        if staging is not None:
-            make = partial(make_decoder, codec, schema)
-            StagedChannel(
-                self._core,
-                core_channel,
-                partial(StagedFiles, store),
-                staging,
-                make_decoder=make,
-                now=runner.clock(),
-            )
-        return ReceiverChannel(core_channel, decoder, runner.clock)
+        check_channel_id(channel_id)
+
+    def _register(
+        self,
+        channel_id: str,
+        decoder: Decoder,
+        *,
+        codec: CodecName,
+        ack: str,
+        resume_from: Position | int | None,
+        buffer: BufferPolicy | None,
+        fault: FaultPolicy | None,
+    ) -> InboundChannel:
+        return self._core.register(
+            channel_id,
+            codec=codec,
+            decoder=decoder,
+            explicit=ack == "explicit",
+            resume_from=resume_from,
+            buffer=buffer or _BUFFER,
+            fault=fault or FaultPolicy(),
+            now=self._running().clock(),
+        )
 
     def statistics(self) -> ServerStatistics[str]:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
@@ -368,6 +401,11 @@ class ReceiverServer:
                 "this ReceiverServer is not running: use 'async with ReceiverServer() as receiver'"
             )
         return self._runner
+
+
+def _check_ack(ack: str) -> None:
+    if ack not in ("receipt", "explicit"):
+        raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
 
 
 def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:

@@ -13,6 +13,7 @@ from netchannel.values import (
 )
 from netchannel.wire.codec import ArrowDecoder
 
+from .identity import shown
 from .retaining import retained_statistics
 from .waiting import Changes
 
@@ -39,6 +40,9 @@ class ReceiverChannel:
         self._decoder = decoder
         self._decode = self._decoded if isinstance(decoder, ArrowDecoder) else None
         self._clock = clock
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.id), str(self._core.state))
 
     @property
     def id(self) -> str:

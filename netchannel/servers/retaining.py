@@ -17,6 +17,7 @@ from netchannel.values import BufferPolicy, ChannelStatistics, CloseReport, Faul
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
+from .identity import shown
 from .waiting import Changes
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def keep_stream(
 
 
 class RetainedChannel:
-    """A stream that is received and kept. Made by `ReceiverServer.register_channel` with ``retain=``.
+    """A stream that is received and kept. Made by `ReceiverServer.retain_channel`.
 
     What comes is acknowledged to its sender once it is kept, and can be read with `ChannelReader`, here and elsewhere.
     When it is full, the sender is held back, until the consumers have acknowledged more.
@@ -75,6 +76,9 @@ class RetainedChannel:
         self._clock = clock
         self._changes = Changes()
         core.on_change = self._changes.notify
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.id), str(self._core.channel.state))
 
     @property
     def id(self) -> str:
@@ -185,7 +189,7 @@ def offer_stream(
 
 
 class RetainedSenderChannel:
-    """A stream that is kept where it is sent, for `ChannelReader`s. Made by `SenderServer.register_channel`.
+    """A stream that is kept where it is sent, for `ChannelReader`s. Made by `SenderServer.retain_channel`.
 
     ``send`` waits while what is kept is full: until the consumers have acknowledged more.
     """
@@ -200,6 +204,9 @@ class RetainedSenderChannel:
         self._yielded_at = 0
         core.on_change = self._changes.notify
         core.begin(core.history, clock())
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.id), _state_of(self.core))
 
     @property
     def id(self) -> str:
@@ -345,12 +352,15 @@ class RetainedSenderChannel:
         return produced_statistics(self.core)
 
 
+def _state_of(core: Producing) -> str:
+    return "broken" if core.broken is not None else "ended" if core.over else "attached"
+
+
 def produced_statistics(core: Producing) -> ChannelStatistics:
     """The counters of a channel that is kept where it is sent."""
     history = core.history
-    state = "broken" if core.broken is not None else "ended" if core.over else "attached"
     return ChannelStatistics(
-        state=state,
+        state=_state_of(core),
         since=core.since,
         sent=core.position,
         received=history.head,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from netchannel.core.replay.producing import Producing
 from netchannel.core.sending.sender_core import SenderCore
@@ -26,28 +26,30 @@ from netchannel.values import (
     RetainPolicy,
     ServerStatistics,
     check_channel_id,
+    check_given,
     check_kind,
 )
 from netchannel.wire.messages import TEXT_LIMIT
 
-from .groups import open_attempt
-from .identity import encoded, node_name, wall_us
+from .groups import GroupChannel, open_attempt
+from .identity import encoded, node_name, shown, wall_us
 from .receiver import ReceiverServer
 from .retaining import RetainedSenderChannel, offer_stream, produced_statistics
 from .sender_channel import SenderChannel
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
     import pyarrow as pa
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.sender_core import SenderPeer
+    from netchannel.disk.buffering import Opened
     from netchannel.wire.codec import CodecName
 
-    from .groups import GroupChannel
+
+Channel = TypeVar("Channel", bound=SenderChannel)
 
 FORGET_FROM = 16
 """Channels from which on those that are over are looked for."""
@@ -64,7 +66,7 @@ class SenderServer:
     nothing; None leaves the system's, and so does one that the system does not have or allow.
 
     With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
-    `ChannelReader`: those that are registered with ``retain=`` instead of ``to``.
+    `ChannelReader`: those of `retain_channel`.
     """
 
     def __init__(
@@ -93,6 +95,10 @@ class SenderServer:
         self._channels: dict[OutboundChannel, SenderChannel] = {}
         self._forget_at = FORGET_FROM
 
+    def __repr__(self) -> str:
+        address = [repr(self.address)] if self._listening is not None and self._runner is not None else []
+        return shown(self, *address, "not running" if self._runner is None else "running")
+
     async def __aenter__(self) -> Self:
         if self._runner is not None:
             raise NetChannelError("this SenderServer is running already: make another one")
@@ -117,20 +123,6 @@ class SenderServer:
             raise NetChannelError("this SenderServer does not listen: make it with SenderServer('host:port')")
         return self._listening.address
 
-    @overload
-    def register_channel(
-        self,
-        channel_id: str,
-        to: str,
-        *,
-        codec: CodecName = "arrow",
-        schema: pa.Schema | None = None,
-        buffer: BufferPolicy | None = None,
-        fault: FaultPolicy | None = None,
-        group: Group,
-    ) -> GroupChannel: ...
-
-    @overload
     def register_channel(
         self,
         channel_id: str,
@@ -142,35 +134,7 @@ class SenderServer:
         replayable: bool = False,
         buffer: BufferPolicy | None = None,
         fault: FaultPolicy | None = None,
-        group: None = None,
-    ) -> SenderChannel: ...
-
-    @overload
-    def register_channel(
-        self,
-        channel_id: str,
-        to: None = None,
-        *,
-        codec: CodecName = "arrow",
-        schema: pa.Schema | None = None,
-        stream: str | None = None,
-        retain: RetainPolicy,
-    ) -> RetainedSenderChannel: ...
-
-    def register_channel(
-        self,
-        channel_id: str,
-        to: str | None = None,
-        *,
-        codec: CodecName = "arrow",
-        schema: pa.Schema | None = None,
-        stream: str | None = None,
-        replayable: bool = False,
-        buffer: BufferPolicy | None = None,
-        fault: FaultPolicy | None = None,
-        group: Group | None = None,
-        retain: RetainPolicy | None = None,
-    ) -> SenderChannel | RetainedSenderChannel:
+    ) -> SenderChannel:
         """Make a channel to the receiver at ``to``, its ``address``; returns at once.
 
         Args:
@@ -185,8 +149,6 @@ class SenderServer:
             buffer: how much is kept until it is acknowledged, and where. A durable buffer is opened here, which
                 waits for the disk for a few milliseconds.
             fault: how long a receiver that is away is waited for.
-            group: what is sent is an attempt at a partition of a staged group, and a `GroupChannel` is returned.
-            retain: keep the stream here, for `ChannelReader`s, instead of sending it: on a server that listens.
 
         Raises:
             ChannelInUse: this process sends on that channel to that receiver already, or its durable buffer is open
@@ -195,77 +157,113 @@ class SenderServer:
             SchemaMismatch: the durable buffer holds messages of another schema or codec.
             ValueError: ``to`` is no address, or the settings do not go together.
         """
-        runner = self._running()
-        check_loop(runner.loop)
-        check_kind("to", to, str)
-        check_kind("stream", stream, str)
-        check_kind("buffer", buffer, BufferPolicy)
-        check_kind("fault", fault, FaultPolicy)
-        check_kind("retain", retain, RetainPolicy)
-        check_channel_id(channel_id)
+        self._check(channel_id, to, buffer, fault)
         _check_stream(stream)
-        if retain is not None:
-            if to is not None or replayable or any(each is not None for each in (buffer, fault, group)):
-                raise ValueError(
-                    "retain= keeps the stream here, and to=, buffer=, fault=, group= and replayable= are for streams "
-                    "that are sent: give one or the other"
-                )
-            return self._offer(channel_id, codec, schema, retain, stream)
-        if to is None:
-            raise ValueError(
-                f"channel {channel_id!r} has no receiver: give to=, or retain= where it is to be read from here"
-            )
-        (self._dialer or schemes).check(to)
         policy = buffer or BufferPolicy()
         if replayable and policy.directory is not None:
             raise ValueError(
                 f"replayable=True does not go with a durable buffer ({policy.directory}): that goes on by itself"
             )
-        check_kind("group", group, Group)
-        make: Callable[..., SenderChannel] = SenderChannel
-        if group is None:
-            opened = open_buffer(policy, channel_id, codec, schema, stream)
-        else:
-            if stream is not None or replayable:
-                raise ValueError(
-                    "an attempt of a group is a stream of its own: leave stream= and replayable= away"
-                )
-            opened, wire_id, make = open_attempt(policy, channel_id, codec, schema, group)
-        try:
-            core_channel = self._core.register(
-                channel_id if group is None else wire_id,
-                to,
-                stream=opened.stream,
-                codec=codec,
-                schema=opened.encoder.schema if codec == "arrow" else None,
-                buffer=policy,
-                fault=fault or FaultPolicy(),
-                replayable=replayable,
-                now=runner.clock(),
-                prepare=opened.prepare,
-            )
-        except BaseException:
-            opened.close()
-            raise
-        self._forget_settled()
-        channel = self._channels[core_channel] = make(core_channel, opened.encoder, runner.clock)
-        return channel
+        opened = open_buffer(policy, channel_id, codec, schema, stream)
+        core = self._register(
+            channel_id, to, opened, codec=codec, buffer=policy, fault=fault, replayable=replayable
+        )
+        return self._known(SenderChannel(core, opened.encoder, self._running().clock))
 
-    def _offer(
+    def register_attempt(
         self,
         channel_id: str,
-        codec: CodecName,
-        schema: pa.Schema | None,
-        retain: RetainPolicy,
-        stream: str | None,
+        to: str,
+        group: Group,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> GroupChannel:
+        """Make an attempt at a partition of a staged group, for the channel at ``to``; returns at once.
+
+        Settings and errors are those of `register_channel`; ValueError, too, for a ``group`` that cannot be, and for a
+        buffer that is durable or drops what it holds.
+        """
+        self._check(channel_id, to, buffer, fault)
+        check_given("group", group, Group)
+        policy = buffer or BufferPolicy()
+        opened, encoder, wire_id = open_attempt(policy, channel_id, codec, schema, group)
+        core = self._register(wire_id, to, opened, codec=codec, buffer=policy, fault=fault)
+        return self._known(
+            GroupChannel(core, encoder, self._running().clock, channel_id=channel_id, group=group)
+        )
+
+    def retain_channel(
+        self,
+        channel_id: str,
+        policy: RetainPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
     ) -> RetainedSenderChannel:
+        """Keep a stream here, for `ChannelReader`s, instead of sending it; on a server that listens.
+
+        Settings and errors are those of `register_channel`; ``policy`` is how much is kept, and where. Its files are
+        opened here, which waits for the disk. Raises ValueError, too, on a server that does not listen.
+        """
+        check_loop(self._running().loop)
+        check_given("policy", policy, RetainPolicy)
+        _check_stream(stream)
+        check_channel_id(channel_id)
         if self._listening is None:
             raise ValueError(
                 f"channel {channel_id!r} is to be read from here, and this server does not listen: make it with "
                 f"SenderServer('host:port')"
             )
         core, runner = self._listening.inside()
-        return offer_stream(core, channel_id, codec, schema, retain, stream=stream, clock=runner.clock)
+        return offer_stream(core, channel_id, codec, schema, policy, stream=stream, clock=runner.clock)
+
+    def _check(
+        self, channel_id: str, to: str, buffer: BufferPolicy | None, fault: FaultPolicy | None
+    ) -> None:
+        """Raise for what no channel can be sent with, before a file is opened for it."""
+        check_loop(self._running().loop)
+        check_given("to", to, str)
+        check_kind("buffer", buffer, BufferPolicy)
+        check_kind("fault", fault, FaultPolicy)
+        check_channel_id(channel_id)
+        (self._dialer or schemes).check(to)
+
+    def _register(
+        self,
+        wire_id: str,
+        to: str,
+        opened: Opened,
+        *,
+        codec: CodecName,
+        buffer: BufferPolicy,
+        fault: FaultPolicy | None,
+        replayable: bool = False,
+    ) -> OutboundChannel:
+        try:
+            return self._core.register(
+                wire_id,
+                to,
+                stream=opened.stream,
+                codec=codec,
+                schema=opened.encoder.schema if codec == "arrow" else None,
+                buffer=buffer,
+                fault=fault or FaultPolicy(),
+                replayable=replayable,
+                now=self._running().clock(),
+                prepare=opened.prepare,
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    def _known(self, channel: Channel) -> Channel:
+        self._forget_settled()
+        self._channels[channel.core] = channel
+        return channel
 
     def statistics(self) -> ServerStatistics[tuple[str, str]]:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
@@ -361,6 +359,7 @@ class SenderServer:
 
 
 def _check_stream(stream: str | None) -> None:
+    check_kind("stream", stream, str)
     if stream is not None and not 1 <= len(stream) <= TEXT_LIMIT:
         raise ValueError(
             f"the stream {stream[:60]!r} has {len(stream)} characters: expected 1 to {TEXT_LIMIT}"

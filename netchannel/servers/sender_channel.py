@@ -13,6 +13,7 @@ from netchannel.values import (
     CloseReport,
 )
 
+from .identity import shown
 from .retaining import check_note
 from .waiting import Changes
 
@@ -53,6 +54,9 @@ class SenderChannel:
         self._clock = clock
         self._packer = core.packer
         self._yielded_at = 0
+
+    def __repr__(self) -> str:
+        return shown(self, repr(self.id), str(self.core.state))
 
     @property
     def id(self) -> str:

@@ -35,7 +35,7 @@ CUTS = 50
 
 
 class Replay(Suite):
-    """Channels with ``retain=``, at receivers and at senders that listen."""
+    """Channels of ``retain_channel``, at receivers and at senders that listen."""
 
     @pytest.mark.parametrize("at", ["receiver", "sender"])
     async def test_a_kept_range_is_read_again(self, address: str, at: str) -> None:
@@ -53,10 +53,10 @@ class Replay(Suite):
         async with SenderServer(timing=QUICK) as sender:
             outbox: Any
             if isinstance(keeper, ReceiverServer):
-                keeper.register_channel("c", codec="bytes", retain=RetainPolicy())
+                keeper.retain_channel("c", RetainPolicy(), codec="bytes")
                 outbox = sender.register_channel("c", keeper.address, codec="bytes")
             else:
-                outbox = keeper.register_channel("c", codec="bytes", retain=RetainPolicy())
+                outbox = keeper.retain_channel("c", RetainPolicy(), codec="bytes")
             await outbox.send_many(sent)
             readers = [ChannelReader(keeper.address, "c", codec="bytes", timing=QUICK) for _ in range(3)]
             async with readers[0], readers[1], readers[2]:
@@ -76,7 +76,7 @@ class Replay(Suite):
     async def test_heads_are_pushed_and_ranges_found(self, address: str) -> None:
         """CH-REP-2: by rows and by bytes."""
         async with SenderServer(address, timing=QUICK) as sender:
-            outbox = sender.register_channel("c", retain=RetainPolicy())
+            outbox = sender.retain_channel("c", RetainPolicy())
             async with ChannelReader(sender.address, "c", timing=QUICK) as reader:
                 for number in range(20):
                     await outbox.send(pa.record_batch({"n": pa.array([number] * number, pa.int64())}))
@@ -91,7 +91,7 @@ class Replay(Suite):
     async def test_what_consumers_are_done_with_is_gone(self, address: str) -> None:
         """CH-REP-3, CH-REP-4: at the slowest of them; another stream is not read."""
         async with SenderServer(address, timing=QUICK) as sender:
-            outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            outbox = sender.retain_channel("c", RetainPolicy(), codec="bytes")
             await outbox.send_many(map(body_of, range(COUNT)))
             async with (
                 ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as one,
@@ -112,7 +112,7 @@ class Replay(Suite):
         """CH-REP-5: and all of it comes, once there is room."""
         policy, buffer = RetainPolicy(max_bytes=200_000), BufferPolicy(max_bytes=200_000)
         async with ReceiverServer(address, timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
-            kept = receiver.register_channel("c", codec="bytes", buffer=buffer, retain=policy)
+            kept = receiver.retain_channel("c", policy, codec="bytes", buffer=buffer)
             outbox = sender.register_channel("c", receiver.address, codec="bytes", buffer=buffer)
             sending = asyncio.create_task(outbox.send_many(bytes([n % 256]) * 10_000 for n in range(COUNT)))
             async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
@@ -137,7 +137,7 @@ class Replay(Suite):
             FaultyTransport(lives=lives) as network,
             SenderServer(network.at(address), timing=QUICK) as sender,
         ):
-            outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            outbox = sender.retain_channel("c", RetainPolicy(), codec="bytes")
             sent = [*map(body_of, range(5 * COUNT))]
             for number in range(0, len(sent), 20):
                 await outbox.send_many(sent[number : number + 20])

@@ -34,8 +34,8 @@ CUTS = 50
 
 async def seal(sender: SenderServer, to: str, values: list[bytes], *, epoch: int, partition: int) -> Sealed:
     """An attempt with ``values``; a few messages are under way at a time."""
-    outbox = sender.register_channel(
-        "c", to, codec="bytes", group=Group("app", epoch, partition), buffer=BufferPolicy(max_messages=20)
+    outbox = sender.register_attempt(
+        "c", to, Group("app", epoch, partition), codec="bytes", buffer=BufferPolicy(max_messages=20)
     )
     for value in values:
         await outbox.send(value)
@@ -49,11 +49,11 @@ class StagedGroups(Suite):
         self, receiver: ReceiverServer, sender: SenderServer, tmp_path: Path
     ) -> None:
         """CH-STG-1, CH-STG-2, CH-STG-3: in partition order, once; not an attempt that lost."""
-        inbox = receiver.register_channel("c", staging=StagingPolicy(tmp_path))
+        inbox = receiver.register_staged_channel("c", StagingPolicy(tmp_path))
         batches = [batch(10 * partition, rows) for partition in range(3) for rows in (1, 60_000)]
         sealed: list[Sealed] = []
         for attempt in range(6):
-            outbox = sender.register_channel("c", receiver.address, group=Group("app", 3, 2 - attempt // 2))
+            outbox = sender.register_attempt("c", receiver.address, Group("app", 3, 2 - attempt // 2))
             await outbox.send_many(batches[4 - attempt // 2 * 2 :][:2])
             sealed.append(await outbox.seal())
         async with GroupClient(receiver.address, "c", timing=QUICK) as client:
@@ -78,7 +78,7 @@ class StagedGroups(Suite):
             SenderServer(timing=QUICK) as sender,
             GroupClient(receiver.address, "c", timing=QUICK) as client,
         ):
-            inbox = receiver.register_channel("c", codec="bytes", staging=StagingPolicy(tmp_path))
+            inbox = receiver.register_staged_channel("c", StagingPolicy(tmp_path), codec="bytes")
             sent: list[list[bytes]] = []
             for epoch in count():
                 last = network.cuts >= CUTS

@@ -77,8 +77,8 @@ class Rendezvous:
             sender = await enter(netchannel.SenderServer(f"{host}:0", secret=secret))
             receiver = await enter(netchannel.ReceiverServer(f"{host}:0", secret=secret))
             for source, schema in inputs.items():
-                self._inputs[source] = sender.register_channel(source, schema=schema, retain=retain)
-            channel = receiver.register_channel(result, staging=staging)
+                self._inputs[source] = sender.retain_channel(source, retain, schema=schema)
+            channel = receiver.register_staged_channel(result, staging)
             self._pump = self._loop.create_task(self._receive(channel), name=f"pump {result}")
             assert sender.address is not None
             return Addresses(sender.address, receiver.address)

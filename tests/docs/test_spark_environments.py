@@ -95,7 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def submit(folder: Path, line: str, first: str = "") -> list[dict[str, str]]:
     """Run a command of the page; what its tasks say of themselves."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("numbers", retain=RetainPolicy())
+        outbox = sender.retain_channel("numbers", RetainPolicy())
         await outbox.send(pa.RecordBatch.from_pydict({"n": range(1000)}))
         program = PROGRAM.format(first=first, address=sender.address)
         for name in ("stream.py", "program.py"):

@@ -25,6 +25,34 @@ async def test_ids_are_printable(receiver: ReceiverServer, bad: str) -> None:
         receiver.register_channel(bad)
 
 
+async def test_servers_and_channels_show_what_they_are(free_address: str) -> None:
+    policy = netchannel.RetainPolicy()
+    receiver, sender = ReceiverServer(free_address), SenderServer("127.0.0.1:0")
+    assert [repr(receiver), repr(sender)] == [
+        f"<ReceiverServer '{free_address}', not running>",
+        "<SenderServer not running>",
+    ]
+    async with receiver, sender:
+        assert repr(receiver) == f"<ReceiverServer '{free_address}', running>"
+        assert repr(sender) == f"<SenderServer '{sender.address}', running>"
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", free_address, codec="bytes")
+        await outbox.attached()
+        assert [repr(outbox), repr(inbox)] == [
+            "<SenderChannel 'c', attached>",
+            "<ReceiverChannel 'c', attached>",
+        ]
+        kept, keeping = sender.retain_channel("kept", policy), receiver.retain_channel("keeping", policy)
+        assert repr(kept) == "<RetainedSenderChannel 'kept', attached>"
+        assert repr(keeping).startswith("<RetainedChannel 'keeping', ")
+        attempt = sender.register_attempt("staged", free_address, netchannel.Group("app", 0, 0))
+        assert repr(attempt).startswith("<GroupChannel 'staged', ")
+        reader = netchannel.ChannelReader(free_address, "keeping")
+        assert repr(reader) == f"<ChannelReader 'keeping', '{free_address}', not entered>"
+        await outbox.close()
+        assert repr(outbox) == "<SenderChannel 'c', ended>"
+
+
 async def test_misuse_is_named(receiver: ReceiverServer, sender: SenderServer) -> None:
     """What cannot work says so where it is asked for."""
     with pytest.raises(ValueError, match="port 0"):

@@ -27,7 +27,6 @@ from netchannel import (
     NetChannelError,
     PositionLost,
     ReceiverServer,
-    RetainPolicy,
     SchemaMismatch,
     Sealed,
     SenderServer,
@@ -43,14 +42,14 @@ async def write(
     sender: SenderServer, to: str, values: list[bytes], *, epoch: int = 0, partition: int = 0
 ) -> Sealed:
     """An attempt with ``values``, sealed."""
-    outbox = sender.register_channel("c", to, codec="bytes", group=Group("app", epoch, partition))
+    outbox = sender.register_attempt("c", to, Group("app", epoch, partition), codec="bytes")
     await outbox.send_many(values)
     return await outbox.seal()
 
 
 def staged(receiver: ReceiverServer, directory: Path, **settings: Any) -> netchannel.ReceiverChannel:
     policy = StagingPolicy(directory, **settings.pop("policy", {}))
-    return receiver.register_channel("c", codec="bytes", staging=policy, **settings)
+    return receiver.register_staged_channel("c", policy, codec="bytes", **settings)
 
 
 async def read(inbox: netchannel.ReceiverChannel, count: int) -> list[tuple[int, bytes]]:
@@ -177,11 +176,11 @@ async def test_batches_come_as_they_were_sent(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
     schema = pa.schema({"n": pa.int64(), "word": pa.dictionary(pa.int32(), pa.string())})
-    inbox = receiver.register_channel("c", staging=StagingPolicy(tmp_path))
+    inbox = receiver.register_staged_channel("c", StagingPolicy(tmp_path))
     sent = []
     winners = []
     for partition in range(2):
-        outbox = sender.register_channel("c", receiver.address, group=Group("app", 1, partition))
+        outbox = sender.register_attempt("c", receiver.address, Group("app", 1, partition))
         for size in (1, 10, 200_000):
             words = pa.array([f"{partition} {n % 3}" for n in range(size)]).dictionary_encode()
             batch = pa.record_batch([pa.array(range(size)), words], schema=schema)
@@ -212,7 +211,7 @@ async def test_an_attempt_that_is_not_sealed_is_never_published(
     inbox = staged(receiver, tmp_path)
     async with GroupClient(receiver.address, "c") as client:
         channels = [
-            sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, partition))
+            sender.register_attempt("c", receiver.address, Group("app", 0, partition), codec="bytes")
             for partition in range(2)
         ]
         for channel in channels:
@@ -221,7 +220,7 @@ async def test_an_attempt_that_is_not_sealed_is_never_published(
         await channels[0].abort("the task failed")
         await channels[1].close()
         async with SenderServer() as other:
-            left = other.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 2))
+            left = other.register_attempt("c", receiver.address, Group("app", 0, 2), codec="bytes")
             await left.send(b"x")
             await left.flush()
         for channel in (*channels, left):
@@ -270,8 +269,7 @@ async def test_two_attempts_at_a_partition_never_mix(
     """CH-STG-3: sent at the same time; the loser is dropped, and its sender told."""
     inbox = staged(receiver, tmp_path)
     channels = [
-        sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
-        for _ in range(3)
+        sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes") for _ in range(3)
     ]
     for number in range(200):
         for index, channel in enumerate(channels):
@@ -281,7 +279,7 @@ async def test_two_attempts_at_a_partition_never_mix(
         await client.commit("app", 0, [sealed[1]])
         with pytest.raises(ChannelClosedByPeer, match=r"epoch 0 .* is committed without this attempt"):
             await channels[2].seal()
-        late = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+        late = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
         with pytest.raises(EpochRegressed, match="epoch 0 is committed"):
             await late.seal()
         with pytest.raises(AttemptLost):
@@ -296,7 +294,7 @@ async def test_dropped_attempts_are_gone(
     staged(receiver, tmp_path)
     async with GroupClient(receiver.address, "c") as client:
         sealed = [await write(sender, receiver.address, [b"x"], epoch=epoch) for epoch in range(3)]
-        writing = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 1, 1))
+        writing = sender.register_attempt("c", receiver.address, Group("app", 1, 1), codec="bytes")
         await writing.send(b"y")
         await writing.flush()
         await client.drop("app", 1)
@@ -315,7 +313,7 @@ async def test_too_much_that_is_staged_fails_the_attempt_that_goes_above(
     inbox = staged(receiver, tmp_path, policy={"max_staged_bytes": 10_000})
     async with GroupClient(receiver.address, "c") as client:
         first = await write(sender, receiver.address, [bytes(6000)])
-        outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 1))
+        outbox = sender.register_attempt("c", receiver.address, Group("app", 0, 1), codec="bytes")
         await outbox.send(bytes(5000))
         with pytest.raises(
             ChannelClosedByPeer, match=r"11\d\d\d bytes are staged, .* max_staged_bytes is 10000"
@@ -337,12 +335,12 @@ async def test_the_bound_is_of_the_files(
 ) -> None:
     """CH-BAD-1: empty messages and dictionaries take space, too."""
     policy = StagingPolicy(tmp_path, max_staged_bytes=200_000)
-    receiver.register_channel("bytes", codec="bytes", staging=policy)
-    empty = sender.register_channel("bytes", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    receiver.register_staged_channel("bytes", policy, codec="bytes")
+    empty = sender.register_attempt("bytes", receiver.address, Group("app", 0, 0), codec="bytes")
     with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
         await send_and_seal(empty, [b""] * 30_000)
-    receiver.register_channel("arrow", staging=policy)
-    words = sender.register_channel("arrow", receiver.address, group=Group("app", 0, 0))
+    receiver.register_staged_channel("arrow", policy)
+    words = sender.register_attempt("arrow", receiver.address, Group("app", 0, 0))
     arrays = [pa.array([str(number) * 10_000]).dictionary_encode() for number in range(10, 40)]
     with pytest.raises(ChannelClosedByPeer, match="max_staged_bytes is 200000"):
         await send_and_seal(words, [pa.record_batch({"word": array}) for array in arrays])
@@ -358,7 +356,7 @@ async def test_a_sealed_attempt_survives_a_restart_and_another_does_not(
     async with ReceiverServer(free_address) as receiver:
         staged(receiver, tmp_path)
         sealed = await write(sender, free_address, [b"x"])
-        writing = sender.register_channel("c", free_address, codec="bytes", group=Group("app", 0, 1))
+        writing = sender.register_attempt("c", free_address, Group("app", 0, 1), codec="bytes")
         await writing.send(b"y")
         await writing.flush()
     async with ReceiverServer(free_address) as receiver, GroupClient(free_address, "c") as client:
@@ -427,7 +425,7 @@ async def test_a_consumer_that_closes_wants_no_more(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
     inbox = staged(receiver, tmp_path)
-    writing = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    writing = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
     await writing.send(b"y")
     await writing.flush()
     await inbox.close("enough")
@@ -452,7 +450,7 @@ async def test_groups_and_ordinary_streams_are_told_apart(
     outbox = sender.register_channel("c", receiver.address, codec="bytes")
     with pytest.raises(HandshakeError, match="takes groups only"):
         await outbox.close()
-    group = sender.register_channel("ordinary", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    group = sender.register_attempt("ordinary", receiver.address, Group("app", 0, 0), codec="bytes")
     with pytest.raises(HandshakeError, match="takes no groups"):
         await group.seal()
     async with GroupClient(receiver.address, "ordinary") as client:
@@ -465,20 +463,18 @@ async def test_settings_that_make_no_sense_are_refused(
 ) -> None:
     group, to = Group("app", 0, 0), receiver.address
     for settings in (
-        {"stream": "s"},
-        {"replayable": True},
         {"buffer": BufferPolicy(directory=tmp_path)},
         {"buffer": BufferPolicy(when_full="drop_oldest")},
     ):
         with pytest.raises(ValueError, match="attempt"):
-            sender.register_channel("c", to, group=group, **settings)  # type: ignore[call-overload]  # on purpose
+            sender.register_attempt("c", to, group, **settings)  # type: ignore[call-overload]  # on purpose
     for bad in (Group("", 0, 0), Group("app", -1, 0), Group("app", 0, 1 << 63)):
         with pytest.raises(ValueError, match="expected"):
-            sender.register_channel("c", to, group=bad)
+            sender.register_attempt("c", to, bad)
     for policy in ({"max_staged_bytes": 0}, {"orphan_s": 0.0}, {"max_kept_bytes": 0}):
         with pytest.raises(ValueError, match="expected"):
             StagingPolicy(tmp_path, **policy)  # type: ignore[arg-type]  # of both kinds
-    channel = sender.register_channel("c", to, group=group)
+    channel = sender.register_attempt("c", to, group)
     with pytest.raises(NetChannelError, match="cannot be left to a successor"):
         await channel.detach()
     client = GroupClient(to, "c")
@@ -486,19 +482,14 @@ async def test_settings_that_make_no_sense_are_refused(
         await client.last_epoch("app")
 
 
-async def test_a_channel_is_staged_or_kept(receiver: ReceiverServer, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not go with retain="):
-        receiver.register_channel("c", staging=StagingPolicy(tmp_path), retain=RetainPolicy())  # type: ignore[call-overload]  # on purpose
-
-
 async def test_attempts_of_another_schema_are_refused_by_the_commit(
     sender: SenderServer, receiver: ReceiverServer, tmp_path: Path
 ) -> None:
-    inbox = receiver.register_channel("c", staging=StagingPolicy(tmp_path))
+    inbox = receiver.register_staged_channel("c", StagingPolicy(tmp_path))
     batches = [pa.record_batch({"n": [1]}), pa.record_batch({"word": ["x"]})]
     winners = []
     for partition, batch in enumerate(batches):
-        outbox = sender.register_channel("c", receiver.address, group=Group("app", 0, partition))
+        outbox = sender.register_attempt("c", receiver.address, Group("app", 0, partition))
         await outbox.send(batch)
         winners.append(await outbox.seal())
     async with GroupClient(receiver.address, "c") as client:
@@ -506,7 +497,7 @@ async def test_attempts_of_another_schema_are_refused_by_the_commit(
             await client.commit("app", 0, winners)
         await client.commit("app", 0, winners[:1])
     assert await inbox.recv() == batches[0]
-    outbox = sender.register_channel("c", receiver.address, group=Group("app", 1, 0))
+    outbox = sender.register_attempt("c", receiver.address, Group("app", 1, 0))
     await outbox.send(batches[1])
     async with GroupClient(receiver.address, "c") as client:
         with pytest.raises(SchemaMismatch):
@@ -518,8 +509,8 @@ async def test_the_tally_is_of_what_was_taken(
 ) -> None:
     """Also where calls wait for room together, and one is cancelled."""
     staged(receiver, tmp_path, buffer=BufferPolicy(max_bytes=1000))
-    outbox = sender.register_channel(
-        "c", receiver.address, codec="bytes", group=Group("app", 0, 0), buffer=BufferPolicy(max_messages=2)
+    outbox = sender.register_attempt(
+        "c", receiver.address, Group("app", 0, 0), codec="bytes", buffer=BufferPolicy(max_messages=2)
     )
     tasks = [asyncio.create_task(outbox.send(b"%03d" % number)) for number in range(50)]
     await asyncio.sleep(0)
@@ -538,7 +529,7 @@ async def test_what_was_given_up_is_not_sealed(
 ) -> None:
     staged(receiver, tmp_path)
     for give_up in (lambda outbox: outbox.abort("no"), lambda outbox: outbox.close()):
-        outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+        outbox = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
         await outbox.send(b"x")
         await give_up(outbox)
         with pytest.raises(ChannelClosed, match="was aborted by this side after 1 messages"):
@@ -548,7 +539,7 @@ async def test_what_was_given_up_is_not_sealed(
 async def test_an_attempt_is_given_up_in_time_though_the_receiver_is_away(
     sender: SenderServer, free_address: str
 ) -> None:
-    outbox = sender.register_channel("c", free_address, codec="bytes", group=Group("app", 0, 0))
+    outbox = sender.register_attempt("c", free_address, Group("app", 0, 0), codec="bytes")
     await outbox.send(b"x")
     async with asyncio.timeout(Timing().leave_s / 2):
         await outbox.close(grace=0.01)
@@ -611,7 +602,7 @@ async def test_servers_count_channels_and_not_attempts(
 ) -> None:
     """CH-OBS-1: names of attempts would fill whatever keeps metrics by name."""
     inbox = staged(receiver, tmp_path)
-    outbox = sender.register_channel("c", receiver.address, codec="bytes", group=Group("app", 0, 0))
+    outbox = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
     await outbox.send(bytes(1000))
     await outbox.flush()
     assert sender.statistics().channels == {}
@@ -627,8 +618,8 @@ async def test_a_commit_that_cannot_be_said_is_refused_and_harms_nobody(
     receiver: ReceiverServer, sender: SenderServer, tmp_path: Path
 ) -> None:
     """What no receiver takes is not asked: again and again it would close the connection."""
-    receiver.register_channel("c", codec="bytes", staging=StagingPolicy(tmp_path))
-    outbox = sender.register_channel("c", to=receiver.address, codec="bytes", group=Group("app", 0, 0))
+    receiver.register_staged_channel("c", StagingPolicy(tmp_path), codec="bytes")
+    outbox = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
     sealed = await outbox.seal()
     async with GroupClient(receiver.address, "c") as client:
         for wrong in (

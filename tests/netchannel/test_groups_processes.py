@@ -52,7 +52,7 @@ StagingStore.commit = killed
 
 async def main():
     async with ReceiverServer(address) as receiver:
-        receiver.register_channel("c", codec="bytes", ack="explicit", staging=StagingPolicy(directory))
+        receiver.register_staged_channel("c", StagingPolicy(directory), codec="bytes", ack="explicit")
         await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -68,7 +68,7 @@ def receiver(address: str, directory: Path, point: int = -1) -> subprocess.Popen
 
 
 async def write(sender: SenderServer, to: str, epoch: int, partition: int) -> Sealed:
-    outbox = sender.register_channel("c", to, codec="bytes", group=Group("app", epoch, partition))
+    outbox = sender.register_attempt("c", to, Group("app", epoch, partition), codec="bytes")
     await outbox.send_many([b"%d.%d.%d" % (epoch, partition, number) for number in range(3)])
     return await outbox.seal()
 
@@ -96,7 +96,7 @@ async def test_a_receiver_that_is_killed_in_a_commit_has_done_it_or_not(
     # The kernel lives on: what was written before the kill is there.
     assert fresh == [True, False, False, False, True]
     async with ReceiverServer() as there:
-        inbox = there.register_channel("c", codec="bytes", staging=StagingPolicy(tmp_path))
+        inbox = there.register_staged_channel("c", StagingPolicy(tmp_path), codec="bytes")
         got = [bytes(await inbox.recv()) for _ in range(5 * 2 * 3)]
         assert got == [b"%d.%d.%d" % (e, p, n) for e in range(5) for p in range(2) for n in range(3)]
         assert inbox.position == (inbox.stream, 30)
@@ -107,8 +107,8 @@ import asyncio, json, tempfile, netchannel
 from netchannel import Group, StagingPolicy
 directory = tempfile.mkdtemp()
 receiver, sender = netchannel.receiver_server(), netchannel.sender_server()
-inbox = receiver.register_channel("c", codec="bytes", staging=StagingPolicy(directory))
-outbox = sender.register_channel("c", to=receiver.address, codec="bytes", group=Group("app", 7, 0))
+inbox = receiver.register_staged_channel("c", StagingPolicy(directory), codec="bytes")
+outbox = sender.register_attempt("c", receiver.address, Group("app", 7, 0), codec="bytes")
 outbox.send_many([b"1", b"2"])
 sealed = outbox.seal()
 with netchannel.group_client(receiver.address, "c") as client:
@@ -116,8 +116,8 @@ with netchannel.group_client(receiver.address, "c") as client:
 got = [bytes(inbox.recv()).decode() for _ in range(2)]
 
 async def main():
-    outbox = netchannel.aio.sender_server().register_channel(
-        "c", to=receiver.address, codec="bytes", group=Group("app", 8, 0)
+    outbox = netchannel.aio.sender_server().register_attempt(
+        "c", receiver.address, Group("app", 8, 0), codec="bytes"
     )
     await outbox.send(b"3")
     async with netchannel.aio.group_client(receiver.address, "c") as client:

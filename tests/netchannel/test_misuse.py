@@ -252,6 +252,13 @@ async def test_settings_of_another_kind(receiver: ReceiverServer, sender: Sender
     for setting in ("buffer", "fault"):
         with pytest.raises(TypeError, match=f"{setting} is 5: expected a "):
             receiver.register_channel("c", **{setting: 5})
+    with pytest.raises(TypeError, match="to is None: expected a str"):
+        sender.register_channel("c", to=None)
+    for register in (receiver.register_staged_channel, receiver.retain_channel, sender.retain_channel):
+        with pytest.raises(TypeError, match="policy is 'kept': expected a "):
+            register("c", policy="kept")
+    with pytest.raises(TypeError, match=r"group is \('app', 0, 0\): expected a Group"):
+        sender.register_attempt("c", receiver.address, group=("app", 0, 0))
     for position in (("s", 3), "x", 2.5):
         with pytest.raises(NetChannelError, match="resume_from"):
             receiver.register_channel("c", resume_from=position)  # type: ignore[arg-type]

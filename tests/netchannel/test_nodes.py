@@ -138,7 +138,7 @@ async def test_a_member_leaves_while_its_disk_is_slow(
     monkeypatch.setattr(StagingStore, "close", slowly)
     async with ReceiverServer(members=node, timing=QUICK) as front, asyncio.timeout(60):
         async with ReceiverServer(node=node, timing=QUICK) as member:
-            member.register_channel("c", staging=StagingPolicy(tmp_path / "staged"))
+            member.register_staged_channel("c", StagingPolicy(tmp_path / "staged"))
             await until(lambda: front.statistics().members, "the member is known")
         assert front.statistics().members == ()
 

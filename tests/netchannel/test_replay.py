@@ -74,10 +74,10 @@ async def kept(
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer("127.0.0.1:0", timing=QUICK) as sender:
         outbox: Any
         if at == "receiver":
-            receiver.register_channel("c", codec="bytes", retain=policy)
+            receiver.retain_channel("c", policy, codec="bytes")
             outbox = sender.register_channel("c", receiver.address, codec="bytes")
         else:
-            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.retain_channel("c", policy, codec="bytes")
         for body in bodies:
             await outbox.send(body, note=body[:2])
         to = receiver.address if at == "receiver" else sender.address
@@ -152,7 +152,7 @@ async def test_ranges_at_once_share_nothing(place: Place) -> None:
 async def test_heads_are_pushed_with_rows_and_bytes() -> None:
     """CH-REP-2."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c", retain=RetainPolicy())
+        outbox = sender.retain_channel("c", RetainPolicy())
         async with ChannelReader(sender.address, "c") as reader:
             first = await reader.heads()
             assert (first.head, first.rows, first.bytes, first.ended) == (0, 0, 0, False)
@@ -227,7 +227,7 @@ async def test_another_stream_is_not_read(place: Place) -> None:
 async def test_a_new_stream_waits_for_all_consumers_of_the_one_before() -> None:
     """CH-REP-3: and a reader of the old one hears of it."""
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        receiver.retain_channel("c", RetainPolicy(), codec="bytes")
         outbox = sender.register_channel("c", receiver.address, codec="bytes")
         async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
             await reader.hold("me")
@@ -269,7 +269,7 @@ async def test_a_stream_waits_for_the_consumers_that_it_is_kept_for(place: Place
 async def test_a_new_stream_does_not_replace_one_that_a_consumer_is_to_come_for() -> None:
     """Though nobody has ever come, and all has been sent; who is forgotten is not waited for."""
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(consumers=("me",)))
+        receiver.retain_channel("c", RetainPolicy(consumers=("me",)), codec="bytes")
         for number in range(2):
             outbox = sender.register_channel("c", receiver.address, codec="bytes")
             await outbox.send(b"%d" % number)
@@ -286,7 +286,7 @@ async def test_a_stream_without_an_end_is_replaced_once_it_is_read() -> None:
     """Where any stream is taken: what its producer left behind as it was killed is its consumers' first."""
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
         fault = FaultPolicy(accept_new_stream=True)
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(consumers=("me",)), fault=fault)
+        receiver.retain_channel("c", RetainPolicy(consumers=("me",)), codec="bytes", fault=fault)
         outbox = sender.register_channel("c", receiver.address, codec="bytes")
         await outbox.send_many(bodies(10))
         async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
@@ -309,7 +309,7 @@ async def test_a_stream_without_an_end_is_replaced_once_it_is_read() -> None:
 async def test_a_stream_that_was_replaced_says_what_takes_the_new_one() -> None:
     """A channel that retains has no position to be registered without."""
     async with ReceiverServer(timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        receiver.retain_channel("c", RetainPolicy(), codec="bytes")
         for stream in ("old", "new"):
             outbox = sender.register_channel("c", receiver.address, codec="bytes", stream=stream)
             await outbox.send(b"x")
@@ -476,7 +476,7 @@ async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_aw
     lost = 0
     async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as reader:
         async with SenderServer(free_address, timing=QUICK) as sender:
-            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            sender.retain_channel("c", RetainPolicy(), codec="bytes")
             for name in ("me", "you"):
                 await reader.hold(name)
         renew = reader._channel.on_lost
@@ -490,7 +490,7 @@ async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_aw
         await until(lambda: lost >= 5, "it was dialed in vain")
         assert [question.kind for question in reader._channel.questions.values()] == [Watch, Hold, Hold]
         async with SenderServer(free_address, timing=QUICK) as sender:
-            sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+            sender.retain_channel("c", RetainPolicy(), codec="bytes")
             await until(lambda: len(reader._fenced) == 2, "both questions are answered")
             assert not reader._renewing
             with pytest.raises(ConsumerFenced, match="forgotten"):
@@ -507,10 +507,10 @@ async def test_full_retention_holds_the_producer_back(place: Place) -> None:
         outbox: Any
         if at == "receiver":
             buffer = BufferPolicy(max_bytes=500_000)
-            receiver.register_channel("c", codec="bytes", retain=policy, buffer=buffer)
+            receiver.retain_channel("c", policy, codec="bytes", buffer=buffer)
             outbox = sender.register_channel("c", to, codec="bytes", buffer=buffer)
         else:
-            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.retain_channel("c", policy, codec="bytes")
 
         async def produce() -> None:
             for number in range(400):
@@ -547,7 +547,7 @@ async def test_an_abort_ends_the_stream_with_its_reason_and_all_before_it(place:
 
 async def test_a_producer_that_leaves_without_closing_says_so() -> None:
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy())
+        outbox = sender.retain_channel("c", RetainPolicy(), codec="bytes")
         await outbox.send(b"one")
         async with ChannelReader(sender.address, "c", codec="bytes") as reader:
             await reader.heads(beyond=0)
@@ -561,7 +561,7 @@ async def test_arrow_batches_with_dictionaries() -> None:
     others = pa.array(["x", "y", "x"]).dictionary_encode()
     batches = [pa.record_batch({"w": words if n // 5 % 2 else others}) for n in range(40)]
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        receiver.register_channel("c", retain=RetainPolicy())
+        receiver.retain_channel("c", RetainPolicy())
         outbox = sender.register_channel("c", receiver.address)
         await outbox.send_many(batches)
         await outbox.flush()
@@ -586,7 +586,7 @@ async def test_an_ordinary_channel_is_not_read() -> None:
     async with ReceiverServer() as receiver:
         receiver.register_channel("c")
         async with ChannelReader(receiver.address, "c") as reader:
-            with pytest.raises(NetChannelError, match="retain=RetainPolicy"):
+            with pytest.raises(NetChannelError, match="retain_channel"):
                 await reader.heads()
 
 
@@ -617,10 +617,10 @@ async def test_statistics_tell_what_is_kept_and_who_asks(place: Place) -> None:
         policy = RetainPolicy(directory=place.directory)
         outbox: Any
         if place.at == "receiver":
-            receiver.register_channel("c", codec="bytes", retain=policy)
+            receiver.retain_channel("c", policy, codec="bytes")
             outbox = sender.register_channel("c", receiver.address, codec="bytes")
         else:
-            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.retain_channel("c", policy, codec="bytes")
         await outbox.send_many([b"x" * 10] * 100)
         server: Any = receiver if place.at == "receiver" else sender
         async with ChannelReader(server.address, "c", codec="bytes", timing=QUICK) as reader:
@@ -639,7 +639,7 @@ async def test_a_schema_that_is_too_large_for_heads_is_read() -> None:
     """CH-REP-2: of 2 MiB."""
     schema = pa.schema([pa.field("n", pa.int64(), metadata={"about": "x" * (2 << 20)})])
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c", retain=RetainPolicy(), schema=schema)
+        outbox = sender.retain_channel("c", RetainPolicy(), schema=schema)
         await outbox.send(pa.record_batch([pa.array([1, 2, 3])], schema=schema))
         async with ChannelReader(sender.address, "c") as reader:
             found = await reader.schema()
@@ -669,7 +669,7 @@ async def test_a_schema_that_is_too_large_for_heads_is_read() -> None:
 async def test_what_cannot_be_asked_is_refused_and_harms_nobody(ask: Any) -> None:
     """A question that no peer takes is not asked: again and again it would close the connection of all others."""
     async with ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        receiver.retain_channel("c", RetainPolicy(), codec="bytes")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
         await outbox.send_many([b"a", b"b"])
         async with ChannelReader(receiver.address, "c", codec="bytes", timing=QUICK) as reader:
@@ -689,8 +689,8 @@ async def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path) -> 
     async with ReceiverServer("127.0.0.1:0") as receiver, SenderServer("127.0.0.1:0") as sender:
         for server in (receiver, sender):
             with pytest.raises(ChannelBroken, match=r"opening .*file"):
-                server.register_channel("c", retain=RetainPolicy(directory=tmp_path / "file"))
-        receiver.register_channel("c", retain=RetainPolicy(directory=tmp_path / "fine"))
+                server.retain_channel("c", RetainPolicy(directory=tmp_path / "file"))
+        receiver.retain_channel("c", RetainPolicy(directory=tmp_path / "fine"))
 
 
 async def test_a_directory_that_goes_away_is_told_to_all(
@@ -698,7 +698,7 @@ async def test_a_directory_that_goes_away_is_told_to_all(
 ) -> None:
     """Its owner by a warning, the sender by the refusal, clients by an error: nobody waits without a reason."""
     async with ReceiverServer("127.0.0.1:0", timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy(directory=tmp_path / "d"))
+        receiver.retain_channel("c", RetainPolicy(directory=tmp_path / "d"), codec="bytes")
         shutil.rmtree(tmp_path / "d")
         (tmp_path / "d").touch()
         outbox = sender.register_channel(
@@ -716,7 +716,7 @@ async def test_a_directory_that_goes_away_is_told_to_all(
 async def test_a_reader_is_closed_on_its_own_loop() -> None:
     """From elsewhere it is refused, and goes on."""
     async with ReceiverServer("127.0.0.1:0") as receiver:
-        receiver.register_channel("c", codec="bytes", retain=RetainPolicy())
+        receiver.retain_channel("c", RetainPolicy(), codec="bytes")
         async with ChannelReader(receiver.address, "c", codec="bytes") as reader:
             with pytest.raises(NetChannelError, match="another event loop"):
                 await asyncio.to_thread(lambda: asyncio.run(reader.close()))
@@ -732,12 +732,12 @@ async def test_a_reader_that_is_connected_sees_a_channel_that_is_registered_agai
         SenderServer("127.0.0.1:0", timing=QUICK) as sender,
         ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as reader,
     ):
-        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        outbox = sender.retain_channel("c", policy, codec="bytes")
         await outbox.send(b"a")
         assert (await reader.heads()).stream == outbox.stream
         await reader.ack("reader", 1)
         await getattr(outbox, how)()
-        again = sender.register_channel("c", codec="bytes", retain=policy)
+        again = sender.retain_channel("c", policy, codec="bytes")
         assert (again.stream == outbox.stream) == (how == "detach")
         await again.send(b"b")
 
@@ -753,7 +753,7 @@ async def test_a_reader_that_is_connected_sees_a_channel_that_is_registered_agai
 
 async def test_a_reader_gives_up_on_a_channel_that_is_not_registered_any_more(tmp_path: Path) -> None:
     async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
-        outbox = sender.register_channel("c", codec="bytes", retain=RetainPolicy(directory=tmp_path))
+        outbox = sender.retain_channel("c", RetainPolicy(directory=tmp_path), codec="bytes")
         await outbox.send(b"a")
         async with ChannelReader(
             sender.address, "c", codec="bytes", fault=FaultPolicy(retry=0.2), timing=QUICK
@@ -775,12 +775,12 @@ async def test_a_stream_that_comes_back_with_another_schema_ends_its_readers_and
 
         async with reading("c") as reader, reading("other") as other:
             async with SenderServer(address, timing=QUICK) as sender:
-                await sender.register_channel("c", stream="s", retain=RetainPolicy()).send(batch(1))
+                await sender.retain_channel("c", RetainPolicy(), stream="s").send(batch(1))
                 assert (await reader.heads()).head == 1
             async with SenderServer(address, timing=QUICK) as sender:
                 changed = pa.record_batch({"n": ["text"]})
-                await sender.register_channel("c", stream="s", retain=RetainPolicy()).send(changed)
-                await sender.register_channel("other", stream="t", retain=RetainPolicy()).send(batch(1))
+                await sender.retain_channel("c", RetainPolicy(), stream="s").send(changed)
+                await sender.retain_channel("other", RetainPolicy(), stream="t").send(batch(1))
                 async with asyncio.timeout(60):
                     assert (await other.heads()).stream == "t"
                     with pytest.raises(SchemaMismatch, match=r"stream 's' is not as it was: .*string.*int64"):

@@ -246,13 +246,13 @@ def test_coroutines_of_another_loop_read() -> None:
 BOTH = """
 import json, pyarrow as pa, netchannel
 receiver, sender = netchannel.receiver_server(), netchannel.sender_server()
-kept = receiver.register_channel("c", retain=netchannel.RetainPolicy())
+kept = receiver.retain_channel("c", netchannel.RetainPolicy())
 outbox = sender.register_channel("c", to=receiver.address)
 batches = [pa.record_batch({"n": [number]}) for number in range(100)]
 outbox.send_many(batches)
 outbox.close()
 assert kept.heads(beyond=100).ended and kept.latest.rows == 100 and kept.stream == outbox.stream
-live = receiver.register_channel("live", codec="bytes", retain=netchannel.RetainPolicy(lease_s=0.05))
+live = receiver.retain_channel("live", netchannel.RetainPolicy(lease_s=0.05), codec="bytes")
 source = sender.register_channel("live", to=receiver.address, codec="bytes")
 watchers = [netchannel.channel_reader(receiver.address, "live", codec="bytes") for _ in range(3)]
 for number in range(5):

@@ -47,7 +47,7 @@ async def test_a_receiver_goes_on_at_its_head_of_the_same_stream(tmp_path: Path,
         stream = ""
         for life in range(5):
             async with ReceiverServer(free_address, timing=QUICK) as receiver:
-                receiver.register_channel("c", codec="bytes", retain=policy)
+                receiver.retain_channel("c", policy, codec="bytes")
                 async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as reader:
                     await outbox.send_many(body(sent + number) for number in range(100))
                     size += sum(len(body(sent + number)) for number in range(100))
@@ -74,7 +74,7 @@ async def test_the_end_is_durable_and_so_is_its_reason(tmp_path: Path, free_addr
     async with SenderServer(timing=QUICK) as sender:
         for failure in (None, "out of ink"):
             async with ReceiverServer(free_address, timing=QUICK) as receiver:
-                receiver.register_channel("c", codec="bytes", retain=policy)
+                receiver.retain_channel("c", policy, codec="bytes")
                 outbox = sender.register_channel("c", free_address, codec="bytes")
                 await outbox.send_many([b"one", b"two"])
                 if failure is None:
@@ -82,7 +82,7 @@ async def test_the_end_is_durable_and_so_is_its_reason(tmp_path: Path, free_addr
                 else:
                     await outbox.abort(failure)
             async with ReceiverServer(free_address, timing=QUICK) as receiver:
-                receiver.register_channel("c", codec="bytes", retain=policy)
+                receiver.retain_channel("c", policy, codec="bytes")
                 async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as reader:
                     heads = await reader.heads()
                     assert (heads.head, heads.ended, heads.failure) == (2, True, failure)
@@ -103,7 +103,7 @@ async def test_names_outlive_the_stream_that_they_came_with(tmp_path: Path) -> N
     async with SenderServer(timing=QUICK) as sender:
         for life in range(3):
             async with ReceiverServer(timing=QUICK) as receiver:
-                receiver.register_channel("c", codec="bytes", retain=policy)
+                receiver.retain_channel("c", policy, codec="bytes")
                 outbox = sender.register_channel("c", receiver.address, codec="bytes")
                 await outbox.send_many([b"%d" % life] * 10)
                 await outbox.close()
@@ -123,7 +123,7 @@ async def test_a_sender_that_listens_goes_on_where_it_was(tmp_path: Path) -> Non
     stream = ""
     for life in range(4):
         async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
-            outbox = sender.register_channel("c", retain=policy)
+            outbox = sender.retain_channel("c", policy)
             assert outbox.position == life * 20
             assert stream in ("", outbox.stream)
             stream = outbox.stream
@@ -135,13 +135,13 @@ async def test_a_sender_that_listens_goes_on_where_it_was(tmp_path: Path) -> Non
                 batches = [found async for found in reader.read(0, heads.head)]
                 assert [found["n"][2].as_py() for found in batches] == list(range(heads.head))
             with pytest.raises(ChannelInUse):
-                sender.register_channel("c", retain=policy)
+                sender.retain_channel("c", policy)
     async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
         with pytest.raises(SchemaMismatch, match="registered with"):
-            sender.register_channel("c", retain=policy, schema=pa.schema([("x", pa.string())]))
+            sender.retain_channel("c", policy, schema=pa.schema([("x", pa.string())]))
         with pytest.raises(NetChannelError, match="asked for"):
-            sender.register_channel("c", retain=policy, stream="another")
-        outbox = sender.register_channel("c", retain=policy)
+            sender.retain_channel("c", policy, stream="another")
+        outbox = sender.retain_channel("c", policy)
         closing = asyncio.create_task(outbox.close())
         async with ChannelReader(sender.address, "c", timing=QUICK) as reader:
             assert (await reader.heads(beyond=80)).ended
@@ -150,7 +150,7 @@ async def test_a_sender_that_listens_goes_on_where_it_was(tmp_path: Path) -> Non
             await reader.ack("me", 80)
             assert (await closing).acknowledged == 80
             assert list(tmp_path.iterdir()) == []
-            another = sender.register_channel("c", retain=policy)
+            another = sender.retain_channel("c", policy)
             assert (another.position, another.stream != stream) == (0, True)
             with pytest.raises(StreamReplaced):
                 await reader.locate(Position(stream, 80))
@@ -159,11 +159,11 @@ async def test_a_sender_that_listens_goes_on_where_it_was(tmp_path: Path) -> Non
 async def test_what_close_gave_up_is_there_after_a_restart(tmp_path: Path) -> None:
     policy = RetainPolicy(directory=tmp_path)
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        outbox = sender.retain_channel("c", policy, codec="bytes")
         await outbox.send_many([b"one", b"two"])
         report = await outbox.close(grace=0.01)
         assert (report.undelivered_from, report.undelivered) == (0, 2)
-        again = sender.register_channel("c", codec="bytes", retain=policy)
+        again = sender.retain_channel("c", policy, codec="bytes")
         async with ChannelReader(sender.address, "c", codec="bytes", timing=QUICK) as reader:
             assert (await reader.heads()).ended
             assert await numbers(reader, 0, 2) == [b"one", b"two"]
@@ -176,12 +176,12 @@ async def test_an_old_holder_is_fenced_after_a_restart_too(tmp_path: Path, free_
     policy = RetainPolicy(directory=tmp_path, lease_s=0.3)
     async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as one:
         async with SenderServer(free_address, timing=QUICK) as sender:
-            outbox = sender.register_channel("c", codec="bytes", retain=policy)
+            outbox = sender.retain_channel("c", policy, codec="bytes")
             await outbox.send_many([b"x"] * 10)
             await one.ack("me", 3)
         async with ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as two:
             async with SenderServer(free_address, timing=QUICK) as sender:
-                sender.register_channel("c", codec="bytes", retain=policy)
+                sender.retain_channel("c", policy, codec="bytes")
                 with pytest.raises(ChannelInUse):
                     await two.hold("me")
                 await one.ack("me", 4)
@@ -198,7 +198,7 @@ async def test_an_old_holder_is_fenced_after_a_restart_too(tmp_path: Path, free_
                 SenderServer(free_address, timing=QUICK) as sender,
                 ChannelReader(free_address, "c", codec="bytes", timing=QUICK) as back,
             ):
-                sender.register_channel("c", codec="bytes", retain=policy)
+                sender.retain_channel("c", policy, codec="bytes")
                 with pytest.raises(ConsumerFenced, match="'two'"):
                     await back.ack("me", 5)
                 await two.ack("me", 6)
@@ -210,7 +210,7 @@ async def test_a_damaged_file_of_positions_is_said(tmp_path: Path, damage: objec
     assert callable(damage)
     policy = RetainPolicy(directory=tmp_path)
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        outbox = sender.retain_channel("c", policy, codec="bytes")
         await outbox.send(b"one")
         async with ChannelReader(sender.address, "c", codec="bytes") as reader:
             await reader.hold("me")
@@ -218,7 +218,7 @@ async def test_a_damaged_file_of_positions_is_said(tmp_path: Path, damage: objec
     file.write_bytes(damage(file.read_bytes()))
     async with SenderServer("127.0.0.1:0") as sender:
         with pytest.raises(LogDamaged, match="does not match its checksum"):
-            sender.register_channel("c", codec="bytes", retain=policy)
+            sender.retain_channel("c", policy, codec="bytes")
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -228,7 +228,7 @@ async def test_a_segment_that_is_missing_is_said_when_the_channel_is_registered(
     """CH-DUR-2: of a stream that is kept, each of them; what all consumers have acknowledged is not missed."""
     policy = RetainPolicy(directory=tmp_path, max_bytes=1 << 20)
     async with SenderServer("127.0.0.1:0", timing=QUICK) as sender:
-        outbox = sender.register_channel("c", codec="bytes", retain=policy)
+        outbox = sender.retain_channel("c", policy, codec="bytes")
         for number in range(8):
             await outbox.send(b"%d" % number * 100_000)
         if named:
@@ -243,7 +243,7 @@ async def test_a_segment_that_is_missing_is_said_when_the_channel_is_registered(
             content = file.read_bytes()
             file.unlink()
             with pytest.raises(MessagesLost, match=f"missing in {file.parent}, and were not acknow") as error:
-                sender.register_channel("c", codec="bytes", retain=policy)
+                sender.retain_channel("c", policy, codec="bytes")
             assert error.value.first == number
             file.write_bytes(content)
     for file in tmp_path.rglob("*"):
@@ -251,4 +251,4 @@ async def test_a_segment_that_is_missing_is_said_when_the_channel_is_registered(
             file.unlink()
     async with SenderServer("127.0.0.1:0") as sender:
         with pytest.raises(LogDamaged, match="the folder was emptied"):
-            sender.register_channel("c", codec="bytes", retain=policy)
+            sender.retain_channel("c", policy, codec="bytes")

@@ -23,10 +23,10 @@ async def take(receiver: ReceiverServer, channel: str, directory: str, base: sql
     """Count the rows of a channel, and how far it was read, in one transaction per message."""
     found = base.execute("SELECT stream, next FROM positions WHERE channel = ?", [channel]).fetchone()
     expected = dict(base.execute("SELECT source, next FROM sources WHERE channel = ?", [channel]).fetchall())
-    inbox = receiver.register_channel(
+    inbox = receiver.register_staged_channel(
         channel,
+        StagingPolicy(directory),
         ack="explicit",
-        staging=StagingPolicy(directory),
         resume_from=None if found is None else Position(*found),
     )
     while True:

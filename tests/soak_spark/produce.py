@@ -16,7 +16,7 @@ from .rows import ROWS, SCHEMA, batch
 async def fill(sender: SenderServer, channel: str, directory: str, rows: int) -> None:
     """Keep ``rows`` rows on a channel, and leave when Spark has acknowledged all of them."""
     policy = RetainPolicy(max_bytes=16 << 20, directory=directory, lease_s=3.0)
-    outbox = sender.register_channel(channel, schema=SCHEMA, retain=policy)
+    outbox = sender.retain_channel(channel, policy, schema=SCHEMA)
     try:
         while (first := outbox.position) < rows // ROWS:
             await outbox.send_many([batch(n) for n in range(first, min(first + 50, rows // ROWS))])

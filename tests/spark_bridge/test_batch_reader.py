@@ -24,7 +24,7 @@ NOT_THERE = {"stream": "old", "seq": 3}
 async def server():
     """Messages 2 to 5 of the stream ``new`` are kept, each with a row of its number."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy(), stream="new")
+        outbox = sender.retain_channel("rows", RetainPolicy(), stream="new")
         await outbox.send_many([pa.RecordBatch.from_pydict({"id": [n]}, schema=SCHEMA) for n in range(6)])
         async with ChannelReader(sender.address, "rows") as reader:
             await reader.ack("other", 2)
@@ -103,7 +103,7 @@ async def test_filters_and_a_time_to_start_at_become_ranges(server):
         sent = [each async for each in reader.read_messages(2, 6)]
         await until_async(lambda: _later(sent[-1]), "the clock goes on")
         between = datetime.now(UTC)
-        outbox = server.register_channel("more", retain=RetainPolicy())
+        outbox = server.retain_channel("more", RetainPolicy())
         await outbox.send(sent[0].batch)
     given = {"endpoint": server.address, "channels": "rows", "includeMetadata": "true"}
 

@@ -113,13 +113,16 @@ async def test_a_server_that_was_away_between_two_batches_is_asked_anew(tmp_path
             assert lent.heads(timeout=60) if what is reader else lent.last_epoch("app") is None
             used.append(lent)
 
-    for what, kept in (
-        (reader, {"retain": RetainPolicy()}),
-        (group_client, {"staging": StagingPolicy(tmp_path)}),
+    for what, policy in (
+        (reader, RetainPolicy()),
+        (group_client, StagingPolicy(tmp_path)),
     ):
         for _ in range(2):
             async with ReceiverServer(address) as receiver, SenderServer() as sender:
-                receiver.register_channel("rows", codec="bytes" if what is group_client else "arrow", **kept)
+                if isinstance(policy, StagingPolicy):
+                    receiver.register_staged_channel("rows", policy, codec="bytes")
+                else:
+                    receiver.retain_channel("rows", policy)
                 if what is reader:
                     outbox = sender.register_channel("rows", address)
                     await outbox.send(pa.RecordBatch.from_pydict({"id": [1]}))

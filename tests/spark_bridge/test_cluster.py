@@ -55,13 +55,13 @@ async def test_an_executor_that_is_killed_costs_no_row(spark, tmp_path):
         return found
 
     async with SenderServer("127.0.0.1:0") as sender, ReceiverServer() as receiver:
-        outboxes = [sender.register_channel(name, retain=RetainPolicy()) for name in "ab"]
+        outboxes = [sender.retain_channel(name, RetainPolicy()) for name in "ab"]
         for outbox in outboxes:
             await outbox.send_many(
                 pa.RecordBatch.from_pydict({"id": range(first, first + MESSAGE)})
                 for first in range(0, ROWS, MESSAGE)
             )
-        inbox = receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        inbox = receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         reading = asyncio.create_task(take(inbox))
 
         def start():

@@ -30,13 +30,13 @@ async def test_source_and_sink_work_over_connect(tmp_path):
     """SP-CON-1."""
     need_module("grpc", "grpc_status", "google.rpc", "zstandard")  # Spark Connect imports them
     async with SenderServer("127.0.0.1:0") as sender, ReceiverServer() as receiver:
-        outboxes = [sender.register_channel(name, retain=RetainPolicy()) for name in "ab"]
+        outboxes = [sender.retain_channel(name, RetainPolicy()) for name in "ab"]
         for outbox in outboxes:
             await outbox.send_many(
                 pa.RecordBatch.from_pydict({"id": IDS[n : n + 50]}) for n in range(0, 1000, 50)
             )
         inboxes = [
-            receiver.register_channel(name, staging=StagingPolicy(tmp_path / "staged"))
+            receiver.register_staged_channel(name, StagingPolicy(tmp_path / "staged"))
             for name in ("batch", "stream")
         ]
         program = await asyncio.create_subprocess_exec(

@@ -43,7 +43,7 @@ async def save(options: WriteOptions, work: Work, ids: list[int]) -> None:
 
 
 def staged(receiver: ReceiverServer, directory: Path, channel: str = "out"):
-    return receiver.register_channel(channel, staging=StagingPolicy(directory))
+    return receiver.register_staged_channel(channel, StagingPolicy(directory))
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["before it is read", "after it was read to its end"])

@@ -38,7 +38,7 @@ async def ids(
 async def test_a_range_is_read_as_often_as_it_is_wanted():
     """SP-RD-1."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many([batch(n) for n in range(6)])
         for fail in (True, False):
             assert await ids(sender.address, outbox.stream, 2, 5, fail=fail) == [2, 3, 4]
@@ -48,18 +48,18 @@ async def test_a_task_that_was_away_reads_the_stream_that_is_there_now():
     """With failOnDataLoss=false: its reader has heard of the stream before only."""
     (address,) = free_addresses(1)
     async with SenderServer(address) as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(batch(1))
         assert await ids(address, outbox.stream, 0, 1) == [1]
     async with SenderServer(address) as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(batch(2))
         assert await ids(address, outbox.stream, 0, 1) == [2]
 
 
 async def test_a_stream_that_is_gone_is_passed_over_where_that_is_wanted(caplog):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(batch(1))
         assert await ids(sender.address, "another", 0, 1) == []
         assert "stream another is gone" in caplog.text
@@ -69,14 +69,14 @@ async def test_a_stream_that_is_gone_is_passed_over_where_that_is_wanted(caplog)
 
 async def test_a_task_does_not_wait_for_ever_for_a_server_that_came_back_without_a_stream():
     async with ReceiverServer() as receiver:
-        receiver.register_channel("rows", retain=RetainPolicy())
+        receiver.retain_channel("rows", RetainPolicy())
         with pytest.raises(SparkBridgeError, match=r"nothing was heard of channel 'rows' at .* for 1\.0 s"):
             await asyncio.wait_for(ids(receiver.address, "s", 0, 1, connect_timeout=1), 60)
 
 
 async def test_what_is_freed_in_the_meantime_is_passed_over_where_that_is_wanted(caplog):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many([batch(n) for n in range(6)])
         assert await ids(sender.address, outbox.stream, 0, 6) == list(range(6))
         async with ChannelReader(sender.address, "rows") as other:
@@ -92,7 +92,7 @@ async def test_what_is_freed_in_the_meantime_is_passed_over_where_that_is_wanted
 async def test_a_batch_that_ends_beyond_what_a_server_has_now_can_be_read_again(tmp_path, caplog):
     """With failOnDataLoss=false: the server was started on an older copy of its directory."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy(directory=tmp_path))
+        outbox = sender.retain_channel("rows", RetainPolicy(directory=tmp_path))
         await outbox.send_many([batch(n) for n in range(3)])
         assert await ids(sender.address, outbox.stream, 1, 5, connect_timeout=1) == [1, 2]
         assert "messages 3 to 4 are gone" in caplog.text
@@ -102,7 +102,7 @@ async def test_a_batch_that_ends_beyond_what_a_server_has_now_can_be_read_again(
 async def test_what_a_server_is_about_to_get_again_is_waited_for(caplog):
     """With failOnDataLoss=false: it keeps in memory, and its sender sends again what it has not acknowledged."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(batch(0))
         reading = asyncio.create_task(ids(sender.address, outbox.stream, 0, 3))
         await asyncio.to_thread(wait_for, lambda: sender.statistics().connections, "somebody who asks")
@@ -163,7 +163,7 @@ async def test_a_channels_own_column_is_not_hidden_by_one_of_the_messages():
     """SP-OPT-1: with a schema that was given, nobody has looked at the channel's own before."""
     schema = pa.schema([METADATA.field("_channel"), ("id", pa.int64())])
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(pa.RecordBatch.from_pydict({"_channel": ["mine"], "id": [1]}))
         connection = read_options({"endpoint": sender.address, "channels": "rows"}).connection
         read = RangeReader(connection, schema, metadata=True, fail_on_data_loss=True)

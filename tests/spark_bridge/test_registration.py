@@ -28,7 +28,7 @@ async def test_a_registered_format_runs_with_the_python_of_the_program(tmp_path)
     """SP-OPT-1: with no PYSPARK_PYTHON, and a python3 on the PATH that has no netchannel."""
     (tmp_path / "program.py").write_text(PROGRAM)
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("numbers", retain=RetainPolicy())
+        outbox = sender.retain_channel("numbers", RetainPolicy())
         await outbox.send(pa.RecordBatch.from_pydict({"n": range(1000)}))
         ran = await asyncio.to_thread(
             subprocess.run,

@@ -25,7 +25,7 @@ def spark(start_spark):
 
 
 def staged(receiver, channel, directory, **settings):
-    return receiver.register_channel(channel, staging=StagingPolicy(directory), **settings)
+    return receiver.register_staged_channel(channel, StagingPolicy(directory), **settings)
 
 
 async def read(inbox) -> list[dict]:

@@ -85,7 +85,7 @@ class Query:
 async def test_a_batch_read_gives_what_is_kept_as_often_as_it_is_read(spark):
     """SP-RD-1."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 100))
         frame = await frame_of(spark, sender)
         assert frame.schema.simpleString() == "struct<id:bigint>"
@@ -98,7 +98,7 @@ async def test_a_batch_read_gives_what_is_kept_as_often_as_it_is_read(spark):
 async def test_a_batch_read_of_nothing_gives_nothing_and_of_what_is_not_there_yet_a_sentence(spark):
     """SP-RD-1."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 3))
         assert await run((await frame_of(spark, sender, startingOffsets="latest")).count) == 0
         both = '{"rows": 2}'
@@ -118,7 +118,7 @@ async def test_a_batch_read_of_nothing_gives_nothing_and_of_what_is_not_there_ye
 async def test_a_channel_that_nothing_was_sent_on_is_not_waited_for_for_ever(spark):
     """SP-OPT-1: it has no schema to read by."""
     async with SenderServer("127.0.0.1:0") as sender:
-        sender.register_channel("rows", retain=RetainPolicy())
+        sender.retain_channel("rows", RetainPolicy())
         with pytest.raises(Exception, match=r"has no schema after 0\.3 s .* give a schema with \.schema"):
             await frame_of(spark, sender, connectTimeout=0.3)
 
@@ -127,7 +127,7 @@ async def test_a_batch_read_may_be_of_a_part_of_some_columns_and_with_what_is_kn
     """SP-RD-1."""
     data = [pa.RecordBatch.from_pydict({"a": [n, n], "b": [f"{n}", None], "c": [0.5, n]}) for n in range(20)]
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows/0", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows/0", RetainPolicy())
         await outbox.send_many(data)
         start = json.dumps({"rows/0": {"stream": outbox.stream, "seq": 5}})
         end = json.dumps({"rows/0": 8})
@@ -158,7 +158,7 @@ async def test_the_types_of_senders_become_sparks(spark):
         }
     )
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(table.to_batches(max_chunksize=2))
         frame = await frame_of(spark, sender)
         assert frame.schema.simpleString() == "struct<word:string,at:timestamp,n:smallint>"
@@ -180,9 +180,9 @@ async def test_several_senders_are_read_directly_with_one_partition_per_range(sp
     where = "spark_partition_id() AS partition"
     async with SenderServer("127.0.0.1:0") as one, SenderServer("127.0.0.1:0") as other:
         for sender in (one, other):
-            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            outbox = sender.retain_channel("rows", RetainPolicy())
             await outbox.send_many(batches(0, 40))
-        await other.register_channel("more", retain=RetainPolicy()).send_many(batches(0, 1))
+        await other.retain_channel("more", RetainPolicy()).send_many(batches(0, 1))
         options = {
             "endpoint": f"{one.address},{other.address}",
             "channels": f"rows,more@{other.address}",
@@ -209,7 +209,7 @@ async def test_several_senders_are_read_directly_with_one_partition_per_range(sp
 async def test_a_receiver_that_keeps_what_it_gets_is_read_in_the_same_way(spark):
     """SP-RD-1."""
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        receiver.register_channel("rows", retain=RetainPolicy())
+        receiver.retain_channel("rows", RetainPolicy())
         outbox = sender.register_channel("rows", to=receiver.address)
         await outbox.send_many(batches(0, 10))
         await outbox.flush()
@@ -228,7 +228,7 @@ async def test_a_task_that_fails_reads_the_same_rows_again(spark):
             yield part
 
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 1000, rows=50))
         frame = await frame_of(spark, sender, minPartitions="2")
         assert sorted(ids(await run(frame.mapInArrow(failing, "id BIGINT").collect))) == list(range(50_000))
@@ -236,7 +236,7 @@ async def test_a_task_that_fails_reads_the_same_rows_again(spark):
 
 async def test_a_secret_opens_and_is_not_shown(spark):
     async with SenderServer("127.0.0.1:0", secret="open sesame") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 1))
         assert await run((await frame_of(spark, sender, secret="open sesame")).count) == 10
         with pytest.raises(Exception, match="secret") as error:
@@ -270,7 +270,7 @@ async def test_what_is_wrong_with_options_reaches_the_user(spark):
 async def test_available_now_reads_in_limited_batches_and_leaves_nothing_unacknowledged(spark, tmp_path):
     """SP-RD-2, SP-RD-4: the last batch is acknowledged when the query has ended."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 100))
         query = Query(tmp_path, await stream_of(spark, sender, maxRowsPerTrigger="250"))
         ran = await run(query.to_the_end)
@@ -290,7 +290,7 @@ async def test_available_now_reads_in_limited_batches_and_leaves_nothing_unackno
 async def test_bytes_are_limited_too(spark, tmp_path):
     """SP-RD-2."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 40, rows=1000))  # 8 000 bytes and what Arrow adds
         ran = await run(Query(tmp_path, await stream_of(spark, sender, maxBytesPerTrigger="100k")).to_the_end)
         taken = [each["numInputRows"] for each in ran.recentProgress if each["numInputRows"]]
@@ -302,7 +302,7 @@ async def test_bytes_are_limited_too(spark, tmp_path):
 async def test_a_running_query_follows_its_channels_and_goes_on_where_it_stopped(spark, tmp_path):
     """SP-RD-2, SP-RD-4: what Spark has committed is acknowledged while nothing new comes."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outboxes = [sender.register_channel(name, retain=RetainPolicy()) for name in ("a", "b")]
+        outboxes = [sender.retain_channel(name, RetainPolicy()) for name in ("a", "b")]
         given = {"endpoint": sender.address, "channels": "a,b"}
         # With a schema of its own, since nothing was sent yet.
         frame = spark.readStream.format("netchannel").schema("id BIGINT").options(**given).load()
@@ -319,7 +319,7 @@ async def test_a_running_query_follows_its_channels_and_goes_on_where_it_stopped
 
 async def test_a_query_reads_the_next_stream_after_the_end_of_one(spark, tmp_path):
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        receiver.register_channel("rows", retain=RetainPolicy())
+        receiver.retain_channel("rows", RetainPolicy())
         given = {"endpoint": receiver.address, "channels": "rows"}
         frame = spark.readStream.format("netchannel").schema("id BIGINT").options(**given).load()
         query = Query(tmp_path, frame)
@@ -340,7 +340,7 @@ async def test_a_query_reads_the_next_stream_after_the_end_of_one(spark, tmp_pat
 
 async def test_latest_leaves_out_what_was_there_before(spark, tmp_path):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 10))
         query = Query(tmp_path, await stream_of(spark, sender, startingOffsets="latest"))
         await run(query.to_the_end)
@@ -353,13 +353,13 @@ async def test_what_is_lost_fails_the_query_or_is_skipped_as_told(spark, tmp_pat
     """A sender that keeps in memory comes back as another stream."""
     async with SenderServer("127.0.0.1:0") as sender:
         address = sender.address
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 10))
         query = Query(tmp_path, await stream_of(spark, sender))
         await run(query.to_the_end)
         await outbox.send_many(batches(10, 20))
     async with SenderServer(address) as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(50, 60))
         with pytest.raises(
             Exception, match=r"read stream .* up to 10, and the server has stream .*failOnDataLoss"
@@ -372,7 +372,7 @@ async def test_what_is_lost_fails_the_query_or_is_skipped_as_told(spark, tmp_pat
 
 async def test_a_producer_that_fails_fails_the_query_after_its_rows(spark, tmp_path):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 10))
         query = Query(tmp_path, await stream_of(spark, sender))
         aborting = asyncio.create_task(outbox.abort("the sensor is broken"))
@@ -433,7 +433,7 @@ def snippets(folder: Path, *beginnings: str) -> dict[str, Any]:
 
 async def test_two_loads_of_a_channel_in_one_query_need_two_names_and_one_frame_needs_one(spark, tmp_path):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy(consumers=("a", "b"), lease_s=0.0))
+        outbox = sender.retain_channel("rows", RetainPolicy(consumers=("a", "b"), lease_s=0.0))
         await outbox.send_many(batches(0, 5))
         a = await stream_of(spark, sender, consumer="a", connectTimeout="1")
         again = await stream_of(spark, sender, consumer="a", connectTimeout="1")
@@ -455,7 +455,7 @@ async def test_two_loads_of_a_channel_in_one_query_need_two_names_and_one_frame_
 async def test_a_query_is_stopped_at_the_end_of_its_channels_and_again_when_it_comes_back(spark, tmp_path):
     """All is written and acknowledged then, so that the producer is done too."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 10))
         query = Query(tmp_path, await stream_of(spark, sender))
         running = await run(query.start)
@@ -473,7 +473,7 @@ async def test_a_query_is_stopped_at_the_end_of_its_channels_and_again_when_it_c
 
 async def test_a_temporary_view_reads_channels_and_a_table_says_so(spark):
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 3))
         given = f"(endpoint '{sender.address}', channels 'rows')"
 
@@ -494,7 +494,7 @@ async def test_a_temporary_view_reads_channels_and_a_table_says_so(spark):
 async def test_filters_on_what_is_known_of_messages_read_no_more_than_they_leave(spark):
     """Shown by what is not there any more, and is not missed; where Spark does not push them the rows are the same."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 10))
         setting = "spark.sql.python.filterPushdown.enabled"
         narrow = "_sequence >= 4 AND _sequence < 6 AND id < 55 AND _timestamp > '2020-01-01'"
@@ -527,7 +527,7 @@ async def test_tasks_of_a_streaming_query_that_fail_read_the_same_rows_again(spa
             yield part
 
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 1000, rows=100))
         frame = await stream_of(spark, sender, minPartitions="2", maxRowsPerTrigger="50000")
         query = Query(tmp_path, frame.mapInArrow(failing, "id BIGINT"))

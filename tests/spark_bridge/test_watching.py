@@ -80,14 +80,14 @@ async def test_an_idle_query_goes_on_when_its_server_was_away_for_longer_than_it
     policy = RetainPolicy(directory=tmp_path)
     async with watched(address) as channels:
         async with SenderServer(address) as sender:
-            outbox = sender.register_channel("rows", retain=policy)
+            outbox = sender.retain_channel("rows", policy)
             await outbox.send(BATCH)
             await until_head(channels, 1)
             await asyncio.to_thread(channels.hold, "rows", "me", fresh=True)
             await outbox.detach()
         await until_given_up(caplog, channels)
         async with SenderServer(address) as sender:
-            outbox = sender.register_channel("rows", retain=policy)
+            outbox = sender.retain_channel("rows", policy)
             await outbox.send(BATCH)
             await until_head(channels, 2)
             await acknowledged(channels, outbox.stream, 2)
@@ -103,7 +103,7 @@ async def test_a_query_may_begin_before_its_server_by_more_than_its_timeout(capl
     async with watched(address) as channels:
         await until_given_up(caplog, channels, "me")
         async with SenderServer(address) as sender:
-            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            outbox = sender.retain_channel("rows", RetainPolicy())
             await outbox.send(BATCH)
             await until_head(channels, 1, "me")
             await acknowledged(channels, outbox.stream, 1)
@@ -112,7 +112,7 @@ async def test_a_query_may_begin_before_its_server_by_more_than_its_timeout(capl
 async def test_a_query_may_begin_before_its_producer_by_more_than_its_timeout(tmp_path, caplog):
     """Where it is kept with a directory, the name cannot be held before there is a stream."""
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        receiver.register_channel("rows", retain=RetainPolicy(directory=tmp_path))
+        receiver.retain_channel("rows", RetainPolicy(directory=tmp_path))
         async with watched(receiver.address) as channels:
             await until_given_up(caplog, channels, "me")
             outbox = sender.register_channel("rows", receiver.address)
@@ -124,7 +124,7 @@ async def test_a_query_may_begin_before_its_producer_by_more_than_its_timeout(tm
 async def test_a_name_that_the_server_has_forgotten_is_taken_again_for_the_same_query():
     """SP-RD-4: as a server does that keeps in memory, when it is restarted."""
     async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many([BATCH, BATCH])
         await until_head(channels, 2)
         await acknowledged(channels, outbox.stream, 1)
@@ -136,7 +136,7 @@ async def test_a_name_that_the_server_has_forgotten_is_taken_again_for_the_same_
 
 async def test_a_name_that_another_query_has_taken_is_said_so():
     async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many([BATCH, BATCH])
         await until_head(channels, 2)
         await acknowledged(channels, outbox.stream, 1)
@@ -152,7 +152,7 @@ async def test_a_name_that_another_query_has_taken_is_said_so():
 async def test_a_query_without_a_checkpoint_gets_no_name_that_another_one_has_read_under():
     """It would skip what the other one has acknowledged, and free what that one has not read."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", retain=RetainPolicy(lease_s=0.0))
+        outbox = sender.retain_channel("rows", RetainPolicy(lease_s=0.0))
         await outbox.send_many([BATCH, BATCH])
         async with watched(sender.address) as first:
             await until_head(first, 2)
@@ -169,7 +169,7 @@ async def test_a_query_without_a_checkpoint_gets_no_name_that_another_one_has_re
 
 async def test_a_stream_that_is_replaced_while_it_is_acknowledged_is_left_to_the_next_look():
     async with SenderServer("127.0.0.1:0") as sender, watched(sender.address) as channels:
-        outbox = sender.register_channel("rows", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send(BATCH)
         await until_head(channels, 1)
         before = {"rows": channels.latest()["rows"]._replace(stream="before")}
@@ -188,7 +188,7 @@ async def test_a_server_that_is_gone_after_the_end_of_its_stream_is_looked_for_i
     (address,) = free_addresses(1)
     async with watched(address) as channels:
         async with SenderServer(address) as sender:
-            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            outbox = sender.retain_channel("rows", RetainPolicy())
             await outbox.send(BATCH)
             await until_head(channels, 1)
             closing = asyncio.create_task(outbox.close())
@@ -211,7 +211,7 @@ async def test_a_server_that_is_gone_after_the_end_of_its_stream_is_looked_for_i
         ]
         assert not [each for each in caplog.records if each.levelname == "WARNING"]
         async with SenderServer(address) as sender:
-            outbox = sender.register_channel("rows", retain=RetainPolicy())
+            outbox = sender.retain_channel("rows", RetainPolicy())
             await outbox.send_many([BATCH, BATCH])
             await until_head(channels, 2)
             assert channels.latest()["rows"].stream == outbox.stream
@@ -222,7 +222,7 @@ async def test_a_channel_that_failed_before_it_had_a_stream_is_data_lost(tmp_pat
     """For a batch and for a stream: its disk is broken."""
     kept = tmp_path / "kept"
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        receiver.register_channel("rows", retain=RetainPolicy(directory=kept))
+        receiver.retain_channel("rows", RetainPolicy(directory=kept))
         await asyncio.to_thread(shutil.rmtree, kept, ignore_errors=True)
         kept.write_text("in the way")
         sender.register_channel("rows", receiver.address)
@@ -244,7 +244,7 @@ async def test_a_channel_that_failed_before_it_had_a_stream_is_data_lost(tmp_pat
 async def test_what_no_time_will_change_is_raised():
     """Here a codec that is not Arrow's; so are a wrong secret and a certificate that is not trusted."""
     async with SenderServer("127.0.0.1:0") as sender:
-        outbox = sender.register_channel("rows", codec="bytes", retain=RetainPolicy())
+        outbox = sender.retain_channel("rows", RetainPolicy(), codec="bytes")
         await outbox.send(b"x")
         async with watched(sender.address) as channels:
             with pytest.raises(SchemaMismatch, match="has the codec 'bytes'"):

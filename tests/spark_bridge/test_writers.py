@@ -25,13 +25,13 @@ async def test_a_batch_write_gives_its_name_up_but_for_one_that_it_was_given(
 ) -> None:
     """SP-WR-5: a channel knows a bounded number of them."""
     async with ReceiverServer() as receiver, SenderServer() as sender:
-        inbox = receiver.register_channel("out", staging=StagingPolicy(tmp_path), ack="explicit")
+        inbox = receiver.register_staged_channel("out", StagingPolicy(tmp_path), ack="explicit")
         given = {"endpoint": receiver.address, "channels": "out", "endofstream": "false"}
         options = write_options(given | name, "batch write")
         writer = BatchWriter(Rows(options, BATCH.schema))
         work = writer._work
         group = Group(work.application, work.epoch, 0)
-        outbox = sender.register_channel("out", receiver.address, group=group)
+        outbox = sender.register_attempt("out", receiver.address, group)
         await outbox.send(BATCH)
         attempts = Attempts(((options.connection.sources[0].key, await outbox.seal()),))
         await asyncio.to_thread(writer.commit, [Written(work, None, attempts)])
@@ -64,7 +64,7 @@ async def test_one_checkpoint_is_one_however_it_is_written(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     second = {name: text.format(here=tmp_path) for name, text in second.items()}
     async with ReceiverServer() as receiver:
-        receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         await asyncio.to_thread(commit, receiver, "one", **first)
         with pytest.raises(
             CheckpointReplaced, match=rf"under checkpoint file://.*{tmp_path}/(ck|all/q): its"
@@ -75,7 +75,7 @@ async def test_one_checkpoint_is_one_however_it_is_written(tmp_path, monkeypatch
 async def test_the_same_relative_checkpoint_of_two_applications_is_two(tmp_path, monkeypatch):
     """SP-WR-4: neither is refused for the other's sake."""
     async with ReceiverServer() as receiver:
-        inbox = receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        inbox = receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         for application in ("one", "two"):
             (tmp_path / application).mkdir()
             monkeypatch.chdir(tmp_path / application)
@@ -87,7 +87,7 @@ async def test_a_query_that_cannot_be_guarded_is_warned_of(tmp_path, caplog):
     """SP-WR-4: its checkpoint is a new directory at every start."""
     caplog.set_level(logging.WARNING, "spark_bridge")
     async with ReceiverServer() as receiver:
-        receiver.register_channel("out", staging=StagingPolicy(tmp_path / "staged"))
+        receiver.register_staged_channel("out", StagingPolicy(tmp_path / "staged"))
         await asyncio.to_thread(commit, receiver, "named", checkpoints="/all", queryName="q")
         assert not caplog.records
         await asyncio.to_thread(commit, receiver, "bare", checkpoints="/all")

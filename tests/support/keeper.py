@@ -26,7 +26,7 @@ async def main(role: str, address: str, directory: str, count: str) -> None:
     policy = RetainPolicy(directory=None if directory == "-" else directory)
     server: Any = (ReceiverServer if role == "receiver" else SenderServer)(address, timing=TIMING)
     async with server:
-        channel = server.register_channel("c", codec="bytes", retain=policy)
+        channel = server.retain_channel("c", policy, codec="bytes")
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
         if role == "sender":

@@ -127,10 +127,10 @@ class Opening:
         if request.into is None:
             if staged is None:
                 return refusal(channel, session, request)
-            text = f"channel {target!r} takes groups only: register it with group=Group(...)"
+            text = f"channel {target!r} takes groups only: use register_attempt(...)"
             return Refusal("policy", text)
         if staged is None:
-            text = f"channel {target!r} takes no groups: register it there with staging=StagingPolicy(...)"
+            text = f"channel {target!r} takes no groups: register it there with register_staged_channel(...)"
             return Refusal("policy", text)
         against, attempt = staged.verdict(request), staged.attempt(request)
         return refusal(attempt, session, request) if against is None and attempt is not None else against

@@ -231,7 +231,7 @@ _OF_GROUPS = (messages.Commit, messages.Drop, messages.Epoch)
 
 
 def _needed(question: messages.Question) -> str:
-    return "staging=StagingPolicy(...)" if isinstance(question, _OF_GROUPS) else "retain=RetainPolicy(...)"
+    return "register_staged_channel(...)" if isinstance(question, _OF_GROUPS) else "retain_channel(...)"
 
 
 def _not_offered(question: messages.Question) -> str:
