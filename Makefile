@@ -16,7 +16,7 @@ PROTO := nebuli/worker/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas clean
+.PHONY: bench bench-spark help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
 schemas: $(DEMO_READY)  ## Generate the JSON Schemas of topology and query files
 	$(BIN)/python -m topology.json_schema
 	$(BIN)/python -m placement.query_schema
+
+faces: $(ALL_READY)  ## Generate netchannel's process-wide faces from its classes of asyncio
+	$(BIN)/python -m tests.development.faces
 
 clean:  ## Remove .venv and all caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache examples/flights/data

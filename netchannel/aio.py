@@ -1,29 +1,19 @@
 """The process-wide services for coroutines, whichever event loop they run on.
 
-The names are those of `SenderServer`, `ReceiverServer` and their channels. What is awaited here runs on the services'
-own thread; decoding happens on the caller's.
+The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels. What is awaited here
+runs on the services' own thread; decoding happens on the caller's.
+
+Written by ``make faces``: what is to be different is changed in `netchannel.servers`, or in tests/development/faces.py.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.process.faces import (
-    ChannelReaderFace,
-    GroupChannelFace,
-    GroupClientFace,
-    ReceiverChannelFace,
-    ReceiverServerFace,
-    RetainedChannelFace,
-    SenderChannelFace,
-    SenderServerFace,
-)
-from netchannel.servers import reader
-from netchannel.servers.groups import SharedGroupClient
-from netchannel.servers.sender_channel import leave
+from netchannel.servers import groups, reader, sender_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -32,8 +22,25 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from netchannel.errors import NetChannelError
+    from netchannel.servers import receiver, receiver_channel, retaining, sender
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Moment, Position, Sealed
+    from netchannel.values import (
+        BufferPolicy,
+        ChannelStatistics,
+        CloseReport,
+        FaultPolicy,
+        Group,
+        Heads,
+        Located,
+        Message,
+        Moment,
+        Position,
+        RetainPolicy,
+        Sealed,
+        ServerStatistics,
+        StagingPolicy,
+    )
     from netchannel.wire.codec import CodecName
 
 __all__ = [
@@ -52,8 +59,27 @@ __all__ = [
 ]
 
 
-class SenderChannel(SenderChannelFace):
+class SenderChannel:
     """`netchannel.SenderChannel`, from any loop."""
+
+    def __init__(self, thread: services.ServiceThread, channel: sender_channel.SenderChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.SenderChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str:
+        """As `netchannel.SenderChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> int:
+        """As `netchannel.SenderChannel.position`."""
+        return self._channel.position
 
     async def send(self, batch: Any, note: bytes = b"") -> None:
         """As `netchannel.SenderChannel.send`."""
@@ -69,9 +95,9 @@ class SenderChannel(SenderChannelFace):
             for batch in batches:
                 if ticket is not None and ticket.error is not None:
                     break
-                ticket = await self._thread.run(self._channel.take(batch), leave)
+                ticket = await self._thread.run(self._channel.take(batch), sender_channel.leave)
         except BaseException:
-            leave(ticket)
+            sender_channel.leave(ticket)
             raise
         if ticket is not None:
             await self._thread.run(self._channel.committed(ticket))
@@ -96,17 +122,45 @@ class SenderChannel(SenderChannelFace):
         """As `netchannel.SenderChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.SenderChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
 
-class GroupChannel(SenderChannel, GroupChannelFace):
+
+class GroupChannel(SenderChannel):
     """`netchannel.GroupChannel`, from any loop."""
+
+    _channel: groups.GroupChannel
+
+    @property
+    def group(self) -> Group:
+        """As `netchannel.GroupChannel.group`."""
+        return self._channel.group
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.GroupChannel.id`."""
+        return self._channel.id
 
     async def seal(self) -> Sealed:
         """As `netchannel.GroupChannel.seal`."""
         return await self._thread.run(self._channel.seal())
 
+    async def close(self, grace: float | None = None) -> CloseReport:
+        """As `netchannel.GroupChannel.close`."""
+        return await self._thread.run(self._channel.close(grace))
 
-class GroupClient(GroupClientFace):
+    async def detach(self) -> None:
+        """As `netchannel.GroupChannel.detach`."""
+        await self._thread.run(self._channel.detach())
+
+
+class GroupClient:
     """`netchannel.GroupClient`, from any loop; an async context manager."""
+
+    def __init__(self, thread: services.ServiceThread, client: groups.SharedGroupClient) -> None:
+        self._thread = thread
+        self._client = client
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,6 +169,11 @@ class GroupClient(GroupClientFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.GroupClient.error`."""
+        return self._client.error
 
     async def commit(
         self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False
@@ -139,8 +198,12 @@ class GroupClient(GroupClientFace):
         self._thread.call(self._client.close)
 
 
-class ReceiverChannel(ReceiverChannelFace):
+class ReceiverChannel:
     """`netchannel.ReceiverChannel`, from any loop; an async iterator."""
+
+    def __init__(self, thread: services.ServiceThread, channel: receiver_channel.ReceiverChannel) -> None:
+        self._thread = thread
+        self._channel = channel
 
     def __aiter__(self) -> Self:
         return self
@@ -151,9 +214,25 @@ class ReceiverChannel(ReceiverChannelFace):
         except EndOfChannel:
             raise StopAsyncIteration from None
 
+    @property
+    def id(self) -> str:
+        """As `netchannel.ReceiverChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `netchannel.ReceiverChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> Position | None:
+        """As `netchannel.ReceiverChannel.position`."""
+        return self._channel.position
+
     async def recv(self) -> Any:
         """As `netchannel.ReceiverChannel.recv`."""
-        return (await self.recv_message()).batch
+        message = await self.recv_message()
+        return message.batch
 
     async def recv_message(self) -> Message:
         """As `netchannel.ReceiverChannel.recv_message`."""
@@ -180,9 +259,32 @@ class ReceiverChannel(ReceiverChannelFace):
         """As `netchannel.ReceiverChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.ReceiverChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
 
-class RetainedChannel(RetainedChannelFace):
+
+class RetainedChannel:
     """`netchannel.RetainedChannel`, from any loop."""
+
+    def __init__(self, thread: services.ServiceThread, channel: retaining.RetainedChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.RetainedChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `netchannel.RetainedChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def latest(self) -> Heads:
+        """As `netchannel.RetainedChannel.latest`."""
+        return self._thread.call(lambda: self._channel.latest)
 
     async def heads(self, beyond: int | None = None) -> Heads:
         """As `netchannel.RetainedChannel.heads`."""
@@ -196,9 +298,17 @@ class RetainedChannel(RetainedChannelFace):
         """As `netchannel.RetainedChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.RetainedChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
 
-class ChannelReader(ChannelReaderFace):
+
+class ChannelReader:
     """`netchannel.ChannelReader`, from any loop; an async context manager."""
+
+    def __init__(self, thread: services.ServiceThread, reader: reader.ChannelReader) -> None:
+        self._thread = thread
+        self._reader = reader
 
     async def __aenter__(self) -> Self:
         return self
@@ -207,6 +317,25 @@ class ChannelReader(ChannelReaderFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.ChannelReader.id`."""
+        return self._reader.id
+
+    async def close(self) -> None:
+        """As `netchannel.ChannelReader.close`."""
+        await self._thread.run(self._reader.close())
+
+    @property
+    def latest(self) -> Heads | None:
+        """As `netchannel.ChannelReader.latest`."""
+        return self._reader.latest
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.ChannelReader.error`."""
+        return self._reader.error
 
     async def heads(self, beyond: int | None = None) -> Heads:
         """As `netchannel.ChannelReader.heads`."""
@@ -233,15 +362,15 @@ class ChannelReader(ChannelReaderFace):
                 yield message.batch
 
     async def read_messages(self, first: Position | int, until: int) -> AsyncGenerator[Message, None]:
-        """As `netchannel.ChannelReader.read_messages`."""
-        thread, reader = self._thread, self._reader
-        reading = await thread.run(reader.begin(first, until), reader.cancel)
+        """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
+        thread, there = self._thread, self._reader
+        reading = await thread.run(there.begin(first, until), there.cancel)
         try:
-            while chunks := await thread.run(reader.more(reading)):
-                for message in reader.decoded(reading, chunks):
+            while chunks := await thread.run(there.more(reading)):
+                for message in there.decoded(reading, chunks):
                     yield message
         finally:
-            thread.tell(reader.cancel, reading)
+            thread.tell(there.cancel, reading)
 
     async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
         """As `netchannel.ChannelReader.hold`."""
@@ -255,23 +384,166 @@ class ChannelReader(ChannelReaderFace):
         """As `netchannel.ChannelReader.forget`."""
         await self._thread.run(self._reader.forget(consumer))
 
-    async def close(self) -> None:
-        """As `netchannel.ChannelReader.close`."""
-        await self._thread.run(self._reader.close())
+
+class SenderServer:
+    """`netchannel.SenderServer`, on the services' thread."""
+
+    def __init__(self, thread: services.ServiceThread, server: sender.SenderServer) -> None:
+        self._thread = thread
+        self._server = server
+
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        replayable: bool = False,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> SenderChannel:
+        """As `netchannel.SenderServer.register_channel`."""
+        return SenderChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_channel,
+                channel_id,
+                to,
+                codec=codec,
+                schema=schema,
+                stream=stream,
+                replayable=replayable,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def register_attempt(
+        self,
+        channel_id: str,
+        to: str,
+        group: Group,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> GroupChannel:
+        """As `netchannel.SenderServer.register_attempt`."""
+        return GroupChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_attempt,
+                channel_id,
+                to,
+                group,
+                codec=codec,
+                schema=schema,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """As `netchannel.SenderServer.statistics`."""
+        return self._server.statistics()
 
 
-class SenderServer(SenderServerFace[SenderChannel, GroupChannel]):
-    """The process-wide `netchannel.SenderServer`."""
+class ReceiverServer:
+    """`netchannel.ReceiverServer`, on the services' thread."""
 
-    face = SenderChannel
-    group_face = GroupChannel
+    def __init__(self, thread: services.ServiceThread, server: receiver.ReceiverServer) -> None:
+        self._thread = thread
+        self._server = server
 
+    @property
+    def address(self) -> str:
+        """As `netchannel.ReceiverServer.address`."""
+        return self._server.address
 
-class ReceiverServer(ReceiverServerFace[ReceiverChannel, RetainedChannel]):
-    """The process-wide `netchannel.ReceiverServer`."""
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> ReceiverChannel:
+        """As `netchannel.ReceiverServer.register_channel`."""
+        return ReceiverChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_channel,
+                channel_id,
+                codec=codec,
+                schema=schema,
+                ack=ack,
+                resume_from=resume_from,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
 
-    face = ReceiverChannel
-    retained_face = RetainedChannel
+    def register_staged_channel(
+        self,
+        channel_id: str,
+        policy: StagingPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> ReceiverChannel:
+        """As `netchannel.ReceiverServer.register_staged_channel`."""
+        return ReceiverChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_staged_channel,
+                channel_id,
+                policy,
+                codec=codec,
+                schema=schema,
+                ack=ack,
+                resume_from=resume_from,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def retain_channel(
+        self,
+        channel_id: str,
+        policy: RetainPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> RetainedChannel:
+        """As `netchannel.ReceiverServer.retain_channel`."""
+        return RetainedChannel(
+            self._thread,
+            self._thread.call(
+                self._server.retain_channel,
+                channel_id,
+                policy,
+                codec=codec,
+                schema=schema,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def statistics(self) -> ServerStatistics[str]:
+        """As `netchannel.ReceiverServer.statistics`."""
+        return self._server.statistics()
 
 
 def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> SenderServer:
@@ -305,9 +577,9 @@ def group_client(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> GroupClient:
-    """A `netchannel.GroupClient` on the process-wide thread, which shares its connection with all others."""
+    """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
-    return GroupClient(thread, thread.call(SharedGroupClient, client, to, channel_id, fault))
+    return GroupClient(thread, thread.call(groups.SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(

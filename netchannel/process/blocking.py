@@ -1,50 +1,92 @@
-"""The process-wide services as blocking objects, for code that has no event loop, such as a Spark task.
+"""The process-wide services as blocking objects, for code without an event loop (a Spark task).
 
-The names are those of `SenderServer`, `ReceiverServer` and their channels; each call waits for its result.
+The names are those of `netchannel.SenderServer`, `netchannel.ReceiverServer` and their channels; each call waits for
+its result, and decoding happens on the caller's thread.
+
+Written by ``make faces``: what is to be different is changed in `netchannel.servers`, or in tests/development/faces.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
-from netchannel.servers.groups import SharedGroupClient
-from netchannel.servers.reader import ChannelReader
-from netchannel.servers.sender_channel import leave
-
-from . import services
-from .faces import (
-    ChannelReaderFace,
-    GroupChannelFace,
-    GroupClientFace,
-    ReceiverChannelFace,
-    ReceiverServerFace,
-    RetainedChannelFace,
-    SenderChannelFace,
-    SenderServerFace,
-)
+from netchannel.process import services
+from netchannel.servers import groups, reader, sender_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from datetime import datetime
     from types import TracebackType
 
     import pyarrow as pa
 
+    from netchannel.errors import NetChannelError
+    from netchannel.servers import receiver, receiver_channel, retaining, sender
     from netchannel.tls import Tls
-    from netchannel.values import CloseReport, FaultPolicy, Heads, Located, Message, Moment, Position, Sealed
+    from netchannel.values import (
+        BufferPolicy,
+        ChannelStatistics,
+        CloseReport,
+        FaultPolicy,
+        Group,
+        Heads,
+        Located,
+        Message,
+        Moment,
+        Position,
+        RetainPolicy,
+        Sealed,
+        ServerStatistics,
+        StagingPolicy,
+    )
     from netchannel.wire.codec import CodecName
 
+__all__ = [
+    "BlockingChannelReader",
+    "BlockingGroupChannel",
+    "BlockingGroupClient",
+    "BlockingReceiverChannel",
+    "BlockingReceiverServer",
+    "BlockingRetainedChannel",
+    "BlockingSenderChannel",
+    "BlockingSenderServer",
+    "channel_reader",
+    "group_client",
+    "receiver_server",
+    "sender_server",
+]
 
-class BlockingSenderChannel(SenderChannelFace):
-    """`SenderChannel` for threads without an event loop: the same names, and each call waits for its result."""
+
+class BlockingSenderChannel:
+    """`netchannel.SenderChannel`, from any thread: the same names, and each call waits."""
+
+    def __init__(self, thread: services.ServiceThread, channel: sender_channel.SenderChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.SenderChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str:
+        """As `netchannel.SenderChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> int:
+        """As `netchannel.SenderChannel.position`."""
+        return self._channel.position
 
     def send(self, batch: Any, note: bytes = b"") -> None:
-        """As `SenderChannel.send`."""
+        """As `netchannel.SenderChannel.send`."""
         self._thread.wait(self._channel.send(batch, note))
 
     def send_many(self, batches: Iterable[Any]) -> None:
-        """As `SenderChannel.send_many`. A generator runs here, and may use other channels."""
+        """As `netchannel.SenderChannel.send_many`. A generator runs here, and may use other channels."""
         if isinstance(batches, list | tuple):
             self._thread.wait(self._channel.send_many(batches))
             return
@@ -53,44 +95,72 @@ class BlockingSenderChannel(SenderChannelFace):
             for batch in batches:
                 if ticket is not None and ticket.error is not None:
                     break
-                ticket = self._thread.wait(self._channel.take(batch), leave)
+                ticket = self._thread.wait(self._channel.take(batch), sender_channel.leave)
         except BaseException:
-            leave(ticket)
+            sender_channel.leave(ticket)
             raise
         if ticket is not None:
             self._thread.wait(self._channel.committed(ticket))
 
     def flush(self) -> None:
-        """As `SenderChannel.flush`."""
+        """As `netchannel.SenderChannel.flush`."""
         self._thread.wait(self._channel.flush())
 
     def attached(self) -> tuple[int, bytes]:
-        """As `SenderChannel.attached`."""
+        """As `netchannel.SenderChannel.attached`."""
         return self._thread.wait(self._channel.attached())
 
     def close(self, grace: float | None = None) -> CloseReport:
-        """As `SenderChannel.close`."""
+        """As `netchannel.SenderChannel.close`."""
         return self._thread.wait(self._channel.close(grace))
 
     def abort(self, error: str | BaseException) -> None:
-        """As `SenderChannel.abort`."""
+        """As `netchannel.SenderChannel.abort`."""
         self._thread.wait(self._channel.abort(error))
 
     def detach(self) -> None:
-        """As `SenderChannel.detach`."""
+        """As `netchannel.SenderChannel.detach`."""
+        self._thread.wait(self._channel.detach())
+
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.SenderChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
+
+
+class BlockingGroupChannel(BlockingSenderChannel):
+    """`netchannel.GroupChannel`, from any thread: the same names, and each call waits."""
+
+    _channel: groups.GroupChannel
+
+    @property
+    def group(self) -> Group:
+        """As `netchannel.GroupChannel.group`."""
+        return self._channel.group
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.GroupChannel.id`."""
+        return self._channel.id
+
+    def seal(self) -> Sealed:
+        """As `netchannel.GroupChannel.seal`."""
+        return self._thread.wait(self._channel.seal())
+
+    def close(self, grace: float | None = None) -> CloseReport:
+        """As `netchannel.GroupChannel.close`."""
+        return self._thread.wait(self._channel.close(grace))
+
+    def detach(self) -> None:
+        """As `netchannel.GroupChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
 
-class BlockingGroupChannel(BlockingSenderChannel, GroupChannelFace):
-    """`GroupChannel` for threads without an event loop: the same names, and each call waits for its result."""
+class BlockingGroupClient:
+    """`netchannel.GroupClient`, from any thread: the same names, and each call waits; a context manager."""
 
-    def seal(self) -> Sealed:
-        """As `GroupChannel.seal`."""
-        return self._thread.wait(self._channel.seal())
-
-
-class BlockingGroupClient(GroupClientFace):
-    """`GroupClient` for threads without an event loop; a context manager."""
+    def __init__(self, thread: services.ServiceThread, client: groups.SharedGroupClient) -> None:
+        self._thread = thread
+        self._client = client
 
     def __enter__(self) -> Self:
         return self
@@ -100,20 +170,25 @@ class BlockingGroupClient(GroupClientFace):
     ) -> None:
         self.close()
 
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.GroupClient.error`."""
+        return self._client.error
+
     def commit(self, application: str, epoch: int, winners: Sequence[Sealed], *, end: bool = False) -> bool:
-        """As `GroupClient.commit`."""
+        """As `netchannel.GroupClient.commit`."""
         return self._thread.wait(self._client.commit(application, epoch, winners, end=end))
 
     def drop(self, application: str, epoch: int) -> None:
-        """As `GroupClient.drop`."""
+        """As `netchannel.GroupClient.drop`."""
         self._thread.wait(self._client.drop(application, epoch))
 
     def last_epoch(self, application: str) -> int | None:
-        """As `GroupClient.last_epoch`."""
+        """As `netchannel.GroupClient.last_epoch`."""
         return self._thread.wait(self._client.last_epoch(application))
 
     def forget(self, application: str) -> None:
-        """As `GroupClient.forget`."""
+        """As `netchannel.GroupClient.forget`."""
         self._thread.wait(self._client.forget(application))
 
     def close(self) -> None:
@@ -121,8 +196,12 @@ class BlockingGroupClient(GroupClientFace):
         self._thread.call(self._client.close)
 
 
-class BlockingReceiverChannel(ReceiverChannelFace):
-    """`ReceiverChannel` for threads without an event loop: the same names, and each call waits; an iterator."""
+class BlockingReceiverChannel:
+    """`netchannel.ReceiverChannel`, from any thread: the same names, and each call waits; an iterator."""
+
+    def __init__(self, thread: services.ServiceThread, channel: receiver_channel.ReceiverChannel) -> None:
+        self._thread = thread
+        self._channel = channel
 
     def __iter__(self) -> Self:
         return self
@@ -133,12 +212,28 @@ class BlockingReceiverChannel(ReceiverChannelFace):
         except EndOfChannel:
             raise StopIteration from None
 
+    @property
+    def id(self) -> str:
+        """As `netchannel.ReceiverChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `netchannel.ReceiverChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def position(self) -> Position | None:
+        """As `netchannel.ReceiverChannel.position`."""
+        return self._channel.position
+
     def recv(self) -> Any:
-        """As `ReceiverChannel.recv`."""
-        return self.recv_message().batch
+        """As `netchannel.ReceiverChannel.recv`."""
+        message = self.recv_message()
+        return message.batch
 
     def recv_message(self) -> Message:
-        """As `ReceiverChannel.recv_message`."""
+        """As `netchannel.ReceiverChannel.recv_message`."""
         item = self._thread.wait(self._channel.next_item(), self._channel.put_back)
         try:
             return self._channel.read(item)
@@ -147,40 +242,71 @@ class BlockingReceiverChannel(ReceiverChannelFace):
             raise
 
     def ack(self, upto: int | Position) -> None:
-        """As `ReceiverChannel.ack`."""
+        """As `netchannel.ReceiverChannel.ack`."""
         self._thread.wait(self._channel.ack(upto))
 
     def schema(self) -> pa.Schema | None:
-        """As `ReceiverChannel.schema`."""
+        """As `netchannel.ReceiverChannel.schema`."""
         return self._thread.wait(self._channel.schema())
 
     def close(self, reason: str = "the consumer is done") -> None:
-        """As `ReceiverChannel.close`."""
+        """As `netchannel.ReceiverChannel.close`."""
         self._thread.wait(self._channel.close(reason))
 
     def detach(self) -> None:
-        """As `ReceiverChannel.detach`."""
+        """As `netchannel.ReceiverChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.ReceiverChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
 
-class BlockingRetainedChannel(RetainedChannelFace):
-    """`RetainedChannel` for threads without an event loop: the same names, and each call waits."""
+
+class BlockingRetainedChannel:
+    """`netchannel.RetainedChannel`, from any thread: the same names, and each call waits."""
+
+    def __init__(self, thread: services.ServiceThread, channel: retaining.RetainedChannel) -> None:
+        self._thread = thread
+        self._channel = channel
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.RetainedChannel.id`."""
+        return self._channel.id
+
+    @property
+    def stream(self) -> str | None:
+        """As `netchannel.RetainedChannel.stream`."""
+        return self._channel.stream
+
+    @property
+    def latest(self) -> Heads:
+        """As `netchannel.RetainedChannel.latest`."""
+        return self._thread.call(lambda: self._channel.latest)
 
     def heads(self, beyond: int | None = None) -> Heads:
-        """As `RetainedChannel.heads`."""
+        """As `netchannel.RetainedChannel.heads`."""
         return self._thread.wait(self._channel.heads(beyond))
 
     def close(self, reason: str = "the consumer is done") -> None:
-        """As `RetainedChannel.close`."""
+        """As `netchannel.RetainedChannel.close`."""
         self._thread.wait(self._channel.close(reason))
 
     def detach(self) -> None:
-        """As `RetainedChannel.detach`."""
+        """As `netchannel.RetainedChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
+    def statistics(self) -> ChannelStatistics:
+        """As `netchannel.RetainedChannel.statistics`."""
+        return self._thread.call(self._channel.statistics)
 
-class BlockingChannelReader(ChannelReaderFace):
-    """`ChannelReader` for threads without an event loop: the same names, and each call waits; a context manager."""
+
+class BlockingChannelReader:
+    """`netchannel.ChannelReader`, from any thread: the same names, and each call waits; a context manager."""
+
+    def __init__(self, thread: services.ServiceThread, reader: reader.ChannelReader) -> None:
+        self._thread = thread
+        self._reader = reader
 
     def __enter__(self) -> Self:
         return self
@@ -190,68 +316,231 @@ class BlockingChannelReader(ChannelReaderFace):
     ) -> None:
         self.close()
 
+    @property
+    def id(self) -> str:
+        """As `netchannel.ChannelReader.id`."""
+        return self._reader.id
+
+    def close(self) -> None:
+        """As `netchannel.ChannelReader.close`."""
+        self._thread.wait(self._reader.close())
+
+    @property
+    def latest(self) -> Heads | None:
+        """As `netchannel.ChannelReader.latest`."""
+        return self._reader.latest
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.ChannelReader.error`."""
+        return self._reader.error
+
     def heads(self, beyond: int | None = None, timeout: float | None = None) -> Heads:
-        """As `ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
+        """As `netchannel.ChannelReader.heads`; raises TimeoutError after ``timeout`` seconds."""
         return self._thread.wait(self._reader.heads_within(beyond, timeout))
 
     def schema(self, timeout: float | None = None) -> pa.Schema | None:
-        """As `ChannelReader.schema`; raises TimeoutError after ``timeout`` seconds."""
+        """As `netchannel.ChannelReader.schema`; raises TimeoutError after ``timeout`` seconds."""
         return self._thread.wait(self._reader.schema_within(timeout))
 
     def locate(
         self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Located:
-        """As `ChannelReader.locate`."""
+        """As `netchannel.ChannelReader.locate`."""
         return self._thread.wait(self._reader.locate(first, max_rows=max_rows, max_bytes=max_bytes))
 
     def moment(self, at: datetime) -> Moment:
-        """As `ChannelReader.moment`."""
+        """As `netchannel.ChannelReader.moment`."""
         return self._thread.wait(self._reader.moment(at))
 
-    def read(self, first: Position | int, until: int) -> Iterator[Any]:
-        """As `ChannelReader.read`."""
-        for message in self.read_messages(first, until):
-            yield message.batch
+    def read(self, first: Position | int, until: int) -> Generator[Any, None, None]:
+        """As `netchannel.ChannelReader.read`."""
+        with closing(self.read_messages(first, until)) as messages:
+            for message in messages:
+                yield message.batch
 
-    def read_messages(self, first: Position | int, until: int) -> Iterator[Message]:
-        """As `ChannelReader.read_messages`. While what has come is decoded here, more comes."""
-        thread, reader = self._thread, self._reader
-        reading = thread.wait(reader.begin(first, until), reader.cancel)
+    def read_messages(self, first: Position | int, until: int) -> Generator[Message, None, None]:
+        """As `netchannel.ChannelReader.read_messages`. While what has come is decoded here, more comes."""
+        thread, there = self._thread, self._reader
+        reading = thread.wait(there.begin(first, until), there.cancel)
         try:
-            while chunks := thread.wait(reader.more(reading)):
-                yield from reader.decoded(reading, chunks)
+            while chunks := thread.wait(there.more(reading)):
+                yield from there.decoded(reading, chunks)
         finally:
-            thread.tell(reader.cancel, reading)
+            thread.tell(there.cancel, reading)
 
     def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
-        """As `ChannelReader.hold`."""
+        """As `netchannel.ChannelReader.hold`."""
         return self._thread.wait(self._reader.hold(consumer, holder=holder, fresh=fresh))
 
     def ack(self, consumer: str, upto: Position | int) -> None:
-        """As `ChannelReader.ack`."""
+        """As `netchannel.ChannelReader.ack`."""
         self._thread.wait(self._reader.ack(consumer, upto))
 
     def forget(self, consumer: str) -> None:
-        """As `ChannelReader.forget`."""
+        """As `netchannel.ChannelReader.forget`."""
         self._thread.wait(self._reader.forget(consumer))
 
-    def close(self) -> None:
-        """As `ChannelReader.close`."""
-        self._thread.wait(self._reader.close())
+
+class BlockingSenderServer:
+    """`netchannel.SenderServer`, on the services' thread."""
+
+    def __init__(self, thread: services.ServiceThread, server: sender.SenderServer) -> None:
+        self._thread = thread
+        self._server = server
+
+    def register_channel(
+        self,
+        channel_id: str,
+        to: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        stream: str | None = None,
+        replayable: bool = False,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> BlockingSenderChannel:
+        """As `netchannel.SenderServer.register_channel`."""
+        return BlockingSenderChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_channel,
+                channel_id,
+                to,
+                codec=codec,
+                schema=schema,
+                stream=stream,
+                replayable=replayable,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def register_attempt(
+        self,
+        channel_id: str,
+        to: str,
+        group: Group,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> BlockingGroupChannel:
+        """As `netchannel.SenderServer.register_attempt`."""
+        return BlockingGroupChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_attempt,
+                channel_id,
+                to,
+                group,
+                codec=codec,
+                schema=schema,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+        """As `netchannel.SenderServer.statistics`."""
+        return self._server.statistics()
 
 
-class BlockingSenderServer(SenderServerFace[BlockingSenderChannel, BlockingGroupChannel]):
-    """The process-wide `SenderServer`."""
+class BlockingReceiverServer:
+    """`netchannel.ReceiverServer`, on the services' thread."""
 
-    face = BlockingSenderChannel
-    group_face = BlockingGroupChannel
+    def __init__(self, thread: services.ServiceThread, server: receiver.ReceiverServer) -> None:
+        self._thread = thread
+        self._server = server
 
+    @property
+    def address(self) -> str:
+        """As `netchannel.ReceiverServer.address`."""
+        return self._server.address
 
-class BlockingReceiverServer(ReceiverServerFace[BlockingReceiverChannel, BlockingRetainedChannel]):
-    """The process-wide `ReceiverServer`."""
+    def register_channel(
+        self,
+        channel_id: str,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> BlockingReceiverChannel:
+        """As `netchannel.ReceiverServer.register_channel`."""
+        return BlockingReceiverChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_channel,
+                channel_id,
+                codec=codec,
+                schema=schema,
+                ack=ack,
+                resume_from=resume_from,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
 
-    face = BlockingReceiverChannel
-    retained_face = BlockingRetainedChannel
+    def register_staged_channel(
+        self,
+        channel_id: str,
+        policy: StagingPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        ack: Literal["receipt", "explicit"] = "receipt",
+        resume_from: Position | int | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> BlockingReceiverChannel:
+        """As `netchannel.ReceiverServer.register_staged_channel`."""
+        return BlockingReceiverChannel(
+            self._thread,
+            self._thread.call(
+                self._server.register_staged_channel,
+                channel_id,
+                policy,
+                codec=codec,
+                schema=schema,
+                ack=ack,
+                resume_from=resume_from,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def retain_channel(
+        self,
+        channel_id: str,
+        policy: RetainPolicy,
+        *,
+        codec: CodecName = "arrow",
+        schema: pa.Schema | None = None,
+        buffer: BufferPolicy | None = None,
+        fault: FaultPolicy | None = None,
+    ) -> BlockingRetainedChannel:
+        """As `netchannel.ReceiverServer.retain_channel`."""
+        return BlockingRetainedChannel(
+            self._thread,
+            self._thread.call(
+                self._server.retain_channel,
+                channel_id,
+                policy,
+                codec=codec,
+                schema=schema,
+                buffer=buffer,
+                fault=fault,
+            ),
+        )
+
+    def statistics(self) -> ServerStatistics[str]:
+        """As `netchannel.ReceiverServer.statistics`."""
+        return self._server.statistics()
 
 
 def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> BlockingSenderServer:
@@ -285,9 +574,9 @@ def group_client(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> BlockingGroupClient:
-    """A `GroupClient` on the process-wide thread; all that ask the same receiver share a connection to it."""
+    """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
-    return BlockingGroupClient(thread, thread.call(SharedGroupClient, client, to, channel_id, fault))
+    return BlockingGroupClient(thread, thread.call(groups.SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(
@@ -299,10 +588,10 @@ def channel_reader(
     tls: Tls | None = None,
     fault: FaultPolicy | None = None,
 ) -> BlockingChannelReader:
-    """A reader of a channel that is kept at ``to``; returns at once. Settings as of `ChannelReader`.
+    """A reader of a channel that is kept at ``to``; returns at once. Settings as of `netchannel.ChannelReader`.
 
     All readers of the process at one address, with one secret and TLS, share a connection to ask on.
     """
     thread, client = services.services.client(services.Trust(secret, tls))
-    reader = ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
-    return BlockingChannelReader(thread, thread.wait(reader.__aenter__()))
+    over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
+    return BlockingChannelReader(thread, thread.wait(over.__aenter__()))

@@ -38,6 +38,7 @@ from netchannel.wire import envelope, frames, messages
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
 from placement.translation import AGGREGATES
+from tests.development import faces
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table
 from topology import access, model, policies
@@ -87,23 +88,7 @@ def _members(node: ast.AST) -> dict[str, str]:
 
 
 _SPECIAL = {"__init__", "__aiter__", "__anext__"}
-_INTERNAL = {
-    "SenderServer": {"descriptors"},
-    "ReceiverServer": {"descriptors", "inside"},
-    "SenderChannel": {"committed", "take"},
-    "ReceiverChannel": {"next_item", "put_back", "read", "unreadable"},
-    "Listener": {"descriptors"},
-    "ChannelReader": {
-        "begin",
-        "cancel",
-        "decoded",
-        "decoder",
-        "heads_within",
-        "more",
-        "over",
-        "schema_within",
-    },
-}  # for the package's own faces on other threads
+_INTERNAL = {**faces.INTERNAL, "Listener": {"descriptors"}}
 
 
 def _signature(node: ast.AST) -> str:

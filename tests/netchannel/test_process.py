@@ -158,7 +158,7 @@ def test_calls_that_nobody_could_answer_do_not_wait() -> None:
 
 FORK = """
 import json, os, netchannel
-from netchannel.services import services
+from netchannel.process.services import services
 alive, keep_alive = os.pipe()
 parent = netchannel.receiver_server()
 inbox = parent.register_channel("c", codec="bytes")
