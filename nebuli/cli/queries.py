@@ -21,10 +21,10 @@ from nebuli.cli.watch import watching
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-    from nebuli.worker.deployed import DeployedFragment, DeployedQuery, Workers
-    from nebuli.worker.logs import LogLine
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, Workers
+    from nebuli.rpc.log_lines import LogLine
+    from nebuli.rpc.status import FragmentStatus
     from placement import StrategyName
     from topology import EngineName
 
@@ -45,7 +45,7 @@ _id = click.argument("id_", metavar="ID", shell_complete=completion.queries)
 
 def _ran(work: Coroutine[Any, Any, int]) -> int:
     """Do what needs workers; who does not answer, or refuses, is said in a sentence."""
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 
     try:
         return asyncio.run(work)
@@ -58,13 +58,13 @@ def _ran(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _workers(query: DeployedQuery) -> Workers:
-    from nebuli.worker.deployed import Endpoint, Workers
+    from nebuli.fleet.deployed import Endpoint, Workers
 
     return Workers(Endpoint(each.node, each.grpc, each.access) for each in (*query.left, *query.fragments))
 
 
 def _said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
-    from nebuli.worker.client import WorkerUnreachable
+    from nebuli.fleet.client import WorkerUnreachable
 
     for text in dict.fromkeys(map(str, errors)):
         click.echo(f"Error: {text}", err=True)
@@ -84,11 +84,11 @@ class _Settings(NamedTuple):
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-    from nebuli.worker.deployed import DeployedQuery, Workers
-    from nebuli.worker.deployment import Active, forget, fragments_of, register
-    from nebuli.worker.ids import new_query
-    from nebuli.worker.supervision import Policy
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.fleet.deployment import Active, forget, fragments_of, register
+    from nebuli.fleet.supervision import Policy
+    from nebuli.rpc.ids import new_query
 
     refuse_stdin(topology, query, why="a query is registered with where its files are; save it to a file")
     load(topology, query, settings.engine)  # which says what is wrong with both
@@ -191,7 +191,7 @@ def start(
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
 
     async def work() -> int:
-        from nebuli.worker.deployment import start as start_fragments
+        from nebuli.fleet.deployment import start as start_fragments
 
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
@@ -234,8 +234,8 @@ def stop(id_: str, *, now: bool) -> int:
 
 async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
     """Stop the query as it is deployed; the exit code."""
-    from nebuli.worker.deployment import running_after
-    from nebuli.worker.deployment import stop as stop_fragments
+    from nebuli.fleet.deployment import running_after
+    from nebuli.fleet.deployment import stop as stop_fragments
 
     async with _workers(query) as workers:
         errors, gone = await asyncio.gather(
@@ -263,9 +263,9 @@ def unregister(id_: str, force: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-        from nebuli.worker.deployment import forget, statuses_of
-        from nebuli.worker.status import FragmentState, FragmentStatus
+        from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+        from nebuli.fleet.deployment import forget, statuses_of
+        from nebuli.rpc.status import FragmentState, FragmentStatus
 
         all_of_it = (*query.fragments, *query.left)
         async with _workers(query) as workers:
@@ -304,9 +304,9 @@ def status(id_: str, as_json: bool) -> int:
     query = saved.load(id_)
 
     async def work() -> int:
-        from nebuli.worker.deployed import global_state
-        from nebuli.worker.deployment import statuses_of
-        from nebuli.worker.global_state import GlobalState
+        from nebuli.fleet.deployed import global_state
+        from nebuli.fleet.deployment import statuses_of
+        from nebuli.fleet.global_state import GlobalState
 
         async with _workers(query) as workers:
             statuses = await statuses_of(query.fragments, workers)
@@ -336,7 +336,7 @@ def _data(query: DeployedQuery, state: str, pairs: _Pairs) -> dict[str, Any]:
 
 
 def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable) -> dict[str, Any]:
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.rpc.status import FragmentStatus
 
     where = {"fragment": each.fragment, "node": each.node, "id": each.id}
     if not isinstance(status, FragmentStatus):
@@ -381,9 +381,9 @@ def list_(as_json: bool) -> int:
     """List the queries that were registered from this account, with their states."""
 
     async def state_of(query: DeployedQuery) -> str:
-        from nebuli.worker.deployed import global_state
-        from nebuli.worker.deployment import statuses_of
-        from nebuli.worker.global_state import GlobalState
+        from nebuli.fleet.deployed import global_state
+        from nebuli.fleet.deployment import statuses_of
+        from nebuli.fleet.global_state import GlobalState
 
         try:
             async with _workers(query) as workers:
@@ -442,7 +442,7 @@ async def _kept(
     workers: Workers, each: DeployedFragment
 ) -> tuple[list[LogLine], WorkerUnreachable | WorkerRefused | None]:
     """The lines that can be had, and why there are not more: that of one worker keeps no other's from being shown."""
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 
     lines: list[LogLine] = []
     try:
@@ -481,7 +481,7 @@ async def _tell_all(query: DeployedQuery, workers: Workers, *, as_json: bool) ->
 
 async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, *, as_json: bool) -> int:
     """The lines of a fragment as they come; why they end is said at once, while others go on."""
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 
     try:
         async for line in workers.logs(each, follow=True):

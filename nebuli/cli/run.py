@@ -21,10 +21,10 @@ from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.worker.deployment import Active
-    from nebuli.worker.local import LocalWorkers
-    from nebuli.worker.status import FragmentStatus
-    from nebuli.worker.supervision import Policy
+    from nebuli.fleet.deployment import Active
+    from nebuli.fleet.local import LocalWorkers
+    from nebuli.fleet.supervision import Policy
+    from nebuli.rpc.status import FragmentStatus
     from placement import Fragment, Query, StrategyName
     from placement.plan import Late
     from topology import EngineName, Topology
@@ -79,9 +79,9 @@ def run(
     file; 3 a worker died or does not answer; 130 interrupted.
     """
     from nebuli.cli.files import load, refuse_unreadable
-    from nebuli.worker.deployment import Active, fragments_of
-    from nebuli.worker.ids import new_query
-    from nebuli.worker.supervision import Policy
+    from nebuli.fleet.deployment import Active, fragments_of
+    from nebuli.fleet.supervision import Policy
+    from nebuli.rpc.ids import new_query
     from placement.plan import Late
 
     model, plan = load(topology, query, engine)
@@ -150,9 +150,9 @@ def ended(work: Coroutine[Any, Any, None]) -> int:
 
 def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
     """Do what starts workers; the exit code, and what was said of what went wrong."""
-    from nebuli.worker.client import WorkerRefused, WorkerUnreachable
-    from nebuli.worker.local import WorkerDied, WorkerNotStarted
-    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+    from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.fleet.local import WorkerDied, WorkerNotStarted
 
     try:
         asyncio.run(work)
@@ -171,10 +171,10 @@ def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
 
 
 def _code_of(error: Exception) -> int:
-    from nebuli.worker.client import WorkerRefused
-    from nebuli.worker.local import WorkerNotStarted
-    from nebuli.worker.query_errors import QueryFailed, QueryLost
-    from nebuli.worker.status import Cause
+    from nebuli.fleet.client import WorkerRefused
+    from nebuli.fleet.errors import QueryFailed, QueryLost
+    from nebuli.fleet.local import WorkerNotStarted
+    from nebuli.rpc.status import Cause
 
     match error:
         case QueryFailed(cause=Cause.INPUT) | WorkerNotStarted(exit_code=ExitCode.BAD_INPUT):
@@ -185,8 +185,8 @@ def _code_of(error: Exception) -> int:
 
 
 async def _run(settings: _Run, progress: _Progress) -> None:
-    from nebuli.worker.local import LocalWorkers
-    from nebuli.worker.supervision import Policy
+    from nebuli.fleet.local import LocalWorkers
+    from nebuli.fleet.supervision import Policy
 
     end_on_termination()
     used = {fragment.node for fragment in settings.active.fragments}
@@ -204,8 +204,8 @@ async def _run(settings: _Run, progress: _Progress) -> None:
 
 
 async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) -> None:
-    from nebuli.worker.deployment import deploy
-    from nebuli.worker.supervision import Supervisor
+    from nebuli.fleet.deployment import deploy
+    from nebuli.fleet.supervision import Supervisor
 
     await deploy(settings.active, workers)
     supervisor = Supervisor(

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nebuli.worker.deployed import DeployedQuery
+    from nebuli.fleet.deployed import DeployedQuery
 
 
 def state_directory() -> Path:
@@ -30,7 +30,7 @@ def directory() -> Path:
 
 def save(query: DeployedQuery) -> None:
     """Keep a query, whole or not at all. Raises ClickException if there is no place for it."""
-    from nebuli.worker.durable_files import write_durably
+    from nebuli.durable_files import write_durably
 
     folder = directory()
     try:
@@ -90,7 +90,7 @@ def forget(query: DeployedQuery) -> None:
 
 
 def _read(path: Path) -> DeployedQuery:
-    from nebuli.worker.deployed import DeployedQuery
+    from nebuli.fleet.deployed import DeployedQuery
 
     try:
         return DeployedQuery.model_validate_json(path.read_text())

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from nebuli.cli.rates import Row
-    from nebuli.worker import worker_pb2 as wire
-    from nebuli.worker.deployed import DeployedQuery, Workers
+    from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.rpc import worker_pb2 as wire
 
 _HEADER = ("channel", "from", "to", "state", "msg/s", "bytes/s", "buffered", "lag", "reconnects", "dropped")
 _FIRST_NUMBER = 4
@@ -43,9 +43,9 @@ class _Watched:
     async def look(self) -> _Seen:
         """Ask all of its workers, those of now: a lost one may have been replaced since."""
         from nebuli.cli.rates import rows
-        from nebuli.worker.client import WorkerUnreachable
-        from nebuli.worker.deployed import global_state
-        from nebuli.worker.deployment import statuses_of
+        from nebuli.fleet.client import WorkerUnreachable
+        from nebuli.fleet.deployed import global_state
+        from nebuli.fleet.deployment import statuses_of
 
         workers = await self._workers()
         answers, statuses = await asyncio.gather(
@@ -58,7 +58,7 @@ class _Watched:
         return _Seen(self.query, str(global_state(statuses)), found, silent)
 
     async def _workers(self) -> Workers:
-        from nebuli.worker.deployed import Endpoint, Workers
+        from nebuli.fleet.deployed import Endpoint, Workers
 
         query = saved.again(self.query)
         if self.workers is None or query.fragments != self.query.fragments:

@@ -16,8 +16,8 @@ from nebuli.cli.exits import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.worker.deployed import DeployedQuery, Endpoint, Workers
-    from nebuli.worker.deployment import Active
+    from nebuli.fleet.deployed import DeployedQuery, Endpoint, Workers
+    from nebuli.fleet.deployment import Active
     from topology import Topology
 
 
@@ -47,7 +47,7 @@ def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> i
 
     Exit codes: 0 it has finished, 1 it has failed, 3 a worker does not answer and the policy is to fail.
     """
-    from nebuli.worker.supervision import Policy
+    from nebuli.fleet.supervision import Policy
 
     query = saved.load(id_)
     if on_loss is not None:
@@ -80,10 +80,10 @@ def _tell_data(event: str, text: str) -> None:
 async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
     from nebuli.cli.files import parsed, say_changed
     from nebuli.cli.late import LateRows
-    from nebuli.worker.client import WorkerRefused
-    from nebuli.worker.deployed import Workers
-    from nebuli.worker.query_errors import NodeUnreachable, QueryFailed, QueryLost
-    from nebuli.worker.supervision import Supervisor
+    from nebuli.fleet.client import WorkerRefused
+    from nebuli.fleet.deployed import Workers
+    from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.fleet.supervision import Supervisor
 
     say_changed(query)
     model, plan = parsed(query.topology, query.query, query.engine)
@@ -121,7 +121,7 @@ async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str
 
 def _active(query: DeployedQuery) -> Active:
     """The query as it is deployed."""
-    from nebuli.worker.deployment import Active, Place
+    from nebuli.fleet.deployment import Active, Place
 
     left = tuple(Place(each.fragment, each.node, each.id) for each in query.left)
     return Active(query.deployment or query.id, query.without, query.plan, left)
@@ -130,7 +130,7 @@ def _active(query: DeployedQuery) -> Active:
 def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
     """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
     from nebuli.cli.files import endpoints
-    from nebuli.worker.deployed import Endpoint
+    from nebuli.fleet.deployed import Endpoint
 
     reachable = [node.address for node in model.nodes if node.grpc is not None]
     known = {each.node: each for each in endpoints(query.topology.path, model, reachable)}

@@ -125,11 +125,11 @@ def worker(
     Paths of sources and sinks start at the working directory. Prints one line on stderr once it is ready.
     """
     os.environ.update(_SINGLE_THREADED)
+    from nebuli.rpc.trust import Trust
     from nebuli.worker.exposure import Exposed, check_not_exposed
+    from nebuli.worker.fragment.template import fork_worker
     from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
     from nebuli.worker.records import StateUnusable
-    from nebuli.worker.template import fork_worker
-    from nebuli.worker.trust import Trust
     from topology import Access, SecretPlace
 
     if (topology is None) != (node is None):

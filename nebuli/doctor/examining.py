@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from nebuli.doctor import judging
 from nebuli.doctor.checks import Check
-from nebuli.worker.client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
-from nebuli.worker.trust import Trust, TrustUnusable
+from nebuli.fleet.client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
+from nebuli.rpc.trust import Trust, TrustUnusable
 from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.tls import Credentials, expiry
@@ -26,7 +26,7 @@ from netchannel.transports.tls import Dialer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from nebuli.worker import worker_pb2 as wire
+    from nebuli.rpc import worker_pb2 as wire
     from netchannel import Tls
     from topology import Node, Topology
 

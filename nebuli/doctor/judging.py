@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nebuli.doctor.checks import Check
 
 if TYPE_CHECKING:
-    from nebuli.worker import worker_pb2 as wire
+    from nebuli.rpc import worker_pb2 as wire
     from topology import LinkLimits
 
 __all__ = ["certificate", "channel", "clock", "congestion", "files", "limits", "private", "version"]

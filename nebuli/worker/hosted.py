@@ -12,17 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nebuli.worker.errors import signal_name
-from nebuli.worker.exactness import is_exact, state_of
-from nebuli.worker.exchange import Order, Report, Stop, packed, received
-from nebuli.worker.last_words import close_inputs, fail_output
-from nebuli.worker.lines import lines
-from nebuli.worker.logs import LogLine
-from nebuli.worker.network import HAS_ALL
-from nebuli.worker.policies import drop_files
-from nebuli.worker.runner import log_end
-from nebuli.worker.spawning import SpawnFailed
-from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.connectors.network import HAS_ALL
+from nebuli.connectors.policies import drop_files
+from nebuli.exactness import is_exact, state_of
+from nebuli.processes import lines, signal_name
+from nebuli.rpc.log_lines import LogLine
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.worker.fragment.exchange import Order, Report, Stop, packed, received
+from nebuli.worker.fragment.last_words import close_inputs, fail_output
+from nebuli.worker.fragment.runner import log_end
+from nebuli.worker.fragment.spawning import SpawnFailed
 from placement.plan import NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import netchannel
+    from nebuli.connectors.sinks.sink_locks import SinkLock
+    from nebuli.rpc.trust import Trust
+    from nebuli.worker.fragment.spawning import Spawned, Spawner
     from nebuli.worker.listening import Ports
-    from nebuli.worker.sink_locks import SinkLock
-    from nebuli.worker.spawning import Spawned, Spawner
-    from nebuli.worker.trust import Trust
     from placement.plan import Fragment
 
 __all__ = ["Host", "HostedFragment"]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import netchannel
-from nebuli.worker.errors import FragmentError
+from nebuli.connectors.errors import FragmentError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nebuli.worker.trust import Trust
+    from nebuli.rpc.trust import Trust
 
 __all__ = ["Ports", "member"]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from nebuli.worker.errors import short
+from nebuli.connectors.errors import short
+from nebuli.rpc.log_lines import LogLine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["PACKAGES", "LogLine", "Logs"]
+__all__ = ["PACKAGES", "Logs"]
 
 PACKAGES = ("nebuli", "netchannel")
 """Whose lines are kept."""
@@ -21,23 +22,6 @@ KEPT = 10_000
 """Lines that are kept; older ones are on the worker's standard error only."""
 _LONGEST_TEXT = 16 << 10
 """Characters; gRPC takes no message above 4 MiB."""
-
-
-class LogLine(NamedTuple):
-    """``time`` in microseconds since 1970 UTC; ``id`` is the worker's own id of a fragment, or empty."""
-
-    time: int
-    level: str
-    id: str
-    text: str
-
-    @classmethod
-    def of(cls, record: logging.LogRecord, id_: str) -> LogLine:
-        """Of what was logged, with its traceback."""
-        text = record.getMessage()
-        if record.exc_info:
-            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-        return cls(int(record.created * 1e6), record.levelname, id_, text)
 
 
 class Logs(logging.Handler):

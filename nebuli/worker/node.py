@@ -9,24 +9,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import netchannel
-from nebuli.worker.errors import OutputError, SinkInUse
-from nebuli.worker.exactness import is_exact, state_of
+from nebuli.connectors.errors import OutputError, SinkInUse
+from nebuli.connectors.policies import drop_files
+from nebuli.connectors.sinks.sink_locks import take_all
+from nebuli.engines import engine_of
+from nebuli.exactness import is_exact, state_of
+from nebuli.rpc.ids import query_of
+from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.hosted import HostedFragment
-from nebuli.worker.ids import query_of
 from nebuli.worker.logs import Logs
-from nebuli.worker.policies import drop_files
 from nebuli.worker.records import Record
-from nebuli.worker.runner import checked_circuit
-from nebuli.worker.sink_locks import take_all
-from nebuli.worker.status import FragmentState, FragmentStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
     from typing import Any
 
-    from nebuli.worker.exchange import Report
+    from nebuli.rpc.log_lines import LogLine
+    from nebuli.worker.fragment.exchange import Report
     from nebuli.worker.hosted import Host
-    from nebuli.worker.logs import LogLine
     from nebuli.worker.records import Records
     from placement.plan import Fragment
 
@@ -89,7 +89,7 @@ class Node:
                 f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
                 f"address of the node in the topology, or start this worker with --advertise {fragment.node}"
             )
-        checked_circuit(fragment, self._host.max_state_bytes)
+        engine_of(fragment, self._host.max_state_bytes)
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)

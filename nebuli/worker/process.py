@@ -23,19 +23,19 @@ from grpc_reflection.v1alpha import reflection
 
 import netchannel
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.rpc.conventions import READY_PREFIX
+from nebuli.rpc.secured import bind, interceptors
+from nebuli.rpc.trust import NO_TRUST, Trust
+from nebuli.rpc.worker_pb2 import DESCRIPTOR
+from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
+from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
-from nebuli.worker.local import READY_PREFIX
 from nebuli.worker.logs import PACKAGES
 from nebuli.worker.node import Node
-from nebuli.worker.observing import Observed
 from nebuli.worker.records import Records
-from nebuli.worker.secured import bind, interceptors
-from nebuli.worker.service import Service
-from nebuli.worker.spawning import Spawner
-from nebuli.worker.trust import NO_TRUST, Trust
-from nebuli.worker.worker_pb2 import DESCRIPTOR
-from nebuli.worker.worker_pb2_grpc import add_WorkerServicer_to_server
+from nebuli.worker.service.observing import Observed
+from nebuli.worker.service.servicer import Service
 
 if TYPE_CHECKING:
     import socket
@@ -154,7 +154,7 @@ def _serve_metrics(
     receiver: netchannel.ReceiverServer,
     sender: netchannel.SenderServer,
 ) -> str:
-    from nebuli.worker.metrics import serving
+    from nebuli.worker.service.metrics import serving
 
     try:
         return stack.enter_context(serving(address, node, receiver, sender))

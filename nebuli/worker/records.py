@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from nebuli.worker.durable_files import sync_directory, write_durably
-from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.durable_files import sync_directory, write_durably
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from placement.plan import Fragment
 
 if TYPE_CHECKING:

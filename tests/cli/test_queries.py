@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from nebuli.cli import queries, saved
-from nebuli.worker import deployment
-from nebuli.worker.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
+from nebuli.fleet import deployment
+from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -330,7 +330,7 @@ def test_of_a_query_that_cannot_be_registered_whole_nothing_stays(site: Site) ->
 def test_commands_without_certificates_start_without_what_moves_data() -> None:
     """Importing pyarrow and the channels would take as long as all the rest of `nebuli start`."""
     code = (
-        "import sys, nebuli.cli.files, nebuli.cli.queries, nebuli.worker.deployed; "
+        "import sys, nebuli.cli.files, nebuli.cli.queries, nebuli.fleet.deployed; "
         "print(sorted({'netchannel', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 import netchannel
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.worker_pb2_grpc import WorkerStub
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command, Ended, measured, nebuli
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nebuli.cli.rates import Row, rows
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.waiting import wait_for

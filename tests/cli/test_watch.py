@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.worker_pb2_grpc import WorkerStub
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.cli.test_queries import Site, until_told
 from tests.support.commands import Command
 from tests.support.waiting import wait_for

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_bridge
+from nebuli.spark.session import SETTINGS, driver_settings
 from spark_bridge import errors
-from spark_bridge.engine.session import SETTINGS, driver_settings
 from spark_bridge.options import OPTIONS, READ, WRITE
 from tests.docs.markdown import ROOT, blocks, code, table
 from tests.support.ports import free_addresses

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nebuli.doctor import judging
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from topology import LinkLimits
 
 DAY = 86400.0

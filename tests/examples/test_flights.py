@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.worker.local import LocalWorkers
-from nebuli.worker.status import FragmentState
+from nebuli.fleet.local import LocalWorkers
+from nebuli.rpc.status import FragmentState
 from placement import Fragment, decompose, load_query, place, with_deployment
 from tests.examples import flights
 from tests.support.chaos import ChaosProxy, Proxy

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from nebuli.worker.query_errors import NodeUnreachable, QueryLost
-from nebuli.worker.supervision import Policy
+from nebuli.fleet.errors import NodeUnreachable, QueryLost
+from nebuli.fleet.supervision import Policy
 from tests.examples import flights
 from tests.support.killing import watched
 

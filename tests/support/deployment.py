@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nebuli.worker.query_errors import SUSPECTS, QueryFailed
-from nebuli.worker.status import FragmentState
+from nebuli.fleet.errors import SUSPECTS, QueryFailed
+from nebuli.rpc.status import FragmentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nebuli.worker.client import WorkerClient
-    from nebuli.worker.status import FragmentStatus
+    from nebuli.fleet.client import WorkerClient
+    from nebuli.rpc.status import FragmentStatus
     from placement.plan import Fragment
 
 _POLL_S = 0.1

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from nebuli.worker.deployment import Active, deploy, fragments_of
-from nebuli.worker.local import LocalWorkers
-from nebuli.worker.status import FragmentStatus
-from nebuli.worker.supervision import Policy, Supervisor
+from nebuli.fleet.deployment import Active, deploy, fragments_of
+from nebuli.fleet.local import LocalWorkers
+from nebuli.fleet.supervision import Policy, Supervisor
+from nebuli.rpc.status import FragmentStatus
 from placement import Fragment, load_query
 from tests.support.waiting import until_async
 from topology import load_topology

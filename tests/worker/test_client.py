@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.client import WorkerClient, WorkerRefused
-from nebuli.worker.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
+from nebuli.fleet.client import WorkerClient, WorkerRefused
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_pb2_grpc import WorkerServicer, add_WorkerServicer_to_server
 
 
 class Faulty(WorkerServicer):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nebuli.worker.csv_source import CsvSource
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import InputError
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import InputError
+from nebuli.connectors.sources.csv_source import CsvSource
 from topology import Column, DataType
 
 COLUMNS = (

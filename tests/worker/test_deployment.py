@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.worker.local import LocalWorkers, WorkerDied
-from nebuli.worker.query_errors import QueryFailed
-from nebuli.worker.status import Cause, FragmentState, FragmentStatus
+from nebuli.fleet.errors import QueryFailed
+from nebuli.fleet.local import LocalWorkers, WorkerDied
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from placement import Fragment, decompose, parse_query, place
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses

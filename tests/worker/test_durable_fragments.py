@@ -13,7 +13,7 @@ import grpc
 import psutil
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.waiting import wait_for
 from tests.worker.test_fragment_processes import copies_from_a_channel, forwards, its_own

@@ -16,8 +16,8 @@ import duckdb
 import pytest
 import yaml
 
-from nebuli.worker.local import LocalWorkers
-from nebuli.worker.status import FragmentStatus
+from nebuli.fleet.local import LocalWorkers
+from nebuli.rpc.status import FragmentStatus
 from placement import decompose, parse_query, place
 from tests.support.deployment import Deployment
 from tests.support.ports import free_addresses

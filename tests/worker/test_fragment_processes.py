@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import netchannel
+from nebuli.connectors.network import _END_S, HAS_ALL
+from nebuli.connectors.positions import END, Span, as_note
 from nebuli.dataflow import zset
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.network import _END_S, HAS_ALL
-from nebuli.worker.positions import END, Span, as_note
+from nebuli.rpc import worker_pb2 as wire
 from netchannel import ChannelClosedByPeer
 from tests.support.commands import nebuli
 from tests.support.fleet import MakeFleet

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.sources import generator_source
+from nebuli.connectors.sources.generator_source import GeneratorSource
 from nebuli.dataflow import zset
-from nebuli.worker import generator_source
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.generator_source import GeneratorSource
 from topology import Column, DataType
 from topology import GeneratorSource as Settings
 

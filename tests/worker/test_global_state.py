@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nebuli.worker.global_state import GlobalState, combined
-from nebuli.worker.status import FragmentState
+from nebuli.fleet.global_state import GlobalState, combined
+from nebuli.rpc.status import FragmentState
 
 REGISTERED, RUNNING, FINISHED, FAILED, STOPPED = FragmentState
 UNREACHABLE = None

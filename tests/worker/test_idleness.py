@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nebuli.worker.idleness import Idleness
+from nebuli.worker.fragment.idleness import Idleness
 
 
 def test_a_source_is_idle_once_it_was_asked_in_vain_for_long_enough() -> None:

@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.worker.client import WorkerUnreachable
-from nebuli.worker.query_errors import NodeUnreachable, QueryLost
-from nebuli.worker.status import FragmentState
-from nebuli.worker.supervision import Policy
+from nebuli.fleet.client import WorkerUnreachable
+from nebuli.fleet.errors import NodeUnreachable, QueryLost
+from nebuli.fleet.supervision import Policy
+from nebuli.rpc.status import FragmentState
 from tests.support.killing import Watched, watched
 from tests.support.ports import free_addresses
 from tests.support.waiting import until_async

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.worker.errors import OutputError
-from nebuli.worker.late_rows import LateRows
+from nebuli.connectors.errors import OutputError
+from nebuli.worker.fragment.late_rows import LateRows
 from tests.dataflow.windowed import change, circuit, fragment, source, window
 
 

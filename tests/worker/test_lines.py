@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nebuli.worker.lines import lines
+from nebuli.processes import lines
 
 TOLD = "(a line, or a part of one, that is too long to be shown)"
 

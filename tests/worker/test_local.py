@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.worker.client import WorkerUnreachable
-from nebuli.worker.local import LocalWorkers, WorkerDied
-from nebuli.worker.query_errors import NodeUnreachable
+from nebuli.fleet.client import WorkerUnreachable
+from nebuli.fleet.errors import NodeUnreachable
+from nebuli.fleet.local import LocalWorkers, WorkerDied
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nebuli.worker.logs import KEPT, LogLine, Logs
+from nebuli.rpc.log_lines import LogLine
+from nebuli.worker.logs import KEPT, Logs
 
 
 def line(number: int) -> LogLine:

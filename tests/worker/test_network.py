@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 import netchannel
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import FragmentError, InputLost
+from nebuli.connectors.network import HAS_ALL, ChannelSink, ChannelSource
+from nebuli.connectors.positions import END, Lineage, Span, as_note, of_note
+from nebuli.connectors.provider import Provider
 from nebuli.dataflow import zset
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import FragmentError, InputLost
-from nebuli.worker.last_words import fail_output
-from nebuli.worker.network import HAS_ALL, ChannelSink, ChannelSource
-from nebuli.worker.positions import END, Lineage, Span, as_note, of_note
-from nebuli.worker.provider import Provider
-from nebuli.worker.runner import FragmentRunner
-from nebuli.worker.status import FragmentState
+from nebuli.rpc.status import FragmentState
+from nebuli.worker.fragment.last_words import fail_output
+from nebuli.worker.fragment.runner import FragmentRunner
 from placement.plan import Fragment, NetworkSink, NetworkSource
 from tests.support.waiting import until_async
 from topology import BufferSettings, Column

@@ -6,11 +6,11 @@ import sys
 import threading
 
 import netchannel
+from nebuli.rpc.trust import NO_TRUST
+from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
 from nebuli.worker.node import Node
-from nebuli.worker.spawning import Spawner
-from nebuli.worker.trust import NO_TRUST
 from placement.plan import BoundSink, Fragment, NetworkSource
 from topology import Column, NullSink
 

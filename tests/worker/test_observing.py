@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from tests.support.commands import Command
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
@@ -89,6 +89,6 @@ def test_metrics_are_those_of_fragments_and_channels(tmp_path: Path) -> None:
 
 
 def wire_stub(channel: grpc.Channel):
-    from nebuli.worker.worker_pb2_grpc import WorkerStub
+    from nebuli.rpc.worker_pb2_grpc import WorkerStub
 
     return WorkerStub(channel)

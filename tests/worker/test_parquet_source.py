@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import InputError
-from nebuli.worker.parquet_source import ParquetSource
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import InputError
+from nebuli.connectors.sources.parquet_source import ParquetSource
 from topology import Column, DataType
 
 COLUMNS = (

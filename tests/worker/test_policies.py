@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nebuli.worker.policies import received, sent, tried
+from nebuli.connectors.policies import received, sent, tried
 from netchannel import BufferPolicy, FaultPolicy
 from topology import BufferSettings, FaultSettings
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.positions import END, Span, as_note, of_note
 from nebuli.dataflow import Progress
-from nebuli.worker.errors import FragmentError
-from nebuli.worker.positions import END, Span, as_note, of_note
 
 POSITIONS = st.integers(0, END)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nebuli.worker.proof import WINDOW_S, Proofs, prove
+from nebuli.rpc.proof import WINDOW_S, Proofs, prove
 
 NOW = 1_790_000_000.0
 METHOD, REQUEST = "/nebuli.worker.v1.Worker/Start", b"\x0a\x011"

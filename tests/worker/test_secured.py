@@ -15,10 +15,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from nebuli.worker import secured
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.trust import Trust
-from nebuli.worker.worker_pb2_grpc import WorkerStub
+from nebuli.rpc import secured
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.trust import Trust
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from netchannel import Tls
 from tests.support.authority import HOUR, Authority
 from tests.support.commands import Command

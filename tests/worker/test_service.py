@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.worker_pb2_grpc import WorkerStub
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for

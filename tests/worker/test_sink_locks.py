@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.errors import OutputError, SinkInUse
-from nebuli.worker.sink_locks import take_all
+from nebuli.connectors.errors import OutputError, SinkInUse
+from nebuli.connectors.sinks.sink_locks import take_all
+from nebuli.rpc import worker_pb2 as wire
 from placement.plan import Fragment
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker, refusal

@@ -13,11 +13,11 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
+from nebuli.connectors.errors import OutputError
+from nebuli.connectors.sinks import result
+from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
+from nebuli.connectors.sinks.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
 from nebuli.dataflow.errors import DataflowError
-from nebuli.worker import result
-from nebuli.worker.errors import OutputError
-from nebuli.worker.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
-from nebuli.worker.sinks import AppendSink, ChangesSink, FinalSink
 from tests.support.arrow_memory import memory_pool
 
 SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64()), ("_weight", pa.int64())])

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import topology
-from nebuli.worker import worker_pb2 as wire
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import FragmentError
-from nebuli.worker.tcp_source import TcpSource, connect
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.sources.tcp_source import TcpSource, connect
+from nebuli.rpc import worker_pb2 as wire
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker
 

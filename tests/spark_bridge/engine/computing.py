@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from nebuli.dataflow import arrow_schema
-from spark_bridge.engine.circuit import spark_schema
-from spark_bridge.engine.plans import SparkPlan
+from nebuli.spark.circuit import spark_schema
+from nebuli.spark.plans import SparkPlan
 from topology import Schema
 
 Steps = SparkPlan | str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bridge.engine.session import SETTINGS
+from nebuli.spark.session import SETTINGS
 from tests.spark_bridge.engine import computing
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bridge.engine.driver import Driver
-from spark_bridge.engine.job import DRAIN
+from nebuli.spark.driver import Driver
+from nebuli.spark.job import DRAIN
 
 
 class Query:

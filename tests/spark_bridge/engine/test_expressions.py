@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 
 from nebuli.dataflow import DataflowError, arrow_schema
 from nebuli.dataflow.evaluation import compile_expression
+from nebuli.spark.expressions import identifier, sql_of
 from placement.expressions import Expression, ExpressionError, parse
 from placement.plan import ProjectOperator
 from placement.spark_limits import refusals
-from spark_bridge.engine.expressions import identifier, sql_of
 from tests.dataflow import oracle, test_evaluation
 from topology import Column
 

@@ -13,7 +13,7 @@ import psutil
 import pyarrow.csv as csv
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from placement import decompose, parse_query, place
 from tests.support.waiting import wait_for
 from tests.worker.test_service import Worker
@@ -95,7 +95,7 @@ def spark_of(worker: Worker) -> list[psutil.Process]:
     def both() -> list[psutil.Process]:
         try:
             found = psutil.Process(worker.command.process.pid).children(recursive=True)
-            drivers = [each for each in found if "spark_bridge.engine.driver" in each.cmdline()]
+            drivers = [each for each in found if "nebuli.spark.driver" in each.cmdline()]
             started = [each for driver in drivers for each in driver.children(recursive=True)]
             return [*drivers, *started] if any(each.name() == "java" for each in started) else []
         except psutil.NoSuchProcess:  # some of what starts Java is gone as soon as it is seen

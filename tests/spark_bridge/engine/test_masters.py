@@ -15,7 +15,7 @@ import psutil
 import pyspark
 import pytest
 
-from nebuli.worker import worker_pb2 as wire
+from nebuli.rpc import worker_pb2 as wire
 from tests.spark_bridge.engine.test_fragments import OPERATORS, registered, rows, state, worker
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from spark_bridge.engine.phases import at_now, jobs_told
+from nebuli.spark.phases import at_now, jobs_told
 from tests.support.waiting import wait_for
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nebuli.dataflow import Circuit, arrow_schema, zset
+from nebuli.spark.plans import compile_plan, view
 from placement.plan import (
     AggregateOperator,
     DistinctOperator,
@@ -22,7 +23,6 @@ from placement.plan import (
     SparkEngine,
     WindowOperator,
 )
-from spark_bridge.engine.plans import compile_plan, view
 from tests.dataflow import oracle, plans
 from topology import Column, DataType
 

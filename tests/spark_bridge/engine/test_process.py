@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nebuli.worker.errors import FragmentError
-from spark_bridge.engine.job import DONE, FAILED, PHASE, Job, Report
-from spark_bridge.engine.process import DriverProcess
+from nebuli.connectors.errors import FragmentError
+from nebuli.spark.job import DONE, FAILED, PHASE, Job, Report
+from nebuli.spark.process import DriverProcess
 from tests.support.waiting import wait_for
 
 JOB = Job("f", "sc://nowhere", True, (), (), "", "", "", "/", "")

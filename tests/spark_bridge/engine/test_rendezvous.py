@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from nebuli.worker.endpoints import Signal
-from nebuli.worker.errors import FragmentError
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import FragmentError
+from nebuli.spark.rendezvous import Rendezvous
 from netchannel.servers.receiver_channel import ReceiverChannel
-from spark_bridge.engine.rendezvous import Rendezvous
 from tests.support.waiting import until_async
 
 

@@ -1,0 +1,1 @@
+"""What fragments read from and write to: files, the terminal, TCP and the network."""

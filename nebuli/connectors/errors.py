@@ -1,0 +1,119 @@
+"""What ends a fragment before its input does.
+
+::
+
+    FragmentError
+    ├── InputError       a source is missing, or is not what the topology says of it
+    ├── OutputError      a sink cannot be written, or the result does not fit its mode
+    │   └── SinkInUse        another fragment writes to the same file
+    ├── RowsLate         rows came when their window was over, and the query is to fail then
+    ├── InputLost        a part of what it reads is gone with the process that had it
+    ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
+    │   ├── UpstreamFailed   one that this one reads has failed
+    │   └── DownstreamLeft   the one that reads this one takes nothing more
+    └── FragmentStopped  somebody asked for it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DownstreamLeft",
+    "FragmentError",
+    "FragmentStopped",
+    "InputError",
+    "InputLost",
+    "NeighbourEnded",
+    "OutputError",
+    "RowsLate",
+    "SinkInUse",
+    "UpstreamFailed",
+    "short",
+    "unreadable",
+    "unwritable",
+]
+
+_SHOWN_CHARACTERS = 80
+
+
+class FragmentError(Exception):
+    """Base of what a fragment's sources and sinks raise; the message is a sentence for people."""
+
+
+class InputError(FragmentError):
+    """The input is wrong: no retry helps before somebody mends the file or the topology."""
+
+
+class InputLost(FragmentError):
+    """What comes is not what comes next: somebody who had a part of it is gone, and it is not sent again."""
+
+
+class OutputError(FragmentError):
+    """The result cannot be written where and how the topology says."""
+
+
+class SinkInUse(OutputError):
+    """Another fragment writes to the same file, of which rows would be lost; the message names it."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is in use as a sink by {holder}: stop that query, wait for its end, or give this sink another path"
+        )
+
+
+class RowsLate(FragmentError):
+    """Rows came when their window was over, by operator, and the query is to fail then."""
+
+    def __init__(self, late: Mapping[str, int]) -> None:
+        where = ", ".join(f"{rows:,} at operator {id_}" for id_, rows in late.items())
+        super().__init__(
+            f"rows came when their window was over: {where}; the query is to fail then (--late fail): give the window "
+            f"more lateness, or take --late warn"
+        )
+
+
+class NeighbourEnded(FragmentError):
+    """A fragment at the other end of a channel is over. ``origin`` is what it gave as the reason, if it could."""
+
+    def __init__(self, message: str, origin: str = "") -> None:
+        super().__init__(message)
+        self.origin = origin
+
+
+class UpstreamFailed(NeighbourEnded):
+    """The fragment at the other end of a network source has failed."""
+
+
+class DownstreamLeft(NeighbourEnded):
+    """The fragment at the other end of the network sink has left."""
+
+
+class FragmentStopped(FragmentError):
+    """The fragment was asked to stop."""
+
+
+def short(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
+    """The text, or its beginning: what a source holds is quoted, and may be of any length."""
+    return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def unreadable(path: str, error: Exception) -> InputError:
+    """What to say of a file that could not be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
+        return InputError(f"{path}: no such file{where}")
+    return InputError(f"{path} cannot be read: {_reason(error)}")
+
+
+def unwritable(path: str, error: OSError) -> OutputError:
+    """What to say of a file that could not be made or written."""
+    return OutputError(f"{path} cannot be written: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

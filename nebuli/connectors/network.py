@@ -1,0 +1,383 @@
+"""Network sources and sinks: the same interface as files, over channels of the worker's event loop.
+
+Channels live on the loop, fragments on threads of their own. A source's pump moves batches from its channel
+into a short queue; while that is full it does not receive, and so the channel pushes back on its producer. A
+sink waits in the fragment's thread for the channel to take a batch.
+
+Each message says where it is in what it was made from (`nebuli.connectors.positions`). The ends of an exact fragment
+share a `Lineage`: its source acknowledges what it has read only once the reader of the sink has acknowledged all that
+was made from it, and after a restart passes over what that reader has already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+import netchannel
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
+from nebuli.connectors.policies import received, sent, tried
+from nebuli.connectors.positions import END, Span, as_note, of_note
+from nebuli.dataflow import zset
+from nebuli.dataflow.types import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+    from nebuli.connectors.positions import Lineage
+    from nebuli.dataflow import Progress
+    from placement.plan import NetworkSink, NetworkSource
+
+__all__ = ["HAS_ALL", "ChannelSink", "ChannelSource"]
+
+HAS_ALL = "it has had all of this input, and has finished"
+"""Why nothing is taken any more for a fragment that has finished. A producer that hears it is done, too."""
+
+_QUEUED_BATCHES = 4
+_END_S = 2.0
+"""How long a producer is waited for that has sent all there is, and not its end yet."""
+
+
+class _Received(NamedTuple):
+    batch: pa.RecordBatch
+    span: Span
+    progress: Progress | None
+    sequence: int
+
+
+class ChannelSource:
+    """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread.
+
+    Without a ``lineage`` what is received is acknowledged: a fragment with a state begins anew anyway.
+    """
+
+    def __init__(
+        self,
+        operator: NetworkSource,
+        receiver: netchannel.ReceiverServer,
+        wake: Callable[[], None],
+        lineage: Lineage | None = None,
+    ) -> None:
+        self._id = operator.id
+        self._lossy = operator.lossy
+        self._schema = zset.weighted(arrow_schema(operator.columns))
+        self._wake = wake
+        self._lineage = lineage
+        self._given = False  # something, which is done when the next is asked for
+        self._read = 0  # the end of what was read, in the origin
+        self._unacknowledged: deque[tuple[int, int]] = (
+            deque()
+        )  # ends in the origin, with the numbers behind them
+        self._complete = asyncio.Event()  # all is acknowledged, the end too
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Received | Signal | FragmentError] = deque()
+        self._room = asyncio.Event()
+        self._channel = receiver.register_channel(
+            operator.channel,
+            schema=self._schema,
+            ack="receipt" if lineage is None else "explicit",
+            buffer=received(operator.buffer),
+            fault=tried(operator.fault),
+        )
+        self._pump = self._loop.create_task(self._receive(), name=f"pump {operator.channel}")
+        self._acknowledging: asyncio.Task[None] | None = None
+        if lineage is not None:
+            lineage.acknowledge = self._acknowledge
+
+    def open(self) -> None:
+        """The channel is registered already; its producer may come when it likes."""
+
+    def poll(self) -> pa.RecordBatch | Progress | Signal:
+        """The next that has arrived; ``UpstreamFailed`` once the producer said so."""
+        if self._lineage is not None:
+            self._lineage.advance(also=self._given)
+            if self._lineage.start == END:  # whoever sends this may have heard it before, and be gone
+                return Signal.END
+        self._given = False
+        while self._queue:
+            item = self._queue.popleft()
+            self._loop.call_soon_threadsafe(self._room.set)
+            match item:
+                case FragmentError():
+                    raise item
+                case Signal():
+                    return item
+            is_new = self._is_new(item)
+            self._given = is_new or item.progress is not None
+            if item.progress is not None:
+                return item.progress
+            if is_new:
+                return Signal.END if item.span.end == END else item.batch
+        return Signal.LATER
+
+    def _is_new(self, item: _Received) -> bool:
+        """Whether the fragment has to work on it. Raises InputLost if it is not the next."""
+        begin, end = item.span
+        lineage = self._lineage
+        if lineage is None:
+            if not self._lossy:
+                self._check(begin, self._read)
+            self._read = end
+            return end != END  # then the stream ends, which is all that this reader wants to know
+        self._unacknowledged.append((end, item.sequence + 1))
+        self._check(begin, max(self._read, lineage.start))
+        if begin < lineage.start < end:
+            raise InputLost(
+                f"its input {self._id} comes as rows {begin} to {end} of its origin, and {lineage.start} are done: the "
+                f"fragment that sends it was started anew, and cuts its rows otherwise than before"
+            )
+        self._read = end
+        lineage.position = max(lineage.position, end)
+        if end > lineage.start or end == END:
+            return True
+        lineage.advanced()  # one more that is done
+        return False
+
+    def _check(self, begin: int, known: int) -> None:
+        if begin > known:
+            raise InputLost(
+                f"its input {self._id} goes on at row {begin} of its origin, and {known} are known here: the "
+                f"fragment that sends it and this one were started anew at once"
+            )
+
+    def close(self, reason: str) -> None:
+        """Take nothing more; a producer that is not done is told why.
+
+        Behind it the process may end: a producer that comes later finds nobody who knows of its stream.
+        """
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._close(reason), self._loop).result()
+
+    async def _close(self, reason: str) -> None:
+        if self._complete.is_set():
+            reason = HAS_ALL
+            if self._read == END:  # that of the stream is behind it
+                await asyncio.wait([self._pump], timeout=_END_S)
+        self._pump.cancel()
+        await self._channel.close(reason)
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                message = await self._channel.recv_message()
+                await self._put(_Received(message.batch, *of_note(message.note), message.sequence))
+        except netchannel.EndOfChannel:
+            await self._put(Signal.END)
+        except netchannel.ChannelFailed as error:
+            await self._put(UpstreamFailed(f"its input {self._id} failed: {error.said}", error.said))
+        except netchannel.NetChannelError as error:
+            await self._put(UpstreamFailed(f"its input {self._id} failed: {error}"))
+        except FragmentError as error:
+            await self._put(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task
+            await self._put(FragmentError(f"its input {self._id}: {type(error).__name__}: {error}"))
+
+    async def _put(self, item: _Received | Signal | FragmentError) -> None:
+        self._queue.append(item)
+        self._wake()
+        while len(self._queue) >= _QUEUED_BATCHES and not self._complete.is_set():
+            self._room.clear()
+            if len(self._queue) >= _QUEUED_BATCHES:
+                await self._room.wait()
+
+    def _acknowledge(self, position: int) -> None:
+        """On the loop: everything that was made from what lies below ``position`` is acknowledged."""
+        upto = None
+        while self._unacknowledged and self._unacknowledged[0][0] <= position:
+            _, upto = self._unacknowledged.popleft()
+        if position == END:
+            self._complete.set()
+            self._room.set()
+            self._wake()
+        if upto is not None:
+            self._acknowledging = self._loop.create_task(self._acknowledge_upto(upto))
+
+    async def _acknowledge_upto(self, upto: int) -> None:
+        with suppress(netchannel.NetChannelError):  # what ended the channel, the pump tells
+            await self._channel.ack(upto)
+
+
+class ChannelSink:
+    """Writes to a channel of another worker. To be made on the loop, used by one thread.
+
+    ``resumed``: a predecessor may have sent some of it; the stream goes on where its reader is.
+    """
+
+    def __init__(
+        self,
+        operator: NetworkSink,
+        sender: netchannel.SenderServer,
+        lineage: Lineage | None = None,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self._operator = operator
+        self._sender = sender
+        self._lineage = lineage
+        self._resumed = resumed
+        self._sent = 0  # the end of what was sent, in the origin
+        self._loop = asyncio.get_running_loop()
+        self._channel: netchannel.SenderChannel | None = None
+        self._schema = pa.schema([])
+        self._over = False  # the stream, of which a predecessor has sent the end
+        self._news = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+        self._lock = Lock()
+        self._waiting: Future[Any] | None = None
+        self._interrupted = False
+
+    def open(self, schema: pa.Schema) -> None:
+        """Register the channel; whether anybody listens there, is waited for only to go on with a predecessor's."""
+        self._wait(self._open(schema))
+
+    def write(self, change: pa.RecordBatch) -> int:
+        """Hand a batch to the channel, as soon as it has room."""
+        end = self._sent + change.num_rows if self._lineage is None else self._lineage.position
+        self._wait(self._send(change, end))
+        return int(change.num_rows)
+
+    def advance(self, progress: Progress) -> None:
+        """Send it as the note of a message without rows: numbered, buffered and resumed like any other."""
+        self._wait(self._send(zset.empty(self._schema), self._sent, progress))
+
+    def finish(self) -> int:
+        """End the stream, and wait until the other side has all of it."""
+        self._wait(self._finish())
+        return 0
+
+    def abort(self, reason: str) -> None:
+        """Tell the other side why the stream ends here, also before it began: a reader waits for that."""
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._abort(reason), self._loop).result()
+
+    def interrupt(self) -> None:
+        """Cancel what the fragment waits for, and whatever it will wait for."""
+        with self._lock:
+            self._interrupted = True
+            if self._waiting is not None:
+                self._waiting.cancel()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        with self._lock:
+            if self._interrupted:
+                coroutine.close()
+                raise FragmentStopped("stopped")
+            self._waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            self._waiting.result()
+        except CancelledError:
+            raise FragmentStopped("stopped") from None
+        except netchannel.ChannelClosedByPeer as error:
+            message = f"its reader at {self._operator.address} left: {error.said}"
+            raise DownstreamLeft(message, error.said) from error
+        except netchannel.PositionLost as error:
+            raise InputLost(
+                f"its reader at {self._operator.address} has lost what a predecessor of this fragment had sent: "
+                f"both were started anew at once"
+            ) from error
+        except netchannel.NetChannelError as error:
+            raise FragmentError(f"channel {self._operator.channel}: {error}") from error
+
+    async def _open(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._register(schema)
+        lineage = self._lineage
+        if lineage is None:
+            return
+        if self._resumed:
+            lineage.start = self._sent = lineage.done = await self._where_the_reader_is()
+            # A reader that has all says so to what is sent, and nothing else may ever be.
+            await self._send(zset.empty(schema), self._sent)
+            self._news.set()
+        lineage.advanced = self._advanced
+        self._watch = self._loop.create_task(self._acknowledge(lineage))
+
+    async def _where_the_reader_is(self) -> int:
+        """The end, in the origin, of what a predecessor has sent; END if its reader has all, or wants nothing more."""
+        assert self._channel is not None
+        try:
+            _, note = await self._channel.attached()
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL not in error.said:
+                raise
+            self._over = True
+        except netchannel.ChannelClosed:  # its end was taken
+            self._over = True
+        if self._over:
+            return END
+        return of_note(note)[0].end if note else 0
+
+    def _register(self, schema: pa.Schema | None = None) -> None:
+        self._channel = self._sender.register_channel(
+            self._operator.channel,
+            to=self._operator.address,
+            schema=schema,
+            # The channel's id is the deployment's own, and a fragment is started once: whoever comes is its successor.
+            stream=self._operator.channel,
+            replayable=self._resumed,
+            buffer=sent(self._operator.buffer, resumed=self._resumed),
+            fault=tried(self._operator.fault),
+        )
+
+    async def _send(self, change: pa.RecordBatch, end: int, progress: Progress | None = None) -> None:
+        assert self._channel is not None
+        if self._sent == END:  # the reader has all
+            return
+        try:
+            await self._channel.send(change, as_note(Span(self._sent, end), progress))
+        except netchannel.ChannelClosedByPeer as error:
+            if self._lineage is None or HAS_ALL not in error.said:
+                raise
+            self._lineage.start = end = END  # so the source has nothing more either
+        self._sent = end
+
+    async def _finish(self) -> None:
+        assert self._channel is not None
+        try:
+            await self._send(zset.empty(self._schema), END)
+            if not self._over:
+                await self._channel.close()
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL not in error.said:
+                raise
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._lineage is not None:
+            self._lineage.acknowledge(END)
+
+    def _advanced(self) -> None:
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    async def _acknowledge(self, lineage: Lineage) -> None:
+        """Pass on to the source what the reader has acknowledged, also of what a predecessor has sent."""
+        assert self._channel is not None
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                done = lineage.done
+                await self._channel.flush()
+                lineage.acknowledge(done)
+        except netchannel.ChannelClosedByPeer as error:
+            if HAS_ALL in error.said:
+                lineage.start = END
+                lineage.acknowledge(END)
+        except netchannel.NetChannelError:  # the fragment hears of it when it sends
+            return
+
+    async def _abort(self, reason: str) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        with suppress(netchannel.NetChannelError):  # it has ended in another way: there is nobody to be told
+            if self._channel is None:
+                self._register()
+            assert self._channel is not None
+            await self._channel.abort(reason)

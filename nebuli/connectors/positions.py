@@ -1,0 +1,86 @@
+"""Where a stream between fragments is in what it was made from: the note of each of its messages.
+
+With a message without rows goes how far event time has come, where that is known.
+
+A fragment that reads a file counts the file's rows; one that reads a channel passes on the numbers of what it reads, if
+it is exact (`nebuli.exactness`), and otherwise counts the rows that it sends. So whoever comes back knows, from
+the last note that its reader has, what of its input it has done.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from nebuli.connectors.errors import FragmentError
+from nebuli.dataflow import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["END", "Lineage", "Span", "as_note", "of_note"]
+
+END = (1 << 64) - 1
+"""Behind all rows. A message with it has no rows: it says that the stream is complete, which an end by itself would not
+say to a reader that has to be told what of it is done."""
+
+_SPAN = struct.Struct("<QQ")
+_SPAN_AND_PROGRESS = struct.Struct("<QQq?")  # the watermark in microseconds, and whether its stream is idle
+
+
+class Span(NamedTuple):
+    """The part of the origin that a message is made from: from where the message before it ended up to ``end``."""
+
+    begin: int
+    end: int
+
+
+def as_note(span: Span, progress: Progress | None = None) -> bytes:
+    """The note that says where a message is, and how far event time has come."""
+    if progress is None:
+        return _SPAN.pack(*span)
+    return _SPAN_AND_PROGRESS.pack(*span, progress.watermark, progress.idle)
+
+
+def of_note(note: bytes) -> tuple[Span, Progress | None]:
+    """What a note says; ``FragmentError`` if it is none of these."""
+    if len(note) == _SPAN.size:
+        return Span(*_SPAN.unpack(note)), None
+    if len(note) != _SPAN_AND_PROGRESS.size:
+        raise FragmentError(
+            f"a note has {len(note)} bytes, and one of a worker {_SPAN.size} or {_SPAN_AND_PROGRESS.size}: it comes "
+            f"from no worker, or from one of another version"
+        )
+    begin, end, watermark, idle = _SPAN_AND_PROGRESS.unpack(note)
+    return Span(begin, end), Progress(watermark, idle)
+
+
+class Lineage:
+    """What an exact fragment has done of its input. Its source and its sink share it; its thread writes it."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        """Everything below has been done by a predecessor, and its reader has it."""
+        self.position = 0
+        """The end of the input that the fragment works on."""
+        self.done = 0
+        """Everything below is done, and what was made from it has been sent."""
+        self.advanced: Callable[[], None] = _nobody
+        """Called when there is more that is done; set by the sink."""
+        self.acknowledge: Callable[[int], None] = _nothing
+        """Called, on the loop, with the position below which everything that was made is acknowledged; set by the
+        source, if somebody waits for it there."""
+
+    def advance(self, *, also: bool = False) -> None:
+        """What the fragment worked on is done; ``also`` if that took no rows."""
+        if self.position > self.done or also:
+            self.done = max(self.done, self.position)
+            self.advanced()
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
+def _nothing(position: int) -> None:
+    """A file is not acknowledged."""

@@ -1,0 +1,277 @@
+"""Where rows end up: a file that appears when it is whole, a file that grows, or the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from nebuli.connectors.errors import OutputError, unwritable
+from nebuli.connectors.sinks.text_table import TextTable
+from nebuli.durable_files import sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "GrowingFile",
+    "Nothing",
+    "Output",
+    "Terminal",
+    "WholeFile",
+    "csv_rows",
+    "make_folder",
+    "parquet_rows",
+]
+
+
+class Rows(Protocol):
+    """What turns batches into the bytes of a format."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write rows, or keep them for the next write."""
+
+    def close(self) -> None:
+        """Write what is kept and what the format ends with; the file stays open."""
+
+
+def csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+    """CSV with a header; texts in quotes, so that an empty one and a null differ."""
+    writer: Rows = pa.csv.CSVWriter(file, schema)
+    return writer
+
+
+def parquet_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+    """Parquet; what is not closed has no footer, and cannot be read."""
+    writer: Rows = pa.parquet.ParquetWriter(file, schema)
+    return writer
+
+
+class Output(Protocol):
+    """Takes rows in order, after ``open`` and up to one of ``publish`` and ``discard``."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Where there is room for as much as is written; None: wherever temporary files go."""
+
+    def open(self, schema: pa.Schema) -> None:
+        """Begin."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+
+    def publish(self) -> None:
+        """End: all rows are written, and durable where that means something."""
+
+    def discard(self) -> None:
+        """End, because of a failure."""
+
+    def interrupt(self) -> None:
+        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
+
+
+class _File:
+    """A file of one of the formats, at ``place`` while it is written; makes missing directories."""
+
+    def __init__(self, path: str, place: Path, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        self._path = Path(path)
+        self._place = place
+        self._rows_of = rows_of
+        self._file: IO[bytes] | None = None
+        self._rows: Rows | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        return self._path.parent
+
+    def open(self, schema: pa.Schema) -> None:
+        make_folder(str(self._path), self._path)
+        try:
+            self._file = self._opened()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+        self._rows = self._rows_of(self._file, schema)
+
+    def _opened(self) -> IO[bytes]:
+        return self._place.open("wb")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        assert self._rows is not None
+        try:
+            self._rows.write_batch(batch)
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def interrupt(self) -> None:
+        """Writing to a file does not wait for anybody."""
+
+    def _complete(self) -> None:
+        """All bytes on the disk."""
+        assert self._file is not None
+        assert self._rows is not None
+        self._rows.close()
+        self._file.flush()
+        if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device has nothing to sync
+            os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Let go of the file as it is."""
+        # Each on its own: a disk that is full is why we are here. The rows first, or they would try again when they
+        # are collected, and complain of a file that is closed.
+        for each in (self._rows, self._file):
+            if each is not None:
+                with suppress(OSError, pa.ArrowException):
+                    each.close()
+
+
+def make_folder(name: str, target: Path) -> None:
+    """Make the directories that a file is to be in; ``OutputError`` where there can be no file, with its ``name``."""
+    try:
+        if target.is_dir():
+            raise OutputError(f"{name} cannot be written: it is a directory")
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OutputError(f"{name} cannot be written: {target.parent} is no directory") from error
+    except OSError as error:
+        raise unwritable(name, error) from error
+
+
+class GrowingFile(_File):
+    """A file that readers can follow: rows are there after each write, also when a failure ends them."""
+
+    def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        super().__init__(path, Path(path), rows_of)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write and let readers see."""
+        super().write(batch)
+        assert self._file is not None
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def publish(self) -> None:
+        """The last byte is on the disk."""
+        try:
+            self._complete()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+
+class WholeFile(_File):
+    """A file that is written aside and renamed when complete: at its path is all of it, or what was there."""
+
+    def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+        target = Path(path)
+        super().__init__(path, target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial"), rows_of)
+
+    def _opened(self) -> IO[bytes]:
+        """Locked as long as its writer lives, so that the next one knows what a killed one has left."""
+        if self._path.exists() and not self._path.is_file():
+            raise OutputError(
+                f"{self._path} is no file, and a result that is published at its end would take its place: give "
+                "another path, or the sink mode append"
+            )
+        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.????????.partial"):
+            _remove_if_left(left)
+        while True:
+            file = super()._opened()
+            with suppress(OSError):  # a file system without locks, where nobody removes what another has left
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self._place.stat(), os.fstat(file.fileno())):
+                    return file
+            file.close()  # somebody took it for left between the two
+
+    def publish(self) -> None:
+        """Rename, durably: first the bytes, then the name."""
+        try:
+            self._complete()
+            self._place.replace(self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def discard(self) -> None:
+        """Remove what was written aside."""
+        super().discard()
+        with suppress(OSError):  # where it could not be made, it need not be removed
+            self._place.unlink()
+
+
+def _remove_if_left(aside: Path) -> None:
+    with suppress(OSError), aside.open("rb") as file:  # another one's, who lives, or may not be touched by us
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        aside.unlink()
+
+
+class Terminal:
+    """A table for people on standard output."""
+
+    directory = None
+
+    def __init__(self) -> None:
+        self._table: TextTable | None = None
+
+    def open(self, schema: pa.Schema) -> None:
+        """Nothing is printed before there are rows to measure."""
+        self._table = TextTable(schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+        assert self._table is not None
+        self._print(self._table.lines(batch))
+
+    def publish(self) -> None:
+        """A table without rows has a header still."""
+        assert self._table is not None
+        self._print(self._table.header())
+
+    def discard(self) -> None:
+        """What is printed stays."""
+
+    def interrupt(self) -> None:
+        """Who reads what is printed is not asked to hurry."""
+
+    def _print(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        encoding = sys.stdout.encoding
+        try:
+            # As the terminal can show it: a locale without umlauts is no reason to fail a query at its end.
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            sys.stdout.flush()
+        except OSError as error:
+            raise unwritable("standard output", error) from error
+
+
+class Nothing:
+    """Drops all rows."""
+
+    directory = None
+
+    def open(self, schema: pa.Schema) -> None:
+        """There is nothing to prepare."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Who wrote has counted them."""
+
+    def publish(self) -> None:
+        """There is nothing to end."""
+
+    def discard(self) -> None:
+        """There is nothing to end."""
+
+    def interrupt(self) -> None:
+        """Nothing waits here."""

@@ -1,0 +1,173 @@
+"""That one fragment at a time writes to a file, of all workers that see it: a lock beside the file.
+
+The lock is the system's own (flock), on a hidden file that is named after the canonical path. It belongs to an open
+descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process. So it is free once
+that process has let go of it, or is dead, however it died; the file that a killed one leaves is taken over.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
+from nebuli.connectors.sinks.outputs import make_folder
+from placement.plan import BoundSink, WindowOperator
+from topology import CsvSink, ParquetSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placement.plan import Fragment
+
+__all__ = ["Holder", "SinkLock", "files_of", "take_all"]
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_HOLDER = 1 << 16
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class Holder(BaseModel):
+    """Who writes to a file, as it stands in the lock."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: str
+    fragment: str
+    node: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"query {self.query}, fragment {self.fragment} at {self.node}, as {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLock:
+    """A lock that is held as long as any process has its descriptor open, and its file."""
+
+    file: str
+    descriptor: int
+
+    def close(self) -> None:
+        """Leave it to the process that it was handed to."""
+        os.close(self.descriptor)
+
+    def release(self) -> None:
+        """Let the next one have it."""
+        with suppress(OSError):  # a directory that was taken away, say: then nobody finds the lock either
+            Path(
+                self.file
+            ).unlink()  # first: who has opened it meanwhile sees that it is gone, and makes another
+        os.close(self.descriptor)
+
+
+def files_of(fragment: Fragment) -> Iterator[str]:
+    """The files that a fragment writes to."""
+    for operator in fragment.operators:
+        match operator:
+            case BoundSink(target=CsvSink() | ParquetSink() as target):
+                yield target.path
+            case WindowOperator(late=str() as late):
+                yield late
+
+
+def take_all(fragment: Fragment, query: str) -> list[SinkLock]:
+    """The locks of all files of a fragment, or none: ``SinkInUse`` names who has one of them.
+
+    ``OutputError`` where a lock cannot be made.
+    """
+    taken: list[SinkLock] = []
+    try:
+        for path in files_of(fragment):
+            holder = Holder(
+                query=query, fragment=fragment.id, node=fragment.node, path=str(Path(path).absolute())
+            )
+            if not _is_device(path):
+                taken.append(_taken(path, holder))
+    except BaseException:
+        for lock in taken:
+            lock.release()
+        raise
+    return taken
+
+
+def _is_device(path: str) -> bool:
+    """Whether it is one like /dev/null, which keeps nothing that two writers could spoil."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+
+
+def _taken(path: str, holder: Holder) -> SinkLock:
+    target = Path(os.path.realpath(path))
+    make_folder(path, target)
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        descriptor, is_own = _locked(path, lock)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    held = SinkLock(str(lock), descriptor)
+    try:
+        if not is_own:
+            raise OutputError(f"{path} cannot be written: {lock} beside it is another user's: remove it")
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
+    except OSError as error:
+        held.release()
+        raise unwritable(path, error) from error
+    except OutputError:
+        held.close()
+        raise
+    return held
+
+
+def _locked(path: str, lock: Path) -> tuple[int, bool]:
+    """The descriptor of the lock's file, and whether it may be written to."""
+    while True:
+        descriptor, is_own = _opened(lock)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            said = _said(descriptor)
+            os.close(descriptor)
+            raise SinkInUse(path, said) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise
+            _log.warning(
+                "%s: its file system has no locks, so two queries at once would not be noticed", path
+            )
+        with suppress(FileNotFoundError):
+            if os.path.samestat(lock.stat(), os.fstat(descriptor)):
+                return descriptor, is_own
+        os.close(descriptor)  # whoever had it has let go between the two, and removed it
+
+
+def _opened(lock: Path) -> tuple[int, bool]:
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), True
+    except PermissionError:
+        # Another user's may be read and locked: who holds it is to be named.
+        with suppress(FileNotFoundError):
+            return os.open(lock, os.O_RDONLY | os.O_NOFOLLOW), False
+        raise
+
+
+def _said(descriptor: int) -> str:
+    try:
+        return str(Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0)))
+    except (OSError, ValidationError):  # it has the lock, and has not written yet who it is
+        return "another query, which began in this moment"

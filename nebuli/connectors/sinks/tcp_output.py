@@ -1,0 +1,121 @@
+"""Lines over TCP, to somebody who listens."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv
+
+from nebuli.connectors.errors import FragmentStopped, OutputError
+from nebuli.connectors.sources.tcp_source import connect
+
+if TYPE_CHECKING:
+    from topology import TcpSink
+
+__all__ = ["TcpOutput"]
+
+_LOOK_S = 0.2
+"""How often a write that waits for the other side looks whether it is interrupted."""
+_END_S = 2.0
+"""How long the other side is waited for, to end the connection too."""
+
+
+class TcpOutput:
+    """Writes as fast as the other side reads. Ends the connection at a clean end, and resets it at any other.
+
+    From the start it would be reset by whatever ends it, the end of this process too; only `publish` changes that.
+    """
+
+    directory = None
+
+    def __init__(self, settings: TcpSink) -> None:
+        self._settings = settings
+        self._socket: socket.socket | None = None
+        self._interrupted = False
+
+    def open(self, schema: pa.Schema) -> None:
+        """Connect."""
+        try:
+            self._socket = connect(self._settings.address)
+        except OSError as error:
+            raise OutputError(
+                f"TCP {self._settings.address} cannot be reached ({error}): start what listens there first"
+            ) from error
+        self._linger(resets=True)
+        self._socket.settimeout(_LOOK_S)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write a line for each row."""
+        lines = memoryview(_csv(batch) if self._settings.format == "CSV" else _json(batch))
+        try:
+            while lines:
+                lines = lines[self._send(lines) :]
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def publish(self) -> None:
+        """The last line is out; the other side sees the end.
+
+        It may have sent something, too: closed with that unread, the connection would be reset, behind the last lines.
+        """
+        assert self._socket is not None
+        self._linger(resets=False)
+        deadline = time.monotonic() + _END_S
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            while time.monotonic() < deadline and self._has_more():
+                pass
+        except OSError as error:
+            raise self._failed(error) from error
+        self._socket.close()
+
+    def discard(self) -> None:
+        """The other side sees that this is not the end."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def interrupt(self) -> None:
+        """From another thread: a write that waits for the other side ends."""
+        self._interrupted = True
+
+    def _send(self, lines: memoryview) -> int:
+        """How many bytes of them were taken."""
+        assert self._socket is not None
+        if self._interrupted:
+            raise FragmentStopped("stopped")
+        try:
+            return self._socket.send(lines)
+        except TimeoutError:
+            return 0
+
+    def _has_more(self) -> bool:
+        """Pass over what the other side has sent; False once it has ended the connection."""
+        assert self._socket is not None
+        try:
+            return bool(self._socket.recv(1 << 16))
+        except TimeoutError:
+            return not self._interrupted
+
+    def _linger(self, *, resets: bool) -> None:
+        assert self._socket is not None
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", resets, 0))
+
+    def _failed(self, error: OSError) -> OutputError:
+        return OutputError(f"TCP {self._settings.address}: the connection failed: {error}")
+
+
+def _csv(batch: pa.RecordBatch) -> bytes:
+    buffer = io.BytesIO()
+    pa.csv.write_csv(batch, buffer, pa.csv.WriteOptions(include_header=False))
+    return buffer.getvalue()
+
+
+def _json(batch: pa.RecordBatch) -> bytes:
+    lines = (json.dumps(row, default=str, ensure_ascii=False) for row in batch.to_pylist())
+    return "".join(f"{line}\n" for line in lines).encode()

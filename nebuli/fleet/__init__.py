@@ -1,0 +1,1 @@
+"""Driving workers from outside: deployments, their supervision, and workers on this machine."""

@@ -1,0 +1,170 @@
+"""The other end of a worker's gRPC service."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.conventions import REFUSAL_KEY
+from nebuli.rpc.log_lines import LogLine
+from nebuli.rpc.secured import dial
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.trust import NO_TRUST
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from nebuli.rpc.trust import Trust
+    from placement.plan import Fragment
+
+__all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
+
+_DEADLINE_S = 5.0
+_LOGS_S = 30.0
+"""For all lines that a worker keeps."""
+_PROBE_S = 15.0
+"""A probe ends by itself before that."""
+
+
+class WorkerUnreachable(Exception):
+    """The worker does not answer, or not in time."""
+
+
+class WorkerDenied(WorkerUnreachable):
+    """The worker answers, but not to us: it has another secret."""
+
+
+class WorkerRefused(Exception):
+    """The worker answered no, and said why."""
+
+    def __init__(self, refusal: wire.Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class WorkerClient:
+    """Asks the worker of a node. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
+
+    def __init__(self, node: str, address: str, trust: Trust = NO_TRUST) -> None:
+        self._node = node
+        self._address = address
+        self._channel = dial(node, address, trust)
+        self._stub = WorkerStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def register(self, fragment: Fragment, id_: str = "") -> str:
+        """Hand over a fragment, to have that id; else the worker gives it one. Which it has; the same if done again."""
+        request = wire.RegisterRequest(fragment=fragment.model_dump_json(by_alias=True), id=id_)
+        with self._errors():
+            reply = await self._stub.Register(request, timeout=_DEADLINE_S)
+        return str(reply.id)
+
+    async def start(self, id_: str) -> None:
+        """Start a fragment."""
+        with self._errors():
+            await self._stub.Start(wire.StartRequest(id=id_), timeout=_DEADLINE_S)
+
+    async def stop(self, id_: str, *, at_once: bool = False) -> None:
+        """Ask a fragment to end, or end its process at once."""
+        with self._errors():
+            await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
+
+    async def unregister(self, id_: str) -> None:
+        """Have a fragment forgotten."""
+        with self._errors():
+            await self._stub.Unregister(wire.UnregisterRequest(id=id_), timeout=_DEADLINE_S)
+
+    async def statuses(self) -> list[FragmentStatus]:
+        """All fragments of the worker."""
+        with self._errors():
+            reply = await self._stub.Status(wire.StatusRequest(), timeout=_DEADLINE_S)
+        return [_status(message) for message in reply.fragments]
+
+    async def logs(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
+        """What the worker has logged, of one fragment or of all; with ``follow`` also what it will."""
+        timeout = None if follow else _LOGS_S
+        with self._errors():
+            async for line in self._stub.Logs(wire.LogsRequest(id=id_, follow=follow), timeout=timeout):
+                yield LogLine(line.time, line.level, line.id, line.text)
+
+    async def channels(self, prefix: str = "") -> wire.ChannelsReply:
+        """How the worker's channels are, of those whose ids begin so."""
+        with self._errors():
+            request = wire.ChannelsRequest(prefix=prefix)
+            reply: wire.ChannelsReply = await self._stub.Channels(request, timeout=_DEADLINE_S)
+        return reply
+
+    async def inspect(self) -> wire.InspectReply:
+        """What the worker is and has."""
+        with self._errors():
+            reply: wire.InspectReply = await self._stub.Inspect(wire.InspectRequest(), timeout=_DEADLINE_S)
+        return reply
+
+    @asynccontextmanager
+    async def expecting(self, channel: str) -> AsyncIterator[None]:
+        """Have the worker take what another one's `probe` sends, for as long as the context is."""
+        with self._errors():
+            call = self._stub.Expect(wire.ExpectRequest(channel=channel), timeout=_PROBE_S + _DEADLINE_S)
+            try:
+                await anext(aiter(call))
+                yield
+            finally:
+                call.cancel()
+
+    async def probe(self, channel: str, to: str, send_ms: int) -> wire.ProbeReply:
+        """Have the worker open a channel to the address ``to``, and measure."""
+        request = wire.ProbeRequest(channel=channel, to=to, send_ms=send_ms)
+        with self._errors():
+            reply: wire.ProbeReply = await self._stub.Probe(request, timeout=_PROBE_S + send_ms / 1000)
+        return reply
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            detail = dict(error.trailing_metadata() or ()).get(REFUSAL_KEY)
+            if isinstance(detail, bytes):
+                raise WorkerRefused(wire.Refusal.FromString(detail)) from error
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise WorkerDenied(f"{error.details()} (at {self._address})") from error
+            if error.code() is grpc.StatusCode.UNKNOWN:  # what nobody had thought of, when it was asked
+                message = f"worker {self._node} at {self._address} cannot do it: {error.details()}"
+                raise WorkerRefused(wire.Refusal(message=message)) from error
+            raise WorkerUnreachable(
+                f"worker {self._node} does not answer at {self._address}: {error.details()}; is it running there? "
+                "'nebuli doctor TOPOLOGY' says more"
+            ) from error
+
+
+def _status(message: wire.FragmentStatus) -> FragmentStatus:
+    return FragmentStatus(
+        id=message.id,
+        fragment=message.fragment,
+        state=FragmentState[wire.State.Name(message.state).removeprefix("STATE_")],
+        cause=Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")],
+        error=message.error,
+        rows_in=message.rows_in,
+        rows_out=message.rows_out,
+        bytes_in=message.bytes_in,
+        bytes_out=message.bytes_out,
+        pid=message.pid,
+        late=dict(message.late_rows),
+        state_bytes=message.state_bytes,
+        watermark=message.watermark if message.HasField("watermark") else None,
+        phase=message.phase,
+    )

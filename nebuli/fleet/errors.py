@@ -1,0 +1,38 @@
+"""How a query ends before its sources do.
+
+::
+
+    QueryFailed      a fragment has failed by itself, or somebody has stopped it
+    QueryLost        a part of it is lost, and it cannot go on, nor begin again
+    NodeUnreachable  a node does not answer, and the policy is to fail
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nebuli.rpc.status import Cause
+
+if TYPE_CHECKING:
+    from nebuli.rpc.status import FragmentStatus
+
+__all__ = ["SUSPECTS", "NodeUnreachable", "QueryFailed", "QueryLost"]
+
+SUSPECTS = (Cause.LOST, Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
+"""Whose word to take when several fragments ended: the others heard of it from these."""
+
+
+class QueryFailed(Exception):
+    """A fragment did not finish. The message names fragment, node and reason."""
+
+    def __init__(self, status: FragmentStatus, node: str) -> None:
+        super().__init__(f"fragment {status.fragment} at {node} {status.state}: {status.error}")
+        self.cause = status.cause
+
+
+class QueryLost(Exception):
+    """The query cannot go on, nor begin again; the message says what is lost."""
+
+
+class NodeUnreachable(Exception):
+    """A node does not answer, and the policy is to fail; the message names it."""

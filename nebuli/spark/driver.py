@@ -1,0 +1,170 @@
+"""The process that drives Spark for one fragment: ``python -m nebuli.spark.driver``.
+
+It is told what to do on standard input, and says on standard output how that ended. The end of standard input is the
+end of all: of the session, of its files, and of every process of the group that this one leads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+import netchannel
+from nebuli.spark.failures import sentence
+from nebuli.spark.job import DONE, DRAIN, FAILED, PHASE, Job, Report
+from nebuli.spark.phases import STARTING, WAITING, jobs_told
+from nebuli.spark.session import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_STOP_S = 8.0
+"""How long a session may take to stop; then its processes are ended."""
+_CHILDREN_S = 3.0
+"""How long what it has started may take to end."""
+_LOOK_S = 0.2
+_PARTITIONS = 8
+"""Tasks that read a bounded input side by side, at most."""
+_TEMPORARY = tempfile.gettempdir()
+
+
+class Driver:
+    """One fragment in one session. ``tell`` is given what Spark is at."""
+
+    def __init__(self, job: Job, tell: Callable[[str], None] = lambda phase: None) -> None:
+        self.job = job
+        self.tell = tell
+        self.spark: SparkSession | None = None
+        self.commands: SimpleQueue[str] = SimpleQueue()
+
+    def run(self) -> None:
+        """Do the job, to its end."""
+        directory = Path(self.job.directory) / "spark"
+        directory.mkdir()
+        tempfile.tempdir = str(directory)  # PySpark leaves files there when it is ended early
+        self.tell(STARTING)
+        self.spark = open_session(self.job.master, self.job.name, directory)
+        if self.job.bounded:
+            self.tell(WAITING)
+            self.commands.get()
+            with jobs_told(self.spark, self.tell, remote=self._remote):
+                self._write(self._result(self.spark))
+        else:
+            self.tell("")
+            self._stream(self._result(self.spark), directory)
+
+    @property
+    def _remote(self) -> bool:
+        return self.job.master.startswith("sc://")
+
+    def _result(self, spark: SparkSession) -> DataFrame:
+        for each in self.job.inputs:
+            reader = spark.read if self.job.bounded else spark.readStream
+            options = {"endpoint": self.job.source, "channel": each.channel, "secret": self.job.secret}
+            if self.job.bounded:
+                options["minPartitions"] = str(_PARTITIONS)
+            frame = reader.format("netchannel").schema(each.columns).options(**options).load()
+            if each.time is not None and each.lateness is not None:
+                frame = frame.withWatermark(each.time, each.lateness)
+            frame.createOrReplaceTempView(each.channel)
+        for name, sql in self.job.steps:
+            spark.sql(sql).createOrReplaceTempView(name)
+        result, _ = self.job.steps[-1]
+        return spark.table(result)
+
+    def _target(self) -> dict[str, str]:
+        return {"endpoint": self.job.target, "channel": self.job.result, "secret": self.job.secret}
+
+    def _write(self, frame: DataFrame) -> None:
+        frame.write.format("netchannel").mode("append").options(**self._target()).save()
+
+    def _stream(self, frame: DataFrame, directory: Path) -> None:
+        """Compute as rows come, until there are no more; then end the result's stream."""
+        # A server of Spark Connect has a disk of its own.
+        checkpoint = (
+            Path(_TEMPORARY, f"nebuli-{uuid.uuid4().hex}") if self._remote else directory / "checkpoint"
+        )
+        writer = frame.writeStream.format("netchannel").outputMode("append").options(**self._target())
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        self._until_drained(query)
+        query.stop()
+        with netchannel.group_client(self.job.target, self.job.result, secret=self.job.secret) as client:
+            client.commit("the end of the inputs", 0, [], end=True)
+
+    def _until_drained(self, query: StreamingQuery) -> None:
+        while query.isActive:
+            with suppress(Empty):
+                if self.commands.get(timeout=_LOOK_S) == DRAIN:
+                    # Nothing is left to read; but the last rows may have closed windows.
+                    query.processAllAvailable()
+                    return
+        query.awaitTermination()  # raises what it has failed with
+        raise RuntimeError("the query was stopped before its input had ended, and nobody here has stopped it")
+
+    def stop(self) -> None:
+        """End the session, and whatever runs in it."""
+        if self.spark is not None:
+            self.spark.stop()
+
+
+def main() -> None:
+    """Run what standard input says, as a leader of a process group of its own."""
+    # Java writes on standard output too: reports have a descriptor of their own.
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def report(what: Report) -> None:
+        with suppress(BrokenPipeError):  # the worker is gone, which standard input says as well
+            reports.write(f"{what.to_line()}\n")
+
+    driver = Driver(Job.from_line(sys.stdin.readline()), lambda phase: report(Report(PHASE, phase=phase)))
+    working = threading.Thread(target=_work, args=(driver, report), name="job", daemon=True)
+    working.start()
+    for line in sys.stdin:
+        driver.commands.put(line.strip())
+    _end(driver)
+
+
+def _work(driver: Driver, report: Callable[[Report], None]) -> None:
+    try:
+        driver.run()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the worker says why the fragment failed
+        report(Report(FAILED, sentence(error)))
+    else:
+        report(Report(DONE))
+
+
+def _end(driver: Driver) -> None:
+    stopping = threading.Thread(target=driver.stop, daemon=True)
+    stopping.start()
+    stopping.join(_STOP_S)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(os.getpgrp(), signal.SIGTERM)
+    _wait_for_children()  # or Java would write where nothing is to be left
+    shutil.rmtree(driver.job.directory, ignore_errors=True)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _wait_for_children() -> None:
+    deadline = time.monotonic() + _CHILDREN_S
+    with suppress(ChildProcessError):  # there are none left
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

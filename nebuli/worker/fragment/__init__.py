@@ -1,0 +1,1 @@
+"""The processes of fragments: how they begin, run and end."""

@@ -1,0 +1,70 @@
+"""What a worker and the processes of its fragments say to each other: pickled objects on a socket of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import netchannel
+    from nebuli.rpc.status import FragmentStatus
+    from nebuli.rpc.trust import Trust
+    from nebuli.worker.listening import Ports
+
+__all__ = ["Order", "Report", "Stop", "packed", "received"]
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The first message to a new process: what it is to run, and where."""
+
+    id: str
+    fragment: str
+    """A ``placement.plan.Fragment`` as JSON."""
+    resumed: bool
+    ports: Ports
+    """Where it takes data."""
+    node: str
+    """Where the worker takes members of its node."""
+    max_state_bytes: int
+    """What the state of an operator may hold whose plan says nothing else."""
+    memory_bytes: int | None
+    """The most address space that the process may add to what it begins with."""
+    trust: Trust
+    """What its servers show and expect."""
+    locks: tuple[str, ...] = ()
+    """The files of the locks whose descriptors it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The fragment is to end, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the fragment is. The last one of a process has its final state."""
+
+    status: FragmentStatus
+    sender: netchannel.ServerStatistics[tuple[str, str]]
+    receiver: netchannel.ServerStatistics[str]
+
+
+def packed(message: object) -> bytes:
+    """As it travels."""
+    data = pickle.dumps(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+async def received(reader: asyncio.StreamReader) -> Any:
+    """The next message; None once the other side has gone."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from our own child, or parent
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None

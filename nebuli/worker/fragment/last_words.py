@@ -1,0 +1,45 @@
+"""What a worker tells the neighbours of a fragment that cannot tell them itself, because it is dead."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import netchannel
+from nebuli.dataflow import zset
+from nebuli.dataflow.types import arrow_schema
+from nebuli.engines import engine_of
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from placement.plan import NetworkSink, NetworkSource
+
+if TYPE_CHECKING:
+    from placement.plan import Fragment
+
+__all__ = ["close_inputs", "fail_output"]
+
+
+async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
+    """Whoever sends to the fragment, now or later, is told that nothing is wanted any more, and why."""
+    for operator in fragment.operators:
+        if isinstance(operator, NetworkSource):
+            schema = zset.weighted(arrow_schema(operator.columns))
+            with suppress(
+                netchannel.ChannelInUse
+            ):  # somebody else has it: then it is not this fragment's any more
+                await receiver.register_channel(operator.channel, schema=schema).close(reason)
+
+
+async def fail_output(fragment: Fragment, sender: netchannel.SenderServer, reason: str) -> None:
+    """Whoever reads the fragment is told that it has failed, and why; who is away, is not waited for long."""
+    operator = fragment.operators[-1]
+    if not isinstance(operator, NetworkSink):
+        return
+    with suppress(netchannel.NetChannelError):  # the stream has ended in another way, or nobody is there
+        channel = sender.register_channel(
+            operator.channel,
+            to=operator.address,
+            schema=engine_of(fragment, DEFAULT_MAX_STATE_BYTES).schema,
+            stream=operator.channel,
+            replayable=True,
+        )
+        await channel.abort(reason)
