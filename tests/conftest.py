@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.needs import need_program
 
 _PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
 """What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
+
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # how long an example takes, or making it, says how busy the machine is
 
 
 def pytest_configure(config: pytest.Config) -> None:

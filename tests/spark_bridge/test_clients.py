@@ -103,7 +103,7 @@ def test_what_has_given_up_meanwhile_is_closed_and_not_lent(closed):
 async def test_a_server_that_was_away_between_two_batches_is_asked_anew(tmp_path):
     """SP-API-1: for longer than the timeout; by who reads and by who commits."""
     (address,) = free_addresses(1)
-    given = {"endpoint": address, "channels": "rows", "connectTimeout": "1"}
+    given = {"endpoint": address, "channels": "rows", "connectTimeout": "3"}
     connection = read_options(given, "streaming read").connection
     (source,) = connection.sources
     used = []
