@@ -5,17 +5,8 @@ Nothing is lost, doubled or reordered.
 
 from __future__ import annotations
 
-from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
-from netchannel.servers.groups import GroupChannel, GroupClient
-from netchannel.servers.reader import ChannelReader
-from netchannel.servers.receiver import ReceiverServer
-from netchannel.servers.receiver_channel import ReceiverChannel
-from netchannel.servers.retaining import RetainedChannel, RetainedSenderChannel
-from netchannel.servers.sender import SenderServer
-from netchannel.servers.sender_channel import SenderChannel
-
-from .core.timing import Timing
-from .errors import (
+from netchannel.core.timing import Timing
+from netchannel.errors import (
     AttemptLost,
     BufferFull,
     CertificateError,
@@ -28,15 +19,27 @@ from .errors import (
     EndOfChannel,
     EpochRegressed,
     HandshakeError,
+    LogBroken,
+    LogDamaged,
+    MessagesLost,
     MessageTooLarge,
     NetChannelError,
     PositionLost,
     ProtocolError,
     SchemaMismatch,
+    StorageFull,
     StreamReplaced,
 )
-from .tls import Tls
-from .values import (
+from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
+from netchannel.servers.groups import GroupChannel, GroupClient
+from netchannel.servers.reader import ChannelReader
+from netchannel.servers.receiver import ReceiverServer
+from netchannel.servers.receiver_channel import ReceiverChannel
+from netchannel.servers.retaining import RetainedChannel, RetainedSenderChannel
+from netchannel.servers.sender import SenderServer
+from netchannel.servers.sender_channel import SenderChannel
+from netchannel.tls import Tls
+from netchannel.values import (
     BufferPolicy,
     ChannelStatistics,
     CloseReport,
@@ -78,9 +81,12 @@ __all__ = [
     "HandshakeError",
     "Heads",
     "Located",
+    "LogBroken",
+    "LogDamaged",
     "MemberStatistics",
     "Message",
     "MessageTooLarge",
+    "MessagesLost",
     "Moment",
     "NetChannelError",
     "PeerStatistics",
@@ -98,6 +104,7 @@ __all__ = [
     "SenderServer",
     "ServerStatistics",
     "StagingPolicy",
+    "StorageFull",
     "StreamReplaced",
     "Timing",
     "Tls",
