@@ -31,11 +31,11 @@ from netchannel.errors import (
     StreamReplaced,
 )
 from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
-from netchannel.servers.groups import GroupChannel, GroupClient
+from netchannel.servers.group_channels import GroupChannel, GroupClient
 from netchannel.servers.reader import ChannelReader
 from netchannel.servers.receiver import ReceiverServer
 from netchannel.servers.receiver_channel import ReceiverChannel
-from netchannel.servers.retaining import RetainedChannel, RetainedSenderChannel
+from netchannel.servers.retained_channels import RetainedChannel, RetainedSenderChannel
 from netchannel.servers.sender import SenderServer
 from netchannel.servers.sender_channel import SenderChannel
 from netchannel.tls import Tls

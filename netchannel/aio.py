@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import groups, reader, sender_channel
+from netchannel.servers import group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from netchannel.errors import NetChannelError
-    from netchannel.servers import receiver, receiver_channel, retaining, sender
+    from netchannel.servers import receiver, receiver_channel, retained_channels, sender
     from netchannel.tls import Tls
     from netchannel.values import (
         BufferPolicy,
@@ -130,7 +130,7 @@ class SenderChannel:
 class GroupChannel(SenderChannel):
     """`netchannel.GroupChannel`, from any loop."""
 
-    _channel: groups.GroupChannel
+    _channel: group_channels.GroupChannel
 
     @property
     def group(self) -> Group:
@@ -158,7 +158,7 @@ class GroupChannel(SenderChannel):
 class GroupClient:
     """`netchannel.GroupClient`, from any loop; an async context manager."""
 
-    def __init__(self, thread: services.ServiceThread, client: groups.SharedGroupClient) -> None:
+    def __init__(self, thread: services.ServiceThread, client: group_channels.SharedGroupClient) -> None:
         self._thread = thread
         self._client = client
 
@@ -267,7 +267,7 @@ class ReceiverChannel:
 class RetainedChannel:
     """`netchannel.RetainedChannel`, from any loop."""
 
-    def __init__(self, thread: services.ServiceThread, channel: retaining.RetainedChannel) -> None:
+    def __init__(self, thread: services.ServiceThread, channel: retained_channels.RetainedChannel) -> None:
         self._thread = thread
         self._channel = channel
 
@@ -579,7 +579,7 @@ def group_client(
 ) -> GroupClient:
     """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
-    return GroupClient(thread, thread.call(groups.SharedGroupClient, client, to, channel_id, fault))
+    return GroupClient(thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(

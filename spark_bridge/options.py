@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from netchannel import FaultPolicy, NetChannelError, Tls
-from netchannel.servers.groups import NUMBERS
+from netchannel.servers.group_channels import NUMBERS
 from netchannel.transports import schemes
 from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer
 from netchannel.wire.messages import TEXT_LIMIT

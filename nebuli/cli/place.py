@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli.engine import engine_option
+from nebuli.cli.engine_option import engine_option
 from nebuli.cli.placing import say_note, seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import completion, saved
-from nebuli.cli.engine import engine_option
+from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode, is_bad_input
 from nebuli.cli.merged import Merged
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli.bounds import max_state_bytes
-from nebuli.cli.engine import engine_option
+from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.late import LateRows, uncounted
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless

@@ -128,8 +128,8 @@ def worker(
     from nebuli.rpc.trust import Trust
     from nebuli.worker.exposure import Exposed, check_not_exposed
     from nebuli.worker.fragment.template import fork_worker
-    from nebuli.worker.process import AddressUnusable, WorkerSettings, run_worker
     from nebuli.worker.records import StateUnusable
+    from nebuli.worker.worker_process import AddressUnusable, WorkerSettings, run_worker
     from topology import Access, SecretPlace
 
     if (topology is None) != (node is None):

@@ -21,7 +21,7 @@ from nebuli.rpc.trust import Trust, TrustUnusable
 from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.tls import Credentials, expiry
-from netchannel.transports.tls import Dialer
+from netchannel.transports.secured import Dialer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

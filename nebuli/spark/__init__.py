@@ -7,6 +7,6 @@ where the fragment's sink says.
 
 from __future__ import annotations
 
-from nebuli.spark.circuit import SparkCircuit
+from nebuli.spark.spark_circuit import SparkCircuit
 
 __all__ = ["SparkCircuit"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import netchannel
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import FragmentError, FragmentStopped
+from nebuli.spark.driver_process import DriverProcess
 from nebuli.spark.job import FAILED, Report
-from nebuli.spark.process import DriverProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.spark.job import Job
-    from netchannel.servers.retaining import RetainedSenderChannel
+    from netchannel.servers.retained_channels import RetainedSenderChannel
 
 _QUEUED_BATCHES = 4
 _AHEAD_BYTES = 64 << 20

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nebuli.worker.process import WorkerSettings
+    from nebuli.worker.worker_process import WorkerSettings
 
 __all__ = ["Exposed", "check_not_exposed"]
 

@@ -15,7 +15,7 @@ from .jobs import Writer
 if TYPE_CHECKING:
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
-    from netchannel.core.sending.retention import Record
+    from netchannel.core.sending.send_buffer import Record
     from netchannel.storage import SegmentLog
 
 ENTRY_BYTES = 128

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from netchannel.core.link import Job, Worker
-from netchannel.core.sending.retention import Cold, Record
+from netchannel.core.sending.send_buffer import Cold, Record
 from netchannel.core.sending.store import Store
 from netchannel.errors import BufferFull, LogBroken, NetChannelError
 from netchannel.reporting import log

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from netchannel.core.sending.outbound import OutboundChannel
-    from netchannel.core.sending.retention import Record
+    from netchannel.core.sending.send_buffer import Record
     from netchannel.storage import SegmentLog
 
 

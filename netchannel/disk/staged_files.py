@@ -6,7 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from netchannel.core.groups.files import Files
+from netchannel.core.groups.group_files import Files
 from netchannel.core.link import Job, Worker
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelBroken, NetChannelError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from netchannel.core.groups.attempts import AttemptDecoder, SealedFile
-    from netchannel.core.groups.files import Then
+    from netchannel.core.groups.group_files import Then
     from netchannel.core.groups.staged_channel import StagedChannel
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.timers import Timer

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Self
 
-from netchannel.core.client import ClientCore
+from netchannel.core.questions import ClientCore
 from netchannel.core.timing import Timing
 from netchannel.errors import NetChannelError
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
-from netchannel.transports.tls import Dialer
+from netchannel.transports.secured import Dialer
 from netchannel.values import FaultPolicy, check_channel_id, check_kind
 
 from .identity import encoded, node_name, wall_us
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
     from types import TracebackType
 
-    from netchannel.core.client import ClientChannel
+    from netchannel.core.questions import ClientChannel
     from netchannel.wire.messages import Answer, Question
 
 

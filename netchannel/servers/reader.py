@@ -8,7 +8,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from netchannel.core.replay.reading import Reader
+from netchannel.core.replay.read_client import Reader
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.values import Heads, Located, Message, Moment, Position, check_kind
 from netchannel.wire import messages
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.core.client import ClientChannel, Question
+    from netchannel.core.questions import ClientChannel, Question
     from netchannel.core.receiving.queue import Chunk
-    from netchannel.core.replay.reading import Reading
+    from netchannel.core.replay.read_client import Reading
     from netchannel.core.timing import Timing
     from netchannel.tls import Tls
     from netchannel.values import FaultPolicy

@@ -15,8 +15,8 @@ from netchannel.address import parse_address
 from netchannel.core.groups.staged_channel import StagedChannel
 from netchannel.core.receiving.node import Node
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.replay.keeping import Keeping
-from netchannel.core.replay.serving import serve_reads
+from netchannel.core.replay.read_server import serve_reads
+from netchannel.core.replay.retained_inbound import Keeping
 from netchannel.core.timing import Timing
 from netchannel.disk.staged_files import StagedFiles
 from netchannel.errors import NetChannelError
@@ -26,7 +26,7 @@ from netchannel.tls import Credentials, Tls
 from netchannel.transports.ports import DataPorts, parse_data_ports
 from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.schemes import check, listen, scheme_of
-from netchannel.transports.tls import accepting, check_scheme
+from netchannel.transports.secured import accepting, check_scheme
 from netchannel.transports.unix import listen_privately
 from netchannel.values import (
     BufferPolicy,
@@ -43,7 +43,7 @@ from netchannel.wire.codec import CodecName, make_decoder
 
 from .identity import encoded, node_name, shown, wall_us
 from .receiver_channel import ReceiverChannel, statistics_of
-from .retaining import RetainedChannel, keep_stream
+from .retained_channels import RetainedChannel, keep_stream
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:

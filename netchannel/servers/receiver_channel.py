@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from netchannel.core.replay.keeping import Keeping
+from netchannel.core.replay.retained_inbound import Keeping
 from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
 from netchannel.values import (
     ChannelStatistics,
@@ -14,7 +14,7 @@ from netchannel.values import (
 from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
-from .retaining import retained_statistics
+from .retained_channels import retained_statistics
 from .waiting import Changes
 
 if TYPE_CHECKING:

@@ -7,17 +7,17 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from netchannel.core.replay.producing import Producing
+from netchannel.core.replay.retained_outbound import Producing
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import SenderState
 from netchannel.core.timing import Timing
-from netchannel.disk.buffering import open_buffer
+from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import NetChannelError
 from netchannel.reporting import encodable, log
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
-from netchannel.transports.tls import Dialer
+from netchannel.transports.secured import Dialer
 from netchannel.values import (
     BufferPolicy,
     FaultPolicy,
@@ -31,10 +31,10 @@ from netchannel.values import (
 )
 from netchannel.wire.messages import TEXT_LIMIT
 
-from .groups import GroupChannel, open_attempt
+from .group_channels import GroupChannel, open_attempt
 from .identity import encoded, node_name, shown, wall_us
 from .receiver import ReceiverServer
-from .retaining import RetainedSenderChannel, offer_stream, produced_statistics
+from .retained_channels import RetainedSenderChannel, offer_stream, produced_statistics
 from .sender_channel import SenderChannel
 from .waiting import Changes, check_loop
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.sender_core import SenderPeer
-    from netchannel.disk.buffering import Opened
+    from netchannel.disk.open_buffer import Opened
     from netchannel.wire.codec import CodecName
 
 

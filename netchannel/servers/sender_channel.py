@@ -14,7 +14,7 @@ from netchannel.values import (
 )
 
 from .identity import shown
-from .retaining import check_note
+from .retained_channels import check_note
 from .waiting import Changes
 
 if TYPE_CHECKING:

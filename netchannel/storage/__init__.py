@@ -7,7 +7,7 @@ Synchronous, and knows bytes only: what a record's payload means is the caller's
 from __future__ import annotations
 
 from .aside import file_content, replace_file
-from .attempts import AttemptFile, SealedAttempt
+from .attempt_files import AttemptFile, SealedAttempt
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .log import SegmentLog
 from .segment import LogRecord, Outline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
 
-from .faults import NO_SPACE, broken, damaged, no_space
+from .failures import NO_SPACE, broken, damaged, no_space
 from .files import read_all, write_all
 from .manifest import NEW
 

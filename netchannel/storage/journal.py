@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .faults import NO_SPACE, broken, damaged, no_space
+from .failures import NO_SPACE, broken, damaged, no_space
 from .files import read_all, write_all
 from .layout import (
     JOURNAL,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Self
 from netchannel.errors import ChannelClosed, LogBroken, StorageFull
 from netchannel.values import Ending
 
-from . import opening
-from .faults import NO_SPACE, broken, no_space, over_limit
+from . import folders
+from .failures import NO_SPACE, broken, no_space, over_limit
 from .files import RealFiles, nbytes
 from .forked import abandon_in_children
 from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
+from .log_reading import Kept, Reading
 from .manifest import Mark, Marks
-from .reading import Kept, Reading
 from .recovery import Recovered, recover
 from .tail import NO_CONTENT, Content, Names, Tail, create_tail, first_bytes
 
@@ -45,7 +45,7 @@ class SegmentLog:
 
     def __init__(
         self,
-        folder: opening.Folder,
+        folder: folders.Folder,
         manifest: Manifest,
         marks: Marks,
         found: Recovered,
@@ -108,9 +108,9 @@ class SegmentLog:
         files = files or RealFiles()
         path = Path(directory) / folder_name(channel_id)
         try:
-            folder = opening.lock_folder(files, path, channel_id)
+            folder = folders.lock_folder(files, path, channel_id)
             try:
-                manifest = opening.claim(folder, channel_id, codec, create_stream)
+                manifest = folders.claim(folder, channel_id, codec, create_stream)
                 marks = Marks(files, path, manifest.stream)
                 try:
                     found = recover(files, path, manifest.stream, marks.last)
@@ -281,7 +281,7 @@ class SegmentLog:
         self._closed = True
         self._close_files()
         try:
-            opening.discard(self._folder, *beside)
+            folders.discard(self._folder, *beside)
         except OSError as error:
             raise self._break(self.path, 0, "removing", error) from error
         finally:

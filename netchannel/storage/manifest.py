@@ -8,7 +8,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from .faults import damaged
+from .failures import damaged
 from .files import read_all, write_all
 from .layout import FORMAT
 

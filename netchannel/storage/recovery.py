@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.values import Ending
 
-from .faults import damaged, lost
+from .failures import damaged, lost
 from .files import read_all, write_all
 from .layout import (
     BLOB,

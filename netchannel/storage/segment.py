@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from .faults import damaged, unreadable
+from .failures import damaged, unreadable
 from .files import read_all
 from .layout import (
     BLOB,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from netchannel.errors import ChannelClosed, LogBroken, LogDamaged, PositionLost, StorageFull
 from netchannel.values import AttemptKey
 
-from . import opening
-from .attempts import AttemptFile, SealedAttempt, file_name, read_sealed
-from .faults import NO_SPACE, broken, damaged, lost, no_space, unreadable
+from . import folders
+from .attempt_files import AttemptFile, SealedAttempt, file_name, read_sealed
+from .failures import NO_SPACE, broken, damaged, lost, no_space, unreadable
 from .files import RealFiles
 from .forked import abandon_in_children
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
@@ -87,7 +87,7 @@ class StagingStore:
 
     def __init__(
         self,
-        folder: opening.Folder,
+        folder: folders.Folder,
         identity: str,
         marks: Marks,
         journal: Journal,
@@ -131,9 +131,9 @@ class StagingStore:
         files = files or RealFiles()
         path = Path(directory) / folder_name(channel_id)
         try:
-            folder = opening.lock_folder(files, path, channel_id)
+            folder = folders.lock_folder(files, path, channel_id)
             try:
-                manifest = opening.claim(folder, channel_id, f"staged {codec}", create_stream)
+                manifest = folders.claim(folder, channel_id, f"staged {codec}", create_stream)
                 marks = Marks(files, path, manifest.stream)
                 try:
                     return cls._recovered(folder, manifest.stream, marks, spare_bytes)
@@ -150,7 +150,7 @@ class StagingStore:
 
     @classmethod
     def _recovered(
-        cls, folder: opening.Folder, identity: str, marks: Marks, spare_bytes: int
+        cls, folder: folders.Folder, identity: str, marks: Marks, spare_bytes: int
     ) -> StagingStore:
         files, path = folder.files, folder.path
         names = files.list_directory(path)
@@ -395,7 +395,7 @@ class StagingStore:
         self._closed = True
         self._close_files()
         try:
-            opening.discard(self._folder)
+            folders.discard(self._folder)
         except OSError as error:
             raise broken(self.path, 0, "removing", error) from error
         finally:

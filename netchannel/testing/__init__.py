@@ -19,7 +19,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{module}"
         for module in (
             "backpressure",
-            "connections",
+            "connecting",
             "deadlines",
             "delivery",
             "ends",

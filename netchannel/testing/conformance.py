@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .backpressure import Backpressure
-from .connections import Connections
+from .connecting import Connections
 from .delivery import Delivery
 from .ends import Ends
 from .establishing import Establishing

@@ -42,10 +42,16 @@ class Wrapped:
 
 FACES = (
     Wrapped("SenderChannel", "sender_channel"),
-    Wrapped("GroupChannel", "groups", base="SenderChannel"),
-    Wrapped("GroupClient", "groups", "_client", held="SharedGroupClient", also="; an async context manager"),
+    Wrapped("GroupChannel", "group_channels", base="SenderChannel"),
+    Wrapped(
+        "GroupClient",
+        "group_channels",
+        "_client",
+        held="SharedGroupClient",
+        also="; an async context manager",
+    ),
     Wrapped("ReceiverChannel", "receiver_channel", also="; an async iterator"),
-    Wrapped("RetainedChannel", "retaining"),
+    Wrapped("RetainedChannel", "retained_channels"),
     Wrapped("ChannelReader", "reader", "_reader", also="; an async context manager"),
     Wrapped("SenderServer", "sender", "_server"),
     Wrapped("ReceiverServer", "receiver", "_server"),
@@ -193,10 +199,10 @@ from typing import {typing}
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import groups, reader, sender_channel
+from netchannel.servers import group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from netchannel.servers import receiver, receiver_channel, retaining, sender
+    from netchannel.servers import receiver, receiver_channel, retained_channels, sender
 {imports}
 
 __all__ = {public}
@@ -236,7 +242,7 @@ def group_client(
 ) -> GroupClient:
     """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
-    return GroupClient(thread, thread.call(groups.SharedGroupClient, client, to, channel_id, fault))
+    return GroupClient(thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault))
 
 
 def channel_reader(

@@ -26,14 +26,14 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import connections, control, states
+from netchannel.core import control, incoming, states
 from netchannel.core.groups import staged_channel as groups
-from netchannel.core.receiving import offers, services, tombstones
-from netchannel.core.replay import consumers, retained, serving
+from netchannel.core.receiving import answering, offers, tombstones
+from netchannel.core.replay import consumers, read_server, retained
 from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
-from netchannel.testing.scenarios import reader
+from netchannel.testing.scenarios import scenario_file
 from netchannel.wire import envelope, frames, messages
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate
@@ -227,12 +227,12 @@ def test_every_key_of_a_scenario_is_described() -> None:
     for kind, key, _ in table(SCENARIOS, "Actors"):
         named = code(kind) if kind else named
         described.setdefault(named, []).append(code(key))
-    known = {kind: [*required[1:], *optional] for kind, (required, optional) in reader._TYPES.items()}
+    known = {kind: [*required[1:], *optional] for kind, (required, optional) in scenario_file._TYPES.items()}
     assert described == known
 
 
 def test_every_step_of_a_scenario_is_described() -> None:
-    assert [code(row[0]) for row in table(SCENARIOS, "Steps")] == list(reader._STEPS)
+    assert [code(row[0]) for row in table(SCENARIOS, "Steps")] == list(scenario_file._STEPS)
 
 
 # -- cli.md
@@ -520,18 +520,18 @@ def test_limits_are_those_of_the_code() -> None:
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
-        "channels that denied senders wait for": [services.WAITING_LIMIT],
+        "channels that denied senders wait for": [answering.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
-        "connections that have not shown who they are": [connections.STRANGERS],
-        "ranges asked for ahead on a connection": [serving.REQUESTS_LIMIT],
+        "connections that have not shown who they are": [incoming.STRANGERS],
+        "ranges asked for ahead on a connection": [read_server.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],
         "time between heads": [retained.PUSH_S],
         "schema in `open` and `heads`": [messages.SCHEMA_LIMIT],
-        "watches and unused tokens of a client": [services.HELD_LIMIT],
-        "unanswered questions of a client": [services.UNANSWERED_BYTES],
+        "watches and unused tokens of a client": [answering.HELD_LIMIT],
+        "unanswered questions of a client": [answering.UNANSWERED_BYTES],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
-        "channels that are over, and answer what was committed": [services.OVER_LIMIT],
+        "channels that are over, and answer what was committed": [answering.OVER_LIMIT],
     }
 
 
@@ -549,7 +549,7 @@ def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
 
 
 def test_refusals_of_clients_that_are_for_good_are_those_of_the_code() -> None:
-    from netchannel.core.client import ERRORS
+    from netchannel.core.questions import ERRORS
 
     assert [code(row[0]) for row in table(PROTOCOL, "Clients")] == list(ERRORS)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from netchannel.core.client import ClientChannel, ClientCore
-from netchannel.core.receiving.services import UNANSWERED_BYTES, RequestControl, Service
+from netchannel.core.questions import ClientChannel, ClientCore
+from netchannel.core.receiving.answering import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
 from netchannel.values import FaultPolicy
 from netchannel.wire import messages

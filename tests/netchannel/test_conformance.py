@@ -22,7 +22,7 @@ from netchannel.testing import (
     ChannelConformance,
     FaultyTransport,
     backpressure,
-    connections,
+    connecting,
     deadlines,
     delivery,
     ends,
@@ -256,7 +256,7 @@ def test_what_the_kit_asserts_is_explained() -> None:
     """By pytest, which rewrites modules that are registered before they are imported."""
     modules = [
         backpressure,
-        connections,
+        connecting,
         deadlines,
         delivery,
         ends,

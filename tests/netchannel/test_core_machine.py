@@ -28,7 +28,7 @@ from netchannel.core.receiving.queue import ITEM_COST
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.tombstones import Tombstones
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.core.sending.retention import Record, Retention
+from netchannel.core.sending.send_buffer import Record, Retention
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.wire.frames import PACK_LIMIT
 from tests.netchannel.test_simulator import nothing, without_dedup, without_retention

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from netchannel.testing import FaultyTransport
-from netchannel.testing.connections import Endpoint, connected
+from netchannel.testing.connecting import Endpoint, connected
 from netchannel.testing.deadlines import eventually
 
 _names = itertools.count()

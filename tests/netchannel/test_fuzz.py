@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core.connections import Incoming
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
+from netchannel.core.incoming import Incoming
 from netchannel.core.link import Closing
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.members import MemberControl

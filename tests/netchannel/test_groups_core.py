@@ -15,7 +15,7 @@ from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.core.timing import Timing
 from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, LogDamaged, NetChannelError
-from netchannel.servers.groups import open_attempt
+from netchannel.servers.group_channels import open_attempt
 from netchannel.values import BufferPolicy, Group
 from netchannel.wire.codec import make_encoder
 from netchannel.wire.messages import Answer, Commit, Drop, Epoch, Watch

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core.client import ClientControl
+from netchannel.core.questions import ClientControl
+from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.data_receiver import ReceiverData
-from netchannel.core.receiving.services import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.sending.sender_core import SenderControl
-from netchannel.servers.groups import as_winners
+from netchannel.servers.group_channels import as_winners
 from netchannel.values import Sealed
 from netchannel.wire.messages import Committed
 from tests.netchannel.test_fuzz import message

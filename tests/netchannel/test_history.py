@@ -17,7 +17,7 @@ from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, Standin
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.index import Index
 from netchannel.core.sending.packing import Packer
-from netchannel.disk.histories import Histories
+from netchannel.disk.open_history import Histories
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.values import RetainPolicy
 from netchannel.wire.codec import make_encoder

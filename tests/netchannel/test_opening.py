@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from netchannel import NetChannelError, SchemaMismatch, Timing
-from netchannel.core.client import ClientCore
-from netchannel.core.connections import AcceptedControl
+from netchannel.core.incoming import AcceptedControl
+from netchannel.core.questions import ClientCore
+from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.opening import Opening
-from netchannel.core.receiving.services import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay.history import MemoryHistory
-from netchannel.core.replay.producing import Producing
+from netchannel.core.replay.retained_outbound import Producing
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.values import FaultPolicy, RetainPolicy
 from netchannel.wire import messages

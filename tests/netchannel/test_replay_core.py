@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netchannel.core.client import ClientControl, ClientCore, Question
 from netchannel.core.control import FOR_READING, greeting
+from netchannel.core.questions import ClientControl, ClientCore, Question
+from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.receiving.services import RequestControl
 from netchannel.core.replay.history import MemoryHistory
-from netchannel.core.replay.producing import Producing
-from netchannel.core.replay.reading import Reader, Reading, ReadingData
-from netchannel.core.replay.serving import REQUEST, REQUESTS_LIMIT, ServingData
+from netchannel.core.replay.read_client import Reader, Reading, ReadingData
+from netchannel.core.replay.read_server import REQUEST, REQUESTS_LIMIT, ServingData
+from netchannel.core.replay.retained_outbound import Producing
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.values import FaultPolicy, RetainPolicy
 from netchannel.wire import messages
@@ -317,7 +317,7 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
 def test_a_client_has_no_more_watches_and_tokens_than_it_may(
     kind: type[messages.Question], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("netchannel.core.receiving.services.HELD_LIMIT", 3)
+    monkeypatch.setattr("netchannel.core.receiving.answering.HELD_LIMIT", 3)
     session = Session()
     world, channel = session.world, session.reader.channel
     answers: list[Any] = []

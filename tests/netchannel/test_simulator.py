@@ -15,7 +15,7 @@ from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers
 from netchannel.core.receiving.tombstones import Tombstones
 from netchannel.core.sending.packing import Ticket
-from netchannel.core.sending.retention import Record, Retention
+from netchannel.core.sending.send_buffer import Record, Retention
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
 from netchannel.disk.durable import DurableWriter
 from netchannel.storage import SegmentLog

@@ -32,11 +32,11 @@ from netchannel import (
     Timing,
     Tls,
 )
-from netchannel.core.connections import STRANGERS
 from netchannel.core.control import FOR_CONTROL, greeting
+from netchannel.core.incoming import STRANGERS
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
-from netchannel.transports.tls import Accepted, Dialer, accepting
+from netchannel.transports.secured import Accepted, Dialer, accepting
 from netchannel.transports.tls_errors import explain
 from tests.support.authority import CLIENT, HOUR, SERVER, Authority, TlsTransport
 from tests.support.chaos import DOWN, UP, CutAfter, Flip, Proxy, Wire

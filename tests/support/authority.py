@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from netchannel import Tls
 from netchannel.tls import Credentials
 from netchannel.transports import Listener, MakeProtocol, schemes
-from netchannel.transports.tls import Dialer, accepting
+from netchannel.transports.secured import Dialer, accepting
 
 HOUR = datetime.timedelta(hours=1)
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from netchannel.core.client import ClientCore
+from netchannel.core.questions import ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.replay.keeping import Keeping
-from netchannel.core.replay.reading import Reader, Reading
-from netchannel.disk.histories import Histories
+from netchannel.core.replay.read_client import Reader, Reading
+from netchannel.core.replay.retained_inbound import Keeping
+from netchannel.disk.open_history import Histories
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
 from netchannel.values import BufferPolicy, FaultPolicy, RetainPolicy
 from netchannel.wire import messages

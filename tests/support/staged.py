@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from netchannel.core.client import ClientChannel, ClientCore
 from netchannel.core.groups.staged_channel import StagedChannel
+from netchannel.core.questions import ClientChannel, ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.disk.staged_files import StagedFiles
-from netchannel.servers.groups import Tally, as_winners, open_attempt
+from netchannel.servers.group_channels import Tally, as_winners, open_attempt
 from netchannel.storage import StagingStore
 from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
 from netchannel.wire import messages

@@ -10,7 +10,7 @@ from netchannel.core.link import Closing, Core, Job, Link
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.queue import Item
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.replay.serving import serve_reads
+from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.sender_core import SenderCore

@@ -70,7 +70,7 @@ class _WithoutPandas(MetaPathFinder):
 def _import_all() -> None:
     """What children need, so that they have it."""
     sys.meta_path.insert(0, _WithoutPandas())
-    import nebuli.worker.fragment.process  # noqa: F401
+    import nebuli.worker.fragment.fragment_process  # noqa: F401
     from placement.sql_tree import parsed
 
     parsed("true")  # the parser makes its tables at first use
@@ -153,7 +153,7 @@ class _Template:
             os.dup2(nothing, 0)
             os.close(nothing)
             sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - as long as the process
-            from nebuli.worker.fragment.process import run
+            from nebuli.worker.fragment.fragment_process import run
 
             code = run(socket.socket(fileno=control), kept)
         except BaseException:  # noqa: BLE001 - whatever it is goes to the worker, as the end of this process' log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nebuli.worker.service.channels import channels
+from nebuli.worker.service.channel_state import channels
 from nebuli.worker.service.inspection import inspect
 from nebuli.worker.service.probing import expect, probe
 

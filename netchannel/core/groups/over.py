@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.receiving.services import Committing
+from netchannel.core.receiving.answering import Committing
 from netchannel.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from netchannel.core.receiving.services import RequestControl
+    from netchannel.core.receiving.answering import RequestControl
 
 
 def answered_by(

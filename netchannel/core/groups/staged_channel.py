@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.core.receiving.admission import Kept, Refusal
+from netchannel.core.receiving.answering import Committing
 from netchannel.core.receiving.inbound import InboundChannel
-from netchannel.core.receiving.services import Committing
 from netchannel.core.receiving.tombstones import Tombstone
 from netchannel.core.states import ReceiverState
 from netchannel.errors import (
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from netchannel.core.link import Job
+    from netchannel.core.receiving.answering import RequestControl
     from netchannel.core.receiving.receiver_core import ReceiverCore
-    from netchannel.core.receiving.services import RequestControl
     from netchannel.core.timers import Timer
     from netchannel.values import StagingPolicy
     from netchannel.wire.codec import Decoder
 
     from .attempts import Attempt, SealedFile
-    from .files import Files, Then
+    from .group_files import Files, Then
 
 WINNER = struct.Struct("<QQQQ16s")
 assert WINNER.size == messages.WINNER_SIZE

@@ -24,7 +24,7 @@ from .admission import Kept, Refusal
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.connections import Connections
+    from netchannel.core.incoming import Connections
     from netchannel.core.link import Core
 
     from .inbound import InboundChannel

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.connections import AcceptedControl
+from netchannel.core.incoming import AcceptedControl
 from netchannel.errors import ChannelInUse, ProtocolError
 from netchannel.values import MemberStatistics
 from netchannel.wire import messages
 
-from .services import OVER_LIMIT
+from .answering import OVER_LIMIT
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.connections import Connections
+    from netchannel.core.incoming import Connections
     from netchannel.core.link import Core
     from netchannel.wire.declared import Message
 

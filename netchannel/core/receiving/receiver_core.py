@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.connections import Connections
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
+from netchannel.core.incoming import Connections
 from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
 
+from .answering import RequestControl, Services
 from .data_receiver import ReceiverData
 from .inbound import InboundChannel
 from .members import MemberControl, Members, in_use
 from .node import Node
 from .opening import Opening
 from .registry import Registry
-from .services import RequestControl, Services
 from .sessions import ReceiverControl
 from .tombstones import ANY_STREAM, Tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.connections import Incoming
+    from netchannel.core.incoming import Incoming
     from netchannel.core.timing import Timing
     from netchannel.values import BufferPolicy, FaultPolicy, Position
     from netchannel.wire.codec import Decoder
 
-    from .services import Service
+    from .answering import Service
 
 _TOMBS = {ReceiverState.ENDED: "end", ReceiverState.FAILED: "failed", ReceiverState.CLOSED: "closed"}
 """Why nothing more can come of a stream, by the state in which its channel is over."""

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from netchannel.wire import messages
 
     from .admission import Kept, Refusal
+    from .answering import Services
     from .inbound import InboundChannel
-    from .services import Services
     from .tombstones import Tombstone
 
 

@@ -13,7 +13,7 @@ from .index import Index, locate, part_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from netchannel.core.sending.retention import Record
+    from netchannel.core.sending.send_buffer import Record
     from netchannel.values import Located
 
     from .consumers import Standing

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from netchannel.core.sending.retention import Record
+from netchannel.core.sending.send_buffer import Record
 from netchannel.values import Located
 from netchannel.wire.frames import pack
 from netchannel.wire.rows import rows_of, unpacked

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from netchannel.core.link import Link
-from netchannel.core.receiving.services import Service
+from netchannel.core.receiving.answering import Service
 from netchannel.errors import (
     ChannelBroken,
     ChannelInUse,
@@ -25,8 +25,8 @@ from .consumers import Consumers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from netchannel.core.receiving.answering import RequestControl
     from netchannel.core.receiving.receiver_core import ReceiverCore
-    from netchannel.core.receiving.services import RequestControl
     from netchannel.core.timers import Timer
     from netchannel.values import Located, RetainPolicy
 

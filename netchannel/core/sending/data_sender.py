@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from netchannel.errors import HandshakeError
 
     from .outbound import OutboundChannel
-    from .retention import Record
+    from .send_buffer import Record
 
 
 WRITE_LIMIT = 1 << 20

@@ -26,7 +26,7 @@ from netchannel.values import Ending
 from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
 
 from .packing import MOST, Packer, Ticket
-from .retention import Cold, Record, Retention
+from .send_buffer import Cold, Record, Retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.wire.frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pack
 
-from .retention import Record
+from .send_buffer import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

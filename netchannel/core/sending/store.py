@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .packing import Ticket
-    from .retention import Record
+    from .send_buffer import Record
 
 
 class Store(ABC):

@@ -14,7 +14,7 @@ except ImportError as error:
     ) from error
 
 from .model import Mistake, Scenario, ScenarioError, ScenarioFailed
-from .reader import load, parse
-from .runner import run
+from .running import run
+from .scenario_file import load, parse
 
 __all__ = ["Mistake", "Scenario", "ScenarioError", "ScenarioFailed", "load", "parse", "run"]

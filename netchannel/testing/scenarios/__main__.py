@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from .model import ScenarioError, ScenarioFailed
-from .reader import load
-from .runner import run
+from .running import run
+from .scenario_file import load
 
 if TYPE_CHECKING:
     from .model import Mistake, Scenario

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from nebuli.dataflow import arrow_schema
-from nebuli.spark.circuit import spark_schema
 from nebuli.spark.plans import SparkPlan
+from nebuli.spark.spark_circuit import spark_schema
 from topology import Schema
 
 Steps = SparkPlan | str

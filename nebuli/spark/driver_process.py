@@ -15,13 +15,14 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError
-from nebuli.spark.job import FAILED, PHASE, Report
 from spark_bridge.versions import limits
+
+from .job import FAILED, PHASE, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.spark.job import Job
+    from .job import Job
 
 _log = logging.getLogger("nebuli.spark")
 _TOLD_LINES = 5

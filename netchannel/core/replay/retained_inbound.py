@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.receiving.tombstones import Tombstone
-from netchannel.core.sending.retention import Record
+from netchannel.core.sending.send_buffer import Record
 from netchannel.core.states import ReceiverState
 from netchannel.errors import NetChannelError, ProtocolError, SchemaMismatch
 from netchannel.reporting import log, printable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from .model import Kill, Reset, Scenario, ScenarioFailed, Start, Stop
 from .processes import Processes
-from .reader import load
 from .records import Record
+from .scenario_file import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable

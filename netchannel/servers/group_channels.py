@@ -11,7 +11,7 @@ from xxhash import xxh3_64
 from netchannel.core.groups.staged_channel import WINNER
 from netchannel.core.sending.outbound import GroupOf
 from netchannel.core.sending.packing import Packer
-from netchannel.disk.buffering import open_buffer
+from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.values import CloseReport, Group, Sealed, check_kind
 from netchannel.wire import messages
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from netchannel.core.client import ClientChannel
+    from netchannel.core.questions import ClientChannel
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
     from netchannel.core.timing import Timing
-    from netchannel.disk.buffering import Opened
+    from netchannel.disk.open_buffer import Opened
     from netchannel.tls import Tls
     from netchannel.values import BufferPolicy, FaultPolicy
     from netchannel.wire.codec import CodecName, Encoder

@@ -29,13 +29,14 @@ from nebuli.rpc.trust import NO_TRUST, Trust
 from nebuli.rpc.worker_pb2 import DESCRIPTOR
 from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
 from nebuli.worker.fragment.spawning import Spawner
-from nebuli.worker.hosted import Host
-from nebuli.worker.listening import Ports
-from nebuli.worker.logs import PACKAGES
-from nebuli.worker.node import Node
-from nebuli.worker.records import Records
 from nebuli.worker.service.observing import Observed
 from nebuli.worker.service.servicer import Service
+
+from .hosted import Host
+from .listening import Ports
+from .logs import PACKAGES
+from .node import Node
+from .records import Records
 
 if TYPE_CHECKING:
     import socket

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from netchannel.core.receiving.receiver_core import ReceiverCore
-    from netchannel.core.sending.retention import Record
+    from netchannel.core.sending.send_buffer import Record
 
     from .history import Cursor, History
 

@@ -11,11 +11,11 @@ from netchannel.core.link import Job, Worker
 from netchannel.core.replay.consumers import Standing
 from netchannel.core.replay.history import Cursor, History
 from netchannel.core.replay.index import Index, locate
-from netchannel.core.sending.retention import Record
+from netchannel.core.sending.send_buffer import Record
 from netchannel.errors import BufferFull, ChannelClosed, NetChannelError
 from netchannel.reporting import log
 from netchannel.storage import file_content, replace_file
-from netchannel.storage.faults import damaged
+from netchannel.storage.failures import damaged
 from netchannel.storage.manifest import NEW
 from netchannel.values import Ending
 from netchannel.wire.frames import largest_message

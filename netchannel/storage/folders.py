@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.errors import ChannelInUse, SchemaMismatch
 
-from .faults import damaged
+from .failures import damaged
 from .files import NOTE_BYTES, Locked
 from .layout import JOURNAL, SEALED, SPARE, SUFFIX, UNSEALED
 from .manifest import DISCARDED, LOCK, MANIFEST, MARKS, NEW, Manifest, read_manifest, write_manifest

@@ -9,11 +9,11 @@ from netchannel.core.link import Job, Worker
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.errors import NetChannelError
 from netchannel.storage import RealFiles, SegmentLog
-from netchannel.storage.faults import NO_SPACE, broken, no_space
+from netchannel.storage.failures import NO_SPACE, broken, no_space
+from netchannel.storage.folders import is_made, lock_folder
 from netchannel.storage.layout import SEGMENT_HEADER, folder_name
-from netchannel.storage.opening import is_made, lock_folder
 
-from .stored import StoredHistory, read_state
+from .stored_history import StoredHistory, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

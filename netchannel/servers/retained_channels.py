@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from netchannel.core.replay.keeping import Keeping
-from netchannel.core.replay.producing import Producing
-from netchannel.disk.histories import Histories
-from netchannel.disk.stored import StoredHistory
+from netchannel.core.replay.retained_inbound import Keeping
+from netchannel.core.replay.retained_outbound import Producing
+from netchannel.disk.open_history import Histories
+from netchannel.disk.stored_history import StoredHistory
 from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Heads, RetainPolicy
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder

@@ -14,12 +14,13 @@ import pyarrow as pa
 from nebuli.dataflow import arrow_schema, arrow_type, zset
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.progress import BEGINNING
-from nebuli.spark.expressions import TYPES, identifier
-from nebuli.spark.job import DRAIN, RUN, Input, Job
-from nebuli.spark.plans import compile_plan, view
-from nebuli.spark.rendezvous import Rendezvous
-from nebuli.spark.session import is_local
 from topology.schema import DataType as T
+
+from .expressions import TYPES, identifier
+from .job import DRAIN, RUN, Input, Job
+from .plans import compile_plan, view
+from .rendezvous import Rendezvous
+from .session import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

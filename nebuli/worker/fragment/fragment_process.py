@@ -19,11 +19,12 @@ from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.provider import Provider
 from nebuli.connectors.sinks.sink_locks import SinkLock
 from nebuli.rpc.log_lines import LogLine
-from nebuli.worker.fragment.exchange import Order, Report, Stop, packed, received
-from nebuli.worker.fragment.runner import FragmentRunner
 from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES
 from placement.plan import Fragment
+
+from .exchange import Order, Report, Stop, packed, received
+from .runner import FragmentRunner
 
 if TYPE_CHECKING:
     import socket

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.backoff import Backoff
-from netchannel.core.client import ERRORS
 from netchannel.core.control import FOR_READING, greeting
 from netchannel.core.link import Closing, Link
+from netchannel.core.questions import ERRORS
 from netchannel.core.receiving.queue import Chunk, Queue
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
 from netchannel.reporting import log, printable
@@ -16,12 +16,12 @@ from netchannel.wire.frames import Frame, Kind, signal, unpack
 from netchannel.wire.parsing import FrameParser
 from netchannel.wire.pieces import Pieces
 
-from .serving import REQUEST
+from .read_server import REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.client import ClientChannel, ClientControl, Question
+    from netchannel.core.questions import ClientChannel, ClientControl, Question
     from netchannel.wire.codec import Decoder
 
 QUEUE_BYTES = 8 << 20

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.values import AttemptKey
 
-from .faults import NO_SPACE, broken, damaged, no_space
+from .failures import NO_SPACE, broken, damaged, no_space
 from .files import nbytes, read_all, write_all
 from .forked import abandon_in_children
 from .layout import (

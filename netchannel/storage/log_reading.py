@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.errors import PositionLost
 
-from .faults import damaged, unreadable
+from .failures import damaged, unreadable
 from .segment import SegmentReader
 
 if TYPE_CHECKING:
