@@ -31,7 +31,7 @@ def parse_json(text: str, file: str | None) -> tuple[Any, Marks, list[Mistake]]:
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
     except json.JSONDecodeError as error:
-        message = f"not valid JSON: {error.msg}"
+        message = f"not valid JSON: {error.msg}" if text.strip() else "the file is empty; expected a query"
         # Python 3.13 stops at the comma, earlier ones at the bracket.
         if _is_trailing_comma(text, error.pos):
             message += "; remove the comma before the closing bracket"

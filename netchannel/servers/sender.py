@@ -316,6 +316,7 @@ class SenderServer:
             log.warning("%s: left without an answer from its receivers", self._core.name)
         finally:
             for channel in channels:
+                _tell_of_loss(channel.core)
                 if not channel.core.terminal:
                     channel.core.give_up(reason, runner.clock())
             if self._listening is not None:
@@ -356,6 +357,16 @@ class SenderServer:
     def _reachable(self, channel: OutboundChannel) -> bool:
         """Whether waiting may help: the receiver is there, or is being dialed, and has not said no."""
         return channel.state is not SenderState.DENIED and self._core.peer_of(channel).reaching
+
+
+def _tell_of_loss(core: OutboundChannel) -> None:
+    """Who leaves without `close` would otherwise not hear that something did not arrive."""
+    if core.durable is None and core.acknowledged < core.head:
+        log.warning(
+            "channel %s to %s: left without close(); of its %d messages those from number %d on were not acknowledged, "
+            "and are dropped here: close() and flush() wait for that",
+            core.id, core.to, core.head, core.acknowledged,
+        )  # fmt: skip
 
 
 def _check_stream(stream: str | None) -> None:

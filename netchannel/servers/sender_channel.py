@@ -6,8 +6,10 @@ import asyncio
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from netchannel.core.retrying import COMPLAIN_AFTER_S
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
+from netchannel.reporting import log
 from netchannel.values import (
     ChannelStatistics,
     CloseReport,
@@ -228,6 +230,7 @@ class SenderChannel:
         core = self.core
         if not core.terminal:
             core.finish()
+        reminder = asyncio.get_running_loop().call_later(COMPLAIN_AFTER_S, self._say_what_is_missing)
         try:
             async with asyncio.timeout(grace):
                 while not core.terminal:
@@ -237,10 +240,22 @@ class SenderChannel:
             core.give_up(f"close(grace={grace}) ran out", self._clock())
             await self._settled()
             return report
+        finally:
+            reminder.cancel()
         await self._settled()
         if core.state is not SenderState.ENDED or core.error is not None:
             core.check_open()
         return CloseReport(core.acknowledged)
+
+    def _say_what_is_missing(self) -> None:
+        """`close` has waited for a while; where there is no connection, that is told already."""
+        core = self.core
+        if core.state is SenderState.ATTACHED and core.acknowledged < core.received == core.head:
+            log.warning(
+                "channel %s to %s: close() waits for %d messages, from number %d on, that its consumer has received "
+                "and not acknowledged: it registered with ack='explicit', and is to call ack()",
+                core.id, core.to, core.head - core.acknowledged, core.acknowledged,
+            )  # fmt: skip
 
     async def abort(self, error: str | BaseException) -> None:
         """Fail the stream: the consumer gets what was sent, then `ChannelFailed` with ``error``.

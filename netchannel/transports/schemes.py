@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING
@@ -59,4 +60,5 @@ async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
     except OSError as error:
         # The loop's own text names the address again; the system's is enough. Names that are not known have no number.
         why = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-        raise OSError(error.errno, f"cannot listen on {address}: {why}") from error
+        hint = "; stop what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"cannot listen on {address}: {why}{hint}") from error

@@ -122,6 +122,7 @@ class MessageParser:
     def __init__(self, limit: int = MESSAGE_LIMIT) -> None:
         self.limit = limit
         self._kept = bytearray()
+        self._spoken = False  # there was a message before
 
     def received(self, data: memoryview) -> Iterator[Message]:
         """The messages that ``data`` completes."""
@@ -136,6 +137,7 @@ class MessageParser:
                         f"a control message of {len(payload)} bytes was changed on the way: its checksum differs"
                     )
                 start = end
+                self._spoken = True
                 yield decode(payload)
         finally:
             del self._kept[:start]
@@ -146,6 +148,11 @@ class MessageParser:
             return None
         length, check, _ = _PREFIX.unpack_from(self._kept, start)
         if check != _check(length):
+            if not self._spoken:
+                raise ProtocolError(
+                    f"its first bytes, {bytes(self._kept[:16])!r}, begin no control message: what answers there is no "
+                    f"netchannel, is the port right? If it is, they were changed on the way"
+                )
             raise ProtocolError(
                 "a control message's length does not match its check: it was changed on the way"
             )

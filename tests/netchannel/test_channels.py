@@ -133,6 +133,36 @@ async def test_nothing_is_taken_behind_a_detach(receiver: ReceiverServer, sender
     assert outbox.position == 2
 
 
+async def test_who_leaves_without_closing_is_told_what_did_not_arrive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody waits for it there: it is neither sent nor raised any more."""
+    async with SenderServer() as sender:
+        outbox = sender.register_channel("c", to="127.0.0.1:1", codec="bytes")
+        await outbox.send_many([b"0", b"1"])
+    (told,) = [text for text in caplog.messages if "left without close()" in text]
+    assert "of its 2 messages those from number 0 on were not acknowledged" in told
+
+
+async def test_a_close_that_waits_for_acknowledgements_says_so(
+    receiver: ReceiverServer,
+    sender: SenderServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A consumer that forgets them keeps its producer waiting for ever."""
+    monkeypatch.setattr("netchannel.servers.sender_channel.COMPLAIN_AFTER_S", 0.05)
+    inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+    outbox = sender.register_channel("c", receiver.address, codec="bytes")
+    await outbox.send(b"0")
+    assert await inbox.recv() == b"0"
+    closing = asyncio.ensure_future(outbox.close())
+    await eventually(lambda: "close() waits for 1 messages, from number 0 on" in caplog.text)
+    assert not closing.done()
+    await inbox.ack(inbox.position)
+    assert (await closing).acknowledged == 1
+
+
 async def test_a_stranger_is_told_apart(receiver: ReceiverServer, sender: SenderServer) -> None:
     """CH-DATA-3, CH-BAD-1: noise and guessed tokens are refused, and the channel lives on."""
     inbox = receiver.register_channel("c", codec="bytes")
@@ -220,7 +250,7 @@ async def test_unix_sockets_left_by_a_kill_are_taken_over(tmp_path: Path) -> Non
 async def test_a_port_in_use_is_named() -> None:
     """Listening twice on a port says which."""
     async with ReceiverServer() as first:
-        with pytest.raises(OSError, match=f"cannot listen on {first.address}"):
+        with pytest.raises(OSError, match=f"cannot listen on {first.address}: .*choose another port"):
             async with ReceiverServer(first.address):
                 pass
 

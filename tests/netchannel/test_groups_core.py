@@ -314,7 +314,7 @@ def test_another_stream_does_not_slip_into_an_attempt() -> None:
     group = Group("app", 0, 0)
     writers = []
     for sender in (staged.sender, staged.world.sender("another")):
-        opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+        opened, _, wire_id = open_attempt(BufferPolicy(), "c", "bytes", None, group)
         wire_id = writers[0].channel.id if writers else wire_id
         producer = staged.world.open(sender, wire_id, stream=opened.stream, prepare=opened.prepare)
         producer.encoder = make_encoder("bytes", None)
@@ -334,7 +334,7 @@ def test_an_attempt_has_its_file_to_itself() -> None:
     """CH-STG-3: the same identity under another id on the wire would write over what is sealed, and even committed."""
     staged = Staged()
     group = Group("app", 0, 0)
-    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, group)
+    opened, _, wire_id = open_attempt(BufferPolicy(), "c", "bytes", None, group)
     first = staged.world.open(staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
     first.encoder = make_encoder("bytes", None)
     first.send(b"first")
@@ -404,7 +404,7 @@ def test_a_place_that_a_port_was_missing_for_is_free_again() -> None:
 def test_an_attempt_that_may_have_gaps_is_refused() -> None:
     """CH-STG-3."""
     staged = Staged()
-    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
+    opened, _, wire_id = open_attempt(BufferPolicy(), "c", "bytes", None, Group("app", 0, 0))
     buffer = BufferPolicy(when_full="drop_oldest")
     producer = staged.world.open(
         staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, buffer=buffer
@@ -429,7 +429,7 @@ def test_a_process_without_descriptors_reads_its_groups_later(caplog: pytest.Log
 def test_batches_without_their_schema_are_no_attempt(caplog: pytest.LogCaptureFixture) -> None:
     """CH-STG-3: a peer that breaks this rule would end the channel for its consumer, after each restart again."""
     staged = Staged(codec="arrow")
-    opened, wire_id, _ = open_attempt(BufferPolicy(), "c", "arrow", None, Group("app", 0, 0))
+    opened, _, wire_id = open_attempt(BufferPolicy(), "c", "arrow", None, Group("app", 0, 0))
     producer = staged.world.open(
         staged.sender, wire_id, stream=opened.stream, prepare=opened.prepare, codec="arrow"
     )

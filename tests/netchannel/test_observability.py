@@ -630,7 +630,7 @@ def test_a_peer_of_another_kind_is_warned_of_once(caplog: pytest.LogCaptureFixtu
     world.pass_time(120)
     ((_, level, reason),) = lines(caplog, "channel c to r:1 is not attached for . s: (.*)")
     assert level == "WARNING"
-    assert "length does not match its check" in reason
+    assert "is no netchannel, is the port right?" in reason
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == [caplog.records[-1]]
 
 

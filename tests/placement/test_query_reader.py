@@ -171,6 +171,10 @@ def test_a_file_that_is_no_query_at_all_is_refused(text: str):
     assert mistakes(text)
 
 
+def test_an_empty_file_is_called_so():
+    assert mistakes(" \n") == ["q.json:2:1: the file is empty; expected a query"]
+
+
 def test_places_are_found_behind_escapes_tabs_and_nested_values():
     text = r"""{"operators":	[{"id":"a\"}{","type":"source",
 	"logical":"l\u00e9"},{"id":"s","type":"sink","input":@"b","sink":"x"}]}"""

@@ -135,7 +135,7 @@ class Staged(Committing):
     def open(self, *, epoch: int = 0, partition: int = 0) -> Writing:
         """An attempt."""
         group = Group("app", epoch, partition)
-        opened, wire_id, _ = open_attempt(BufferPolicy(), self.id, "bytes", None, group)
+        opened, _, wire_id = open_attempt(BufferPolicy(), self.id, "bytes", None, group)
         producer = self.world.open(self.sender, wire_id, stream=opened.stream, prepare=opened.prepare)
         producer.encoder = make_encoder("bytes", None)
         return Writing(producer, partition)

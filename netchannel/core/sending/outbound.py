@@ -435,10 +435,12 @@ class OutboundChannel:
             return f"{self.head} messages of the attempt are dropped there; to go on, make another attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
         again = stream if self.durable is None else "with the same directory"
-        return (
-            f"{self.acknowledged} messages were acknowledged, {self.head - self.acknowledged} were not; to go on, "
-            f"register it again {again}"
-        )
+        return f"{self.counts}; to go on, register it again {again}"
+
+    @property
+    def counts(self) -> str:
+        """How much was acknowledged, for errors."""
+        return f"{self.acknowledged} messages were acknowledged, {self.head - self.acknowledged} were not"
 
     def _ran_out(self, within: str, now: float) -> None:
         text = (

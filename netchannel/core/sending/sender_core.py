@@ -228,7 +228,7 @@ class SenderPeer(Peer["SenderControl"]):
             f" ({self._name} whose processes all need the same tls= and secret=)" if self.is_member else ""
         )
         for channel in list(self.channels.values()):
-            left = f"; {channel.what_is_left()}" if channel.acknowledged < channel.head else ""
+            left = f"; {channel.counts}" if channel.acknowledged < channel.head else ""
             text = f"channel {channel.id!r}: {error}{whose}{left}"
             channel.fail(SenderEvent.GIVE_UP, HandshakeError(text), now)
 
