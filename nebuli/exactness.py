@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import topology
 from placement.plan import BoundSource, FilterOperator, NetworkSink, NetworkSource, ProjectOperator
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def unreplayable_sources(fragments: Iterable[Fragment]) -> Iterable[str]:
     """What cannot be read again, by names for people."""
     for fragment in fragments:
         for each in fragment.operators:
-            if isinstance(each, BoundSource) and isinstance(each.physical, topology.TcpSource):
-                yield f"{each.id} at {fragment.node} (TCP {each.physical.address})"
+            if isinstance(each, BoundSource) and not each.physical.repeatable:
+                yield f"{each.id} at {fragment.node} ({each.physical.reads})"
 
 
 def _lossy(fragment: Fragment) -> Iterable[str]:

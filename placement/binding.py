@@ -169,6 +169,14 @@ class _Binder:
             )
             wanted = "expected mode final or changes, or an aggregate by the columns of a window"
             self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
+        for column in self._schemas.get(operator.input, ()):
+            if column.type not in sink.types:
+                message = (
+                    f"{sink.name!r} at {node} ({sink.type}) takes no {column.type}, and {column.name} is one"
+                )
+                self._fault(
+                    operator, ("sink",), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}"
+                )
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
 

@@ -39,7 +39,6 @@ from placement.errors import NoCapacity
 from placement.meeting import Meeting
 from placement.paths import Paths
 from placement.plan import BoundSink, BoundSource
-from topology import place_of
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Place
 
 def why_pinned(operator: BoundSource | BoundSink) -> str:
     """Why the topology, and no strategy, says where a source or the sink is."""
-    what = place_of(operator.physical) if isinstance(operator, BoundSource) else f"sink {operator.sink}"
+    what = operator.physical.reads if isinstance(operator, BoundSource) else f"sink {operator.sink}"
     return f"pinned: {what} is attached here"
 
 

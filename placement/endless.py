@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placement.plan import BoundSink, BoundSource
-from topology import GeneratorSource, NullSink
+from topology import NullSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,14 +14,8 @@ if TYPE_CHECKING:
 
 
 def endless_sources(operators: Iterable[FragmentOperator]) -> list[BoundSource]:
-    """The sources that never end; one over TCP ends when the other side says so."""
-    return [
-        each
-        for each in operators
-        if isinstance(each, BoundSource)
-        and isinstance(each.physical, GeneratorSource)
-        and each.physical.count is None
-    ]
+    """The sources that never end; not those that end when somebody else says so."""
+    return [each for each in operators if isinstance(each, BoundSource) and each.physical.ends == "never"]
 
 
 def waits_for_ever(operators: Iterable[FragmentOperator]) -> str | None:
@@ -39,5 +33,5 @@ def waits_for_ever(operators: Iterable[FragmentOperator]) -> str | None:
         return None
     return (
         f"the sink {final[0]} (mode final) gives its result when all sources have ended, and {endless} never does: the "
-        f"result never comes; give the generator a count, or the sink the mode append or changes"
+        f"result never comes; give that an end, as a generator has by its count, or the sink the mode append or changes"
     )

@@ -25,7 +25,6 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.spark_limits import refusals
-from topology import GeneratorSource, TcpSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -80,10 +79,7 @@ class Engines:
 
     def _learn(self, key: str, operator: FragmentOperator) -> None:
         if isinstance(operator, BoundSource):
-            endless = isinstance(operator.physical, TcpSource) or (
-                isinstance(operator.physical, GeneratorSource) and operator.physical.count is None
-            )
-            self._bounded[key] = not endless
+            self._bounded[key] = operator.physical.ends == "always"
             return
         self._bounded[key] = all(self._bounded[child] for child in operator.children)
         inherited = [self._taking_back[child] for child in operator.children if child in self._taking_back]

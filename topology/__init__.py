@@ -2,39 +2,45 @@
 
 from topology.access import Access, SecretPlace, TlsFiles
 from topology.base import Address
-from topology.errors import TopologyError
-from topology.mistakes import Marks, Mistake
-from topology.model import (
+from topology.built_in import (
+    SINKS,
+    SOURCES,
     CsvSink,
     CsvSource,
-    EngineName,
     GeneratorSource,
+    NullSink,
+    ParquetSink,
+    ParquetSource,
+    PrintSink,
+    TcpSink,
+    TcpSource,
+)
+from topology.connectors import SinkConnector, SinkMode, SourceConnector
+from topology.errors import ConnectorUnusable, TopologyError
+from topology.mistakes import Marks, Mistake
+from topology.model import (
+    EngineName,
     LinkLimits,
     Links,
     LogicalSource,
     Node,
-    NullSink,
-    ParquetSink,
-    ParquetSource,
     PhysicalSource,
-    PrintSink,
     Sink,
-    SinkMode,
-    TcpSink,
-    TcpSource,
     Topology,
-    place_of,
 )
 from topology.policies import BufferSettings, ChannelPolicies, FaultSettings
 from topology.reader import load_topology, parse_topology
 from topology.schema import Column, DataType, Schema
 
 __all__ = [
+    "SINKS",
+    "SOURCES",
     "Access",
     "Address",
     "BufferSettings",
     "ChannelPolicies",
     "Column",
+    "ConnectorUnusable",
     "CsvSink",
     "CsvSource",
     "DataType",
@@ -55,7 +61,9 @@ __all__ = [
     "Schema",
     "SecretPlace",
     "Sink",
+    "SinkConnector",
     "SinkMode",
+    "SourceConnector",
     "TcpSink",
     "TcpSource",
     "TlsFiles",
@@ -63,5 +71,4 @@ __all__ = [
     "TopologyError",
     "load_topology",
     "parse_topology",
-    "place_of",
 ]

@@ -16,3 +16,7 @@ class TopologyError(Exception):
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class ConnectorUnusable(Exception):
+    """A type of source or sink that is not known, or cannot be had here; the message says what to do."""

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from topology.access import Access, Secret, TlsFiles
-from topology.base import Address, FilePath, Model, Text
+from topology.base import Address, Model, Text
+from topology.built_in import SINKS, SOURCES
+from topology.connectors import SinkConnector, SourceConnector
 from topology.consistency import inconsistencies
 from topology.errors import TopologyError
 from topology.mistakes import Marks
@@ -31,119 +33,8 @@ class LogicalSource(Model):
     columns: Schema = Field(alias="schema", min_length=1)
 
 
-class _Source(Model):
-    logical: Text
-    rate: Annotated[float, Field(gt=0)] | None = None
-    """About how many bytes per second it gives; for the exact strategy of placement."""
-
-
-class CsvSource(_Source):
-    """A CSV file with a header, plain or the only file of a zip archive; a field in ``nulls`` is null.
-
-    A relative path starts at the working directory of the node's worker.
-    """
-
-    type: Literal["CSV"]
-    path: FilePath
-    nulls: tuple[str, ...] = ("",)
-
-
-class ParquetSource(_Source):
-    """A Parquet file; a relative path starts at the working directory of the node's worker."""
-
-    type: Literal["Parquet"]
-    path: FilePath
-
-
-LineFormat = Literal["CSV", "JSON"]
-"""``CSV``: the columns in the schema's order, without a header. ``JSON``: an object with the columns as its keys."""
-
-
-class TcpSource(_Source):
-    """Lines from whoever listens at ``address``, until that side ends the connection.
-
-    A field in ``nulls`` is null, where lines are CSV.
-    """
-
-    type: Literal["TCP"]
-    address: Address
-    format: LineFormat = "CSV"
-    nulls: tuple[str, ...] = ("",)
-
-
-class GeneratorSource(_Source):
-    """Rows that are made up, the same for the same ``seed``: ``count`` of them, or without an end.
-
-    The first column of whole numbers counts from 0, and the first of timestamps goes on by a second; all else is
-    drawn. ``rows_per_s``: no faster than that.
-    """
-
-    type: Literal["Generator"]
-    count: Annotated[int, Field(strict=True, ge=0)] | None = None
-    rows_per_s: Annotated[float, Field(gt=0)] | None = None
-    seed: int = 0
-
-
-PhysicalSource = Annotated[
-    CsvSource | ParquetSource | TcpSource | GeneratorSource, Field(discriminator="type")
-]
-
-
-def place_of(source: PhysicalSource) -> str:
-    """What a source reads, in a sentence."""
-    match source:
-        case TcpSource():
-            return f"TCP {source.address}"
-        case GeneratorSource():
-            return "a generator"
-    return source.path
-
-
-SinkMode = Literal["final", "changes", "append"]
-"""``final``: the result, once, at a clean end. ``changes``: every change as it comes, with its ``_weight``.
-``append``: rows as they come, which no later row may take back."""
-
-
-class _Sink(Model):
-    name: Text
-    mode: SinkMode = "final"
-
-
-class CsvSink(_Sink):
-    """Writes a CSV file; a relative path starts at the working directory of the node's worker."""
-
-    type: Literal["CSV"]
-    path: FilePath
-
-
-class ParquetSink(_Sink):
-    """Writes a Parquet file; a relative path starts at the working directory of the node's worker."""
-
-    type: Literal["Parquet"]
-    path: FilePath
-
-
-class PrintSink(_Sink):
-    """Prints rows on the worker's standard output."""
-
-    type: Literal["Print"]
-
-
-class TcpSink(_Sink):
-    """Lines to whoever listens at ``address``."""
-
-    type: Literal["TCP"]
-    address: Address
-    format: LineFormat = "CSV"
-
-
-class NullSink(_Sink):
-    """Drops all rows; the worker counts them."""
-
-    type: Literal["Null"]
-
-
-Sink = Annotated[CsvSink | ParquetSink | PrintSink | TcpSink | NullSink, Field(discriminator="type")]
+PhysicalSource = Annotated[SourceConnector, SOURCES]
+Sink = Annotated[SinkConnector, SINKS]
 
 
 class LinkLimits(Model):

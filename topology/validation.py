@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
+from topology.connectors import Connectors
 from topology.consistency import did_you_mean
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _WANTED = {
     "tuple_type": "a list",
 }
 _TEMPLATES = {
+    "connector_unusable": "{message}",
     "enum": "expected one of {expected}{as_key}, got {given}{hint}",
     "greater_than_equal": "expected at least {ge}{as_key}, got {given}",
     "literal_error": "expected one of {expected}{as_key}, got {given}{hint}",
@@ -57,7 +59,7 @@ def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: M
                 yield marks.mistake(path, _unknown_key(str(path[-1]), known, close), at_key=True)
             case "missing":
                 missing.append((path, marks.mistake(path, _message(details))))
-            case "union_tag_invalid":
+            case "union_tag_invalid" | "connector_unusable":
                 # Reported at the mapping; the mistake is at its "type".
                 yield marks.mistake((*path, "type"), _message(details))
             case _:
@@ -107,6 +109,8 @@ def _field_models(model: type[BaseModel], key: str) -> Iterator[type[BaseModel]]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, Connectors):
+        yield from annotation.known.values()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -69,7 +69,9 @@ def _refuse_endless(fragments: Sequence[Fragment]) -> None:
     from placement.endless import endless_sources
 
     for source in endless_sources(each for fragment in fragments for each in fragment.operators):
-        raise click.ClickException(f"source {source.id} has no end: give its generator a count")
+        raise click.ClickException(
+            f"source {source.id} has no end, and each run needs one: a generator has it by its count"
+        )
 
 
 def _without_result(fragment: Fragment) -> Fragment:

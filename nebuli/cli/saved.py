@@ -91,8 +91,13 @@ def forget(query: DeployedQuery) -> None:
 
 def _read(path: Path) -> DeployedQuery:
     from nebuli.fleet.deployed import DeployedQuery
+    from topology.connectors import unusable
 
     try:
         return DeployedQuery.model_validate_json(path.read_text())
     except (ValidationError, OSError) as error:
+        if isinstance(error, ValidationError) and (lacking := unusable(error)):
+            raise click.ClickException(
+                f"query {path.stem} has a connector that cannot be had here: {lacking}; install its package"
+            ) from error
         raise click.ClickException(f"{path} is no query that was registered: {error}; remove it") from error

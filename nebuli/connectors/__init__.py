@@ -1,1 +1,20 @@
-"""What fragments read from and write to: files, the terminal, TCP and the network."""
+"""What fragments read from and write to: files, the terminal, TCP, the network, and connectors of other packages.
+
+What is named here is what such a package needs: it describes its types by a `SourceConnector` or `SinkConnector`, and
+does the work in a `Source` or an `Output`. `nebuli.connectors.testing` tests both.
+"""
+
+from nebuli.connectors.endpoints import Output, Signal, Source
+from nebuli.connectors.errors import FragmentStopped, InputError, OutputError
+from topology import SinkConnector, SourceConnector
+
+__all__ = [
+    "FragmentStopped",
+    "InputError",
+    "Output",
+    "OutputError",
+    "Signal",
+    "SinkConnector",
+    "Source",
+    "SourceConnector",
+]

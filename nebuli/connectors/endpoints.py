@@ -1,41 +1,89 @@
 """What a fragment reads from and writes to: one interface for files, the terminal and the network.
 
-All methods but ``interrupt`` are called by the fragment's own thread, and may block it.
+They are made on the worker's event loop. All methods but ``interrupt`` are called by the fragment's own thread, and may
+block it; while they do, the fragment does nothing else. What they raise ends the fragment: an ``InputError`` or
+``OutputError`` as its message says, anything else as an accident, with a traceback in the worker's log.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from nebuli.dataflow import Progress
 
-__all__ = ["Signal", "Sink", "Source"]
+__all__ = ["Output", "Signal", "Sink", "Source"]
 
 
 class Signal(Enum):
     """What a source has instead of a batch."""
 
     LATER = auto()
-    """Nothing now; the source wakes the fragment when that changes."""
+    """Nothing now; the source wakes the fragment when that changes, or earlier."""
     END = auto()
-    """Nothing any more: a clean end."""
+    """Nothing any more: a clean end. Nothing is asked of the source then but to close."""
 
 
-class Source(Protocol):
-    """Gives Z-sets: batches with a last column ``_weight``."""
+class Source(ABC):
+    """Gives Z-sets: batches with a last column ``_weight``.
 
+    One that always gives the same rows may also have ``skip(rows)``, called behind ``open``, to begin behind so many
+    rows; a fragment that goes on after a crash would read and drop them otherwise.
+    """
+
+    @abstractmethod
     def open(self) -> None:
         """Open what is read; ``InputError`` where that is not there or not as the topology says."""
 
+    @abstractmethod
     def poll(self) -> pa.RecordBatch | Progress | Signal:
         """The next batch, or how far event time has come behind the last one, or why there is neither."""
 
+    @abstractmethod
     def close(self, reason: str) -> None:
-        """Let go of everything, at the end or, for that reason, before it."""
+        """Let go of everything, at the end or, for that reason, before it; harmless where that was done."""
+
+    def interrupt(self) -> None:  # noqa: B027 - most never wait
+        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
+
+
+class Output(ABC):
+    """Where the rows of a sink end up. Takes rows in order, after ``open`` and up to ``publish``, or to ``discard``.
+
+    In mode ``final`` rows come when the query has ended, all at once, and what was there before is there until
+    ``publish``. In the modes ``append`` and ``changes`` they come as they are; their last column in ``changes`` is the
+    ``_weight``.
+    """
+
+    @property
+    def directory(self) -> Path | None:
+        """Where there is room for as much as is written; None: wherever temporary files go."""
+        return None
+
+    @abstractmethod
+    def open(self, schema: pa.Schema) -> None:
+        """Begin; ``OutputError`` where it cannot be written."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """End: all rows are written, and durable where that means something. Only then do they count as the result."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Let go of everything, because of a failure; also where ``open`` has failed, or was not called."""
+
+    def interrupt(self) -> None:  # noqa: B027 - most never wait
+        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
 
 
 class Sink(Protocol):

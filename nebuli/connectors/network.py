@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 import netchannel
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import DownstreamLeft, FragmentError, FragmentStopped, InputLost, UpstreamFailed
 from nebuli.connectors.policies import received, sent, tried
 from nebuli.connectors.positions import END, Span, as_note, of_note
@@ -53,7 +53,7 @@ class _Received(NamedTuple):
     sequence: int
 
 
-class ChannelSource:
+class ChannelSource(Source):
     """Reads a channel of this worker's ReceiverServer. To be made on the loop, used by one thread.
 
     Without a ``lineage`` what is received is acknowledged: a fragment with a state begins anew anyway.

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-import topology
+from nebuli.connectors.errors import FragmentError, InputError, OutputError
 from nebuli.connectors.network import ChannelSink, ChannelSource
 from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
-from nebuli.connectors.sinks.outputs import GrowingFile, Nothing, Terminal, WholeFile, csv_rows, parquet_rows
-from nebuli.connectors.sinks.tcp_output import TcpOutput
 from nebuli.connectors.sources.counted_source import CountedSource
-from nebuli.connectors.sources.csv_source import CsvSource
-from nebuli.connectors.sources.generator_source import GeneratorSource
-from nebuli.connectors.sources.parquet_source import ParquetSource
-from nebuli.connectors.sources.tcp_source import TcpSource
 from placement.plan import BoundSink, BoundSource, NetworkSink, NetworkSource
+from topology import SINKS, SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import netchannel
-    from nebuli.connectors.endpoints import Sink, Source
+    from nebuli.connectors.endpoints import Output, Sink, Source
     from nebuli.connectors.positions import Lineage
-    from nebuli.connectors.sinks.outputs import Output
-    from topology import Sink as Target
+    from topology import SinkConnector, SourceConnector
+    from topology.connectors import Connectors
 
-__all__ = ["Provider"]
+__all__ = ["Provider", "import_built_in", "sink_of", "source_of"]
 
 _MODES: Mapping[str, Callable[[Output], Sink]] = {
     "final": FinalSink,
@@ -47,47 +43,54 @@ class Provider:
     ) -> Source:
         """The source of an operator; ``wake`` is called when it has something after it had nothing.
 
-        ``lineage`` is that of an exact fragment.
+        ``lineage`` is that of an exact fragment. Raises InputError if the connector cannot be had.
         """
         if isinstance(operator, NetworkSource):
             return ChannelSource(operator, self.receiver, wake, lineage)
-        source = _physical(operator, wake)
+        source = source_of(operator, wake)
         return source if lineage is None else CountedSource(source, lineage, wake)
 
     def sink(
         self, operator: BoundSink | NetworkSink, lineage: Lineage | None = None, *, resumed: bool = False
     ) -> Sink:
-        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
-        match operator:
-            case NetworkSink():
-                return ChannelSink(operator, self.sender, lineage, resumed=resumed)
-            case BoundSink(target=target):
-                return _MODES[target.mode](_output(target))
+        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent.
+
+        Raises OutputError if the connector cannot be had.
+        """
+        if isinstance(operator, NetworkSink):
+            return ChannelSink(operator, self.sender, lineage, resumed=resumed)
+        return sink_of(operator.target)
 
 
-def _physical(operator: BoundSource, wake: Callable[[], None]) -> Source:
-    match operator.physical:
-        case topology.CsvSource() as physical:
-            return CsvSource(physical.path, operator.columns, physical.nulls)
-        case topology.ParquetSource() as physical:
-            return ParquetSource(physical.path, operator.columns)
-        case topology.TcpSource() as physical:
-            return TcpSource(physical, operator.columns, wake)
-        case topology.GeneratorSource() as physical:
-            return GeneratorSource(physical, operator.columns, wake)
+def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
+    """What reads a physical source."""
+    source: Source = _made(SOURCES, InputError, operator.physical, operator.columns, wake)
+    return source
 
 
-def _output(target: Target) -> Output:
-    match target:
-        case topology.TcpSink():
-            return TcpOutput(target)
-        case topology.NullSink():
-            return Nothing()
-        case topology.PrintSink():
-            return Terminal()
-        case topology.ParquetSink():
-            return WholeFile(target.path, parquet_rows)
-        case topology.CsvSink(mode="final"):
-            return WholeFile(target.path, csv_rows)
-        case topology.CsvSink():
-            return GrowingFile(target.path, csv_rows)
+def sink_of(target: SinkConnector) -> Sink:
+    """What writes to a sink, by its mode."""
+    return _MODES[target.mode](_made(SINKS, OutputError, target))
+
+
+def _made(
+    connectors: Connectors[Any],
+    blamed: type[FragmentError],
+    settings: SourceConnector | SinkConnector,
+    *arguments: object,
+) -> Any:
+    try:
+        return resolve_name(settings.implementation)(settings, *arguments)
+    except Exception as error:  # most of it is somebody else's code
+        package = connectors.packages.get(settings.type, "built in")
+        raise blamed(
+            f"type {settings.type!r} ({package}): {settings.implementation} cannot be used here: "
+            f"{type(error).__name__}: {error}; install what it lacks, or another version of it"
+        ) from error
+
+
+def import_built_in() -> None:
+    """Import what does the work of the connectors that come with this package."""
+    for connectors in (SOURCES, SINKS):
+        for connector in connectors.known.values():
+            resolve_name(connector.implementation)

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import placement
-import topology
 from nebuli.exactness import unreplayable_sources
 from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 from nebuli.fleet.deployment import Active, deploy, end, forget, fragments_of, statuses_of, stop
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from nebuli.fleet.deployment import Fleet, Place
     from placement import Fragment, Query, StrategyName
+    from topology import Topology
 
 __all__ = ["Policy", "Supervisor"]
 
@@ -65,7 +65,7 @@ class Supervisor:
         self,
         active: Active,
         query: Query,
-        model: topology.Topology,
+        model: Topology,
         fleet: Fleet,
         *,
         seed: int,
@@ -246,13 +246,11 @@ class Supervisor:
                 f"{why}; the query cannot begin again: {', '.join(unreplayable)} cannot be read again"
             )
         target = self._active.root.operators[-1]
-        if isinstance(target, BoundSink):
-            kept = isinstance(target.target, topology.CsvSink | topology.ParquetSink | topology.NullSink)
-            if target.target.mode != "final" and not kept:
-                raise QueryLost(
-                    f"{why}; the query cannot begin again: its sink {target.sink} ({target.target.type}, mode "
-                    f"{target.target.mode}) has given out rows already; mode final gives them out at the end"
-                )
+        if isinstance(target, BoundSink) and target.target.mode != "final" and not target.target.begins_anew:
+            raise QueryLost(
+                f"{why}; the query cannot begin again: its sink {target.sink} ({target.target.type}, mode "
+                f"{target.target.mode}) has given out rows already; mode final gives them out at the end"
+            )
 
     def _check_not_pinned(self, gone: Collection[str], why: str) -> None:
         for fragment in self._active.fragments:

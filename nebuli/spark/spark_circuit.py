@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nebuli.connectors.endpoints import Source
 from nebuli.dataflow import arrow_schema, arrow_type, zset
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.progress import BEGINNING
@@ -25,7 +26,7 @@ from .session import is_local
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nebuli.connectors.endpoints import Signal, Source
+    from nebuli.connectors.endpoints import Signal
     from nebuli.dataflow import OperatorStatistics
     from nebuli.dataflow.progress import Progress
     from placement.plan import Fragment
@@ -170,7 +171,7 @@ class SparkCircuit:
         return self._rendezvous
 
 
-class Results:
+class Results(Source):
     """What Spark has made of a fragment's input, as a source."""
 
     def __init__(self, circuit: SparkCircuit, rendezvous: Rendezvous) -> None:

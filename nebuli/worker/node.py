@@ -83,7 +83,7 @@ class Node:
             if known.fragment != fragment:
                 raise IdInUse(f"fragment {known.fragment.id} is here as {wished} already, and is another one")
             return wished
-        here = self._host.receiver.address
+        here = self.address
         if fragment.node != here:
             raise WrongNode(
                 f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
@@ -165,6 +165,11 @@ class Node:
         if id_:
             self._fragment(id_)
         return self.logs.lines(id_, follow=follow)
+
+    @property
+    def address(self) -> str:
+        """Of the node, where others reach it."""
+        return self._host.receiver.address
 
     def statuses(self) -> list[FragmentStatus]:
         """All fragments, in the order in which they came. From any thread."""

@@ -7,11 +7,12 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nebuli.durable_files import sync_directory, write_durably
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from placement.plan import Fragment
+from topology.connectors import unusable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,11 @@ class Records:
             try:
                 found.append((int(path.stem), Record.model_validate_json(path.read_text())))
             except (ValueError, OSError) as error:
+                if isinstance(error, ValidationError) and (lacking := unusable(error)):
+                    raise StateUnusable(
+                        f"{path} is a fragment's record, and a connector of it cannot be had: {lacking}; install its "
+                        f"package, and start the worker again"
+                    ) from error
                 raise StateUnusable(f"{path} is no fragment's record: {error}; remove it") from error
             self._paths[found[-1][1].id] = path
         found.sort(key=lambda each: each[0])

@@ -11,6 +11,7 @@ from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources.csv_source import CsvSource
 from topology import Column, DataType
+from topology import CsvSource as Settings
 
 COLUMNS = (
     Column(name="origin", type=DataType.STRING),
@@ -31,7 +32,7 @@ def read(
 
 
 def read_path(path: str, columns: tuple[Column, ...] = COLUMNS, nulls: tuple[str, ...] = ("NA",)) -> pa.Table:
-    source = CsvSource(path, columns, nulls)
+    source = CsvSource(Settings(logical="l", type="CSV", path=path, nulls=nulls), columns, print)
     batches = []
     try:
         source.open()

@@ -11,6 +11,7 @@ from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources.parquet_source import ParquetSource
 from topology import Column, DataType
+from topology import ParquetSource as Settings
 
 COLUMNS = (
     Column(name="origin", type=DataType.STRING),
@@ -38,7 +39,7 @@ def plain(rows: int = 1) -> pa.Table:
 
 
 def read(path: str = "in.parquet") -> pa.Table:
-    source = ParquetSource(path, COLUMNS)
+    source = ParquetSource(Settings(logical="l", type="Parquet", path=path), COLUMNS, print)
     batches = []
     try:
         source.open()

@@ -19,7 +19,9 @@ from nebuli.connectors.sinks.modes import AppendSink, ChangesSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, Terminal, WholeFile, csv_rows, parquet_rows
 from nebuli.dataflow.errors import DataflowError
 from tests.support.arrow_memory import memory_pool
+from topology import PrintSink
 
+PRINT = PrintSink(name="out", type="Print")
 SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64()), ("_weight", pa.int64())])
 
 
@@ -173,7 +175,7 @@ def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
             ("_weight", pa.int64()),
         ]
     )
-    sink = FinalSink(Terminal())
+    sink = FinalSink(Terminal(PRINT))
     sink.open(schema)
     at = datetime(2013, 1, 1, 10, tzinfo=UTC)
     rows = {
@@ -195,7 +197,7 @@ def test_print_is_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_print_without_rows_has_a_header(capsys: pytest.CaptureFixture[str]) -> None:
-    sink = FinalSink(Terminal())
+    sink = FinalSink(Terminal(PRINT))
     sink.open(SCHEMA)
     sink.finish()
     assert capsys.readouterr().out.splitlines() == ["name  n", "----  -"]
@@ -250,7 +252,7 @@ def test_a_full_disk_below_a_large_result_is_one_sentence(
 def test_print_shows_what_the_terminal_cannot_in_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    sink = FinalSink(Terminal())
+    sink = FinalSink(Terminal(PRINT))
     sink.open(SCHEMA)
     sink.write(zset(("Größe", 1, 1)))
     sink.finish()

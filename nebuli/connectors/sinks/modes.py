@@ -11,7 +11,7 @@ from nebuli.connectors.sinks.result import Result
 from nebuli.dataflow import zset
 
 if TYPE_CHECKING:
-    from nebuli.connectors.sinks.outputs import Output
+    from nebuli.connectors.endpoints import Output
     from nebuli.dataflow import Progress
 
 __all__ = ["AppendSink", "ChangesSink", "FinalSink"]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputError, unwritable
 from nebuli.connectors.sinks.text_table import TextTable
 from nebuli.durable_files import sync_directory
@@ -23,14 +24,17 @@ from nebuli.durable_files import sync_directory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from topology import CsvSink, NullSink, ParquetSink, PrintSink
+
 __all__ = [
     "GrowingFile",
     "Nothing",
-    "Output",
     "Terminal",
     "WholeFile",
+    "csv_file",
     "csv_rows",
     "make_folder",
+    "parquet_file",
     "parquet_rows",
 ]
 
@@ -57,30 +61,7 @@ def parquet_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
     return writer
 
 
-class Output(Protocol):
-    """Takes rows in order, after ``open`` and up to one of ``publish`` and ``discard``."""
-
-    @property
-    def directory(self) -> Path | None:
-        """Where there is room for as much as is written; None: wherever temporary files go."""
-
-    def open(self, schema: pa.Schema) -> None:
-        """Begin."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
-
-    def publish(self) -> None:
-        """End: all rows are written, and durable where that means something."""
-
-    def discard(self) -> None:
-        """End, because of a failure."""
-
-    def interrupt(self) -> None:
-        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
-
-
-class _File:
+class _File(Output):
     """A file of one of the formats, at ``place`` while it is written; makes missing directories."""
 
     def __init__(self, path: str, place: Path, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
@@ -111,9 +92,6 @@ class _File:
             self._rows.write_batch(batch)
         except OSError as error:
             raise unwritable(str(self._path), error) from error
-
-    def interrupt(self) -> None:
-        """Writing to a file does not wait for anybody."""
 
     def _complete(self) -> None:
         """All bytes on the disk."""
@@ -211,18 +189,26 @@ class WholeFile(_File):
             self._place.unlink()
 
 
+def csv_file(settings: CsvSink) -> Output:
+    """Whole where all comes at the end, else as it comes."""
+    return (WholeFile if settings.mode == "final" else GrowingFile)(settings.path, csv_rows)
+
+
+def parquet_file(settings: ParquetSink) -> Output:
+    """Whole in any mode: without its end it cannot be read."""
+    return WholeFile(settings.path, parquet_rows)
+
+
 def _remove_if_left(aside: Path) -> None:
     with suppress(OSError), aside.open("rb") as file:  # another one's, who lives, or may not be touched by us
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         aside.unlink()
 
 
-class Terminal:
-    """A table for people on standard output."""
+class Terminal(Output):
+    """A table for people on standard output. Who reads what is printed is not asked to hurry."""
 
-    directory = None
-
-    def __init__(self) -> None:
+    def __init__(self, settings: PrintSink) -> None:
         self._table: TextTable | None = None
 
     def open(self, schema: pa.Schema) -> None:
@@ -242,9 +228,6 @@ class Terminal:
     def discard(self) -> None:
         """What is printed stays."""
 
-    def interrupt(self) -> None:
-        """Who reads what is printed is not asked to hurry."""
-
     def _print(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
         encoding = sys.stdout.encoding
@@ -256,10 +239,11 @@ class Terminal:
             raise unwritable("standard output", error) from error
 
 
-class Nothing:
+class Nothing(Output):
     """Drops all rows."""
 
-    directory = None
+    def __init__(self, settings: NullSink) -> None:
+        pass
 
     def open(self, schema: pa.Schema) -> None:
         """There is nothing to prepare."""
@@ -272,6 +256,3 @@ class Nothing:
 
     def discard(self) -> None:
         """There is nothing to end."""
-
-    def interrupt(self) -> None:
-        """Nothing waits here."""

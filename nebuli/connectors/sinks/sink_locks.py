@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
 from placement.plan import BoundSink, WindowOperator
-from topology import CsvSink, ParquetSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,8 +74,8 @@ def files_of(fragment: Fragment) -> Iterator[str]:
     """The files that a fragment writes to."""
     for operator in fragment.operators:
         match operator:
-            case BoundSink(target=CsvSink() | ParquetSink() as target):
-                yield target.path
+            case BoundSink(target=target):
+                yield from target.files
             case WindowOperator(late=str() as late):
                 yield late
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv
 
+from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import FragmentStopped, OutputError
 from nebuli.connectors.sources.tcp_source import connect
 
@@ -26,13 +27,11 @@ _END_S = 2.0
 """How long the other side is waited for, to end the connection too."""
 
 
-class TcpOutput:
+class TcpOutput(Output):
     """Writes as fast as the other side reads. Ends the connection at a clean end, and resets it at any other.
 
     From the start it would be reset by whatever ends it, the end of this process too; only `publish` changes that.
     """
-
-    directory = None
 
     def __init__(self, settings: TcpSink) -> None:
         self._settings = settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.positions import END
 from nebuli.dataflow import Progress
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.connectors.endpoints import Source
     from nebuli.connectors.positions import Lineage
 
 __all__ = ["CountedSource"]
@@ -25,7 +24,7 @@ class _Skipping(Protocol):
         """Begin behind so many rows."""
 
 
-class CountedSource:
+class CountedSource(Source):
     """Gives what ``source`` gives from the row ``lineage.start`` on; rows must be the same each time they are read."""
 
     def __init__(self, source: Source, lineage: Lineage, wake: Callable[[], None]) -> None:
@@ -63,3 +62,7 @@ class CountedSource:
     def close(self, reason: str) -> None:
         """Close the file."""
         self._source.close(reason)
+
+    def interrupt(self) -> None:
+        """The file may be one that waits."""
+        self._source.interrupt()

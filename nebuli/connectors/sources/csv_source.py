@@ -14,15 +14,16 @@ from typing import IO, TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, short, unreadable
 from nebuli.connectors.sources.instants import ZONE, instants
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
+    from topology import CsvSource as Settings
     from topology import Schema
 
 __all__ = ["CsvSource"]
@@ -41,7 +42,7 @@ _TIMESTAMP_FORMS = (
 )
 
 
-class CsvSource:
+class CsvSource(Source):
     """One CSV file: a header, then rows; of a zip archive, its only file.
 
     Columns are found by name, others are passed over. Memory is a few blocks, whatever the file's size.
@@ -49,11 +50,11 @@ class CsvSource:
     value of another kind on, timestamps are read as texts, and each value is taken for what it is.
     """
 
-    def __init__(self, path: str, columns: Schema, nulls: tuple[str, ...]) -> None:
-        self._path = path
+    def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
+        self._path = settings.path
         self._types = {column.name: column.type for column in columns}
         self._schema = arrow_schema(columns)
-        self._nulls = nulls
+        self._nulls = settings.nulls
         self._header: list[str] = []
         self._file: IO[bytes] | None = None
         self._reader: pa.csv.CSVStreamingReader | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
@@ -30,7 +30,7 @@ _DISTINCT = 1000
 """Drawn numbers, dates and texts are among so many."""
 
 
-class GeneratorSource:
+class GeneratorSource(Source):
     """The same rows for the same seed, as fast as they are taken, or at a rate. To be made on the loop."""
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:

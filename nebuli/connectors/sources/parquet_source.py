@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, unreadable
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from topology import ParquetSource as Settings
     from topology import Schema
 
 __all__ = ["ParquetSource"]
@@ -22,7 +23,7 @@ __all__ = ["ParquetSource"]
 _BATCH_ROWS = 16_384
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """One Parquet file. Columns are found by name, others are not read; memory is that of a row group.
 
     A column may be narrower than the logical source says (int32 for int64), or another form of the same (a
@@ -30,8 +31,8 @@ class ParquetSource:
     not fit.
     """
 
-    def __init__(self, path: str, columns: Schema) -> None:
-        self._path = path
+    def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
+        self._path = settings.path
         self._schema = arrow_schema(columns)
         self._file: pa.parquet.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())

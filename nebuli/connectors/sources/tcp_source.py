@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import FragmentError, InputError, short
 from nebuli.connectors.sources.instants import instants
 from nebuli.dataflow import zset
@@ -46,7 +46,7 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
-class TcpSource:
+class TcpSource(Source):
     """Reads until the other side ends the connection; what it has sent by then is all there is.
 
     A thread of its own receives, at most some MB ahead: then the other side is held back. A connection that fails

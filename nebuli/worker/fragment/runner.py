@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -32,11 +33,12 @@ from nebuli.worker.fragment.late_rows import LateRows
 from placement.plan import BoundSink, BoundSource, Fragment, Late, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nebuli.connectors.endpoints import Sink, Source
     from nebuli.connectors.provider import Provider
     from nebuli.connectors.sinks.sink_locks import SinkLock
+    from placement.plan import FragmentOperator
 
 __all__ = ["FragmentRunner", "log_end"]
 
@@ -93,6 +95,7 @@ class FragmentRunner:
         self._sources: dict[str, Source] = {}
         self._ended: list[Source] = []
         self._sink: Sink | None = None
+        self._unusable: FragmentError | None = None
         self._wake = Event()
         self._stopping = False
         self._counts = _Counts()
@@ -124,30 +127,35 @@ class FragmentRunner:
     def start(self, provider: Provider) -> None:
         """Register its channels and begin to work; no counterpart needs to be there."""
         for operator in self.fragment.operators:
-            match operator:
-                case BoundSource() | NetworkSource():
-                    self._sources[operator.id] = provider.source(operator, self._wake.set, self._lineage)
-                case BoundSink() | NetworkSink():
-                    self._sink = provider.sink(operator, self._lineage, resumed=self._resumed)
+            try:
+                self._make(operator, provider)
+            except FragmentError as error:  # said by the thread, to whoever is at the other ends
+                self._unusable = error
         self._sources.update(self._engine.start(self._wake.set))
         self._state = FragmentState.RUNNING
         self._thread.start()
+
+    def _make(self, operator: FragmentOperator, provider: Provider) -> None:
+        match operator:
+            case BoundSource() | NetworkSource():
+                self._sources[operator.id] = provider.source(operator, self._wake.set, self._lineage)
+            case BoundSink() | NetworkSink():
+                self._sink = provider.sink(operator, self._lineage, resumed=self._resumed)
 
     def stop(self) -> None:
         """Ask it to end; harmless when it has."""
         self._stopping = True
         self._wake.set()
         self._engine.interrupt()
-        if self._sink is not None:
-            self._sink.interrupt()
+        for each in [*self._sources.values(), self._sink]:
+            if each is not None:
+                each.interrupt()
 
     def _run(self) -> None:
-        sink = self._sink
-        assert sink is not None
         goes = "goes on" if self._resumed else "runs"
         _log.info("fragment %s at %s %s", self.fragment.id, self.fragment.node, goes)
         try:
-            self._work(sink)
+            self._work()
         except Exception as error:  # noqa: BLE001 - whatever ends the fragment is told to whoever asks, and downstream
             state, cause = _BLAME.get(type(error), (FragmentState.FAILED, Cause.ITSELF))
             if not isinstance(error, FragmentError | DataflowError | pa.ArrowException):
@@ -158,11 +166,11 @@ class FragmentRunner:
             # A place is left before the end is seen, for who waits for that; what a reader is told may take its time.
             is_read = isinstance(self.fragment.operators[-1], NetworkSink)
             if not is_read:
-                sink.abort(told)
+                self._abort(told)
             self._release()
             self._end(state, cause, sentence)
             if is_read:
-                sink.abort(told)
+                self._abort(told)
             self._close(self._sources.values(), told)
         else:
             self._release()
@@ -172,7 +180,11 @@ class FragmentRunner:
             self._close(self._ended, "it has ended")
             self._on_end()
 
-    def _work(self, sink: Sink) -> None:
+    def _work(self) -> None:
+        if self._unusable is not None:
+            raise self._unusable
+        sink = self._sink
+        assert sink is not None
         for source in self._sources.values():
             source.open()
         self._late.open()
@@ -240,9 +252,23 @@ class FragmentRunner:
             return error.origin
         return f"fragment {self.fragment.id} at {self.fragment.node}: {sentence}"
 
+    def _abort(self, reason: str) -> None:
+        if self._sink is not None:
+            with self._errors("sink"):
+                self._sink.abort(reason)
+
     def _close(self, sources: Iterable[Source], reason: str) -> None:
         for source in sources:
-            source.close(reason)
+            with self._errors("source"):
+                source.close(reason)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Log whatever it is: that the fragment ends has its reason already, and others wait to hear of it."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - which may be somebody else's code
+            _log.exception("fragment %s: its %s cannot be closed", self.fragment.id, what)
 
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
         log_end(self.fragment, state, error, self.id)

@@ -71,8 +71,10 @@ def _import_all() -> None:
     """What children need, so that they have it."""
     sys.meta_path.insert(0, _WithoutPandas())
     import nebuli.worker.fragment.fragment_process  # noqa: F401
+    from nebuli.connectors.provider import import_built_in
     from placement.sql_tree import parsed
 
+    import_built_in()
     parsed("true")  # the parser makes its tables at first use
 
 

@@ -16,6 +16,8 @@ from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer
 from nebuli.worker.node import BusyFragment, FragmentStarted, IdInUse, UnknownFragment, WrongNode
 from placement.plan import Fragment
+from topology import ConnectorUnusable
+from topology.connectors import unusable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,6 +38,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     SinkInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_SINK_IN_USE),
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
     WrongNode: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
+    ConnectorUnusable: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     DataflowError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     OSError: (grpc.StatusCode.RESOURCE_EXHAUSTED, wire.Refusal.REASON_STATE_UNUSABLE),
@@ -52,8 +55,7 @@ class Service(WorkerServicer):
     async def Register(self, request: wire.RegisterRequest, context: Context) -> wire.RegisterReply:
         """Take a fragment."""
         async with _refusals(context, request.id):
-            fragment = Fragment.model_validate_json(request.fragment)
-            return wire.RegisterReply(id=self._node.register(fragment, request.id))
+            return wire.RegisterReply(id=self._node.register(self._read(request.fragment), request.id))
 
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Start a fragment."""
@@ -100,6 +102,17 @@ class Service(WorkerServicer):
     async def Probe(self, request: wire.ProbeRequest, context: Context) -> wire.ProbeReply:
         """Open a channel to another worker, and measure."""
         return await self._observed.probe(request)
+
+    def _read(self, fragment: str) -> Fragment:
+        try:
+            return Fragment.model_validate_json(fragment)
+        except ValidationError as error:
+            if lacking := unusable(error):
+                raise ConnectorUnusable(
+                    f"worker {self._node.address} lacks a connector of the query: {lacking}; a package that has it is "
+                    f"to be installed where this worker runs, too"
+                ) from error
+            raise
 
 
 @asynccontextmanager

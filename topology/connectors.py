@@ -1,0 +1,199 @@
+"""Connectors, which are types of sources and of sinks: what one says of itself, and how it is found by its name.
+
+A connector is a model of the keys that stand in a topology, with a few words for the planner and the name of what does
+the work, which is imported by whoever runs it and by nobody else. Those that come with this package are in
+`topology.built_in`. Any other is found by an entry point of its package, in the group ``nebuli.sources`` or
+``nebuli.sinks``, under the name that topologies give as ``type``; looked for when a topology or a plan first has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic_core import PydanticCustomError, core_schema
+
+from topology.base import Model, Text
+from topology.consistency import did_you_mean, listed
+from topology.errors import ConnectorUnusable
+from topology.schema import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+
+SinkMode = Literal["final", "changes", "append"]
+"""``final``: the result, once, at a clean end. ``changes``: every change as it comes, with its ``_weight``.
+``append``: rows as they come, which no later row may take back."""
+
+
+class SourceConnector(Model):
+    """A type of source. Derive a class, give it its ``type: Literal[name]``, its keys and its ``implementation``."""
+
+    implementation: ClassVar[str]
+    """What reads it, as ``module:name``: called with the settings, the columns and ``wake``, it gives a
+    `nebuli.connectors.Source`."""
+    repeatable: ClassVar[bool] = False
+    """Whether the same rows come in the same order each time that it is read from its beginning. Queries over one that
+    is not cannot begin again when something of them is lost."""
+
+    logical: Text
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """About how many bytes per second it gives; for the exact strategy of placement."""
+    type: str
+
+    @property
+    def reads(self) -> str:
+        """What it reads, as sentences name it."""
+        return f"a source of type {self.type}"
+
+    @property
+    def ends(self) -> Literal["always", "perhaps", "never"]:
+        """Whether it ends by itself: always, as a file does; perhaps, when somebody else ends it; or never."""
+        return "always"
+
+
+class SinkConnector(Model):
+    """A type of sink. Derive a class, give it its ``type: Literal[name]``, its keys and its ``implementation``."""
+
+    implementation: ClassVar[str]
+    """What writes to it, as ``module:name``: called with the settings, it gives a `nebuli.connectors.Output`."""
+    modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
+    """Those that it can be given."""
+    types: ClassVar[frozenset[DataType]] = frozenset(DataType)
+    """Of the columns that it takes."""
+    begins_anew: ClassVar[bool] = False
+    """Whether a query that begins again leaves nothing there of what it had written, in whatever mode."""
+
+    name: Text
+    mode: Annotated[SinkMode, Field(validate_default=True)] = "final"
+    type: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it writes, each of which is to have one writer at a time."""
+        return ()
+
+    @field_validator("mode")
+    @classmethod
+    def _check_mode(cls, mode: SinkMode) -> SinkMode:
+        if mode not in cls.modes:
+            raise ValueError(f"expected {listed(cls.modes)} as mode of this type, got {mode!r}")
+        return mode
+
+
+C = TypeVar("C", bound=SourceConnector | SinkConnector)
+
+
+class Connectors(Generic[C]):
+    """The types of sources, or those of sinks, by their names.
+
+    As metadata of an annotation it validates each value by the type that it names, which has to be known.
+    """
+
+    def __init__(self, kind: str, base: type[C], built_in: Iterable[type[C]]) -> None:
+        self._kind = kind
+        self._group = f"nebuli.{kind}s"
+        self._base = base
+        self.known: dict[str, type[C]] = {_name_of(each): each for each in built_in}
+        """Those that come with this package, and those that were needed so far."""
+        self.packages: dict[str, str] = {}
+        """Where the others come from: name and version."""
+        self._adapter: TypeAdapter[C] | None = None
+
+    def named(self, name: str) -> type[C]:
+        """The connector with this name. Raises ConnectorUnusable where there is none, or it cannot be had."""
+        if name not in self.known:
+            entries = self._entries()
+            found = [each for each in entries if each.name == name]
+            if not found:
+                names = list(dict.fromkeys([*self.known, *(each.name for each in entries)]))
+                hint = did_you_mean(name, names)
+                raise ConnectorUnusable(f"unknown type {name!r}{hint}; expected {listed(names, len(names))}")
+            self._add(name, found)
+        return self.known[name]
+
+    def load_installed(self) -> None:
+        """Know every connector that is installed. Raises ConnectorUnusable for the first that cannot be had."""
+        for name in sorted({each.name for each in self._entries()} - set(self.known)):
+            self.named(name)
+
+    def _entries(self) -> list[EntryPoint]:
+        from importlib.metadata import entry_points  # most topologies have built-in types only
+
+        return list(entry_points(group=self._group))
+
+    def _add(self, name: str, found: list[EntryPoint]) -> None:
+        what = f"{self._kind} type {name!r}"
+        package, *others = sorted(f"{each.dist.name} {each.dist.version}" for each in found if each.dist)
+        if others:
+            raise ConnectorUnusable(
+                f"{what} is claimed by {', '.join([package, *others])}: uninstall all but one of them"
+            )
+        try:
+            connector = found[0].load()
+        except Exception as error:  # it is somebody else's code, and may raise anything
+            raise ConnectorUnusable(
+                f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: {error}; "
+                f"install what it lacks, or another version of it"
+            ) from error
+        if not (
+            isinstance(connector, type) and issubclass(connector, self._base) and _name_of(connector) == name
+        ):
+            raise ConnectorUnusable(
+                f"{what} is of package {package}, whose entry point {found[0].value} is no {self._base.__name__} with "
+                f"type: Literal[{name!r}]; tell its author"
+            )
+        self.known[name], self.packages[name] = connector, package
+        self._adapter = None
+
+    def _validated(self, value: Any) -> C:
+        if isinstance(value, self._base):
+            return value
+        name = value.get("type") if isinstance(value, dict) else None
+        if isinstance(name, str):
+            try:
+                self.named(name)
+            except ConnectorUnusable as error:
+                raise PydanticCustomError(_UNUSABLE, "{sentence}", {"sentence": str(error)}) from error
+        return self._union.validate_python(value)
+
+    @property
+    def _union(self) -> TypeAdapter[C]:
+        if self._adapter is None:
+            union: Any = Union[tuple(self.known.values())]  # noqa: UP007 - of what is known by now
+            self._adapter = TypeAdapter(Annotated[union, Field(discriminator="type")])
+        return self._adapter
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._validated, serialization=core_schema.simple_ser_schema("any")
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Of what is known, and of anything under another name, which differs in more than small and large letters."""
+        shown = handler(self._union.core_schema)
+        known = ("".join(f"[{each.upper()}{each.lower()}]" for each in name) for name in self.known)
+        other = {"type": {"type": "string", "not": {"pattern": f"^({'|'.join(known)})$"}}}
+        required = [name for name, field in self._base.model_fields.items() if field.is_required()]
+        shown["oneOf"].append({"type": "object", "properties": other, "required": required})
+        return shown
+
+
+_UNUSABLE = "connector_unusable"
+
+
+def unusable(error: ValidationError) -> str:
+    """What connectors could not be had, in a sentence; empty if nothing else is wrong."""
+    found = error.errors(include_url=False, include_input=False)
+    return "; ".join(dict.fromkeys(each["msg"] for each in found if each["type"] == _UNUSABLE))
+
+
+def _name_of(connector: type[Model]) -> str:
+    names = get_args(connector.model_fields["type"].annotation)
+    return str(names[0]) if names else ""
