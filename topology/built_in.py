@@ -8,6 +8,7 @@ from pydantic import Field
 
 from topology.base import Address, FilePath
 from topology.connectors import Connectors, SinkConnector, SourceConnector
+from topology.schema import DataType
 
 
 class CsvSource(SourceConnector):
@@ -134,6 +135,10 @@ class TcpSink(SinkConnector):
     type: Literal["TCP"]
     address: Address
     format: LineFormat = "CSV"
+
+    @property
+    def types(self) -> frozenset[DataType]:
+        return super().types - ({DataType.BINARY} if self.format == "JSON" else set())
 
 
 class NullSink(SinkConnector):

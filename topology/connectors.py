@@ -63,14 +63,17 @@ class SinkConnector(Model):
     """What writes to it, as ``module:name``: called with the settings, it gives a `nebuli.connectors.Output`."""
     modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
     """Those that it can be given."""
-    types: ClassVar[frozenset[DataType]] = frozenset(DataType)
-    """Of the columns that it takes."""
     begins_anew: ClassVar[bool] = False
     """Whether a query that begins again leaves nothing there of what it had written, in whatever mode."""
 
     name: Text
     mode: Annotated[SinkMode, Field(validate_default=True)] = "final"
     type: str
+
+    @property
+    def types(self) -> frozenset[DataType]:
+        """Those of columns that it takes."""
+        return frozenset(DataType)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -140,12 +143,11 @@ class Connectors(Generic[C]):
                 f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: {error}; "
                 f"install what it lacks, or another version of it"
             ) from error
-        if not (
-            isinstance(connector, type) and issubclass(connector, self._base) and _name_of(connector) == name
-        ):
+        is_one = isinstance(connector, type) and issubclass(connector, self._base)
+        if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
             raise ConnectorUnusable(
                 f"{what} is of package {package}, whose entry point {found[0].value} is no {self._base.__name__} with "
-                f"type: Literal[{name!r}]; tell its author"
+                f"an implementation and type: Literal[{name!r}]; tell its author"
             )
         self.known[name], self.packages[name] = connector, package
         self._adapter = None

@@ -24,6 +24,10 @@ _COMMANDS = {
     "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
     "register": ("nebuli.cli.queries", "Give a query's fragments to running workers."),
     "run": ("nebuli.cli.run", "Run a query over a topology, with a worker process per node on this machine."),
+    "schema": (
+        "nebuli.cli.schema",
+        "Print the JSON Schema of topologies, with the connectors that are installed.",
+    ),
     "start": ("nebuli.cli.queries", "Start a query on running workers."),
     "status": ("nebuli.cli.queries", "Show how a query is, and each of its fragments."),
     "stop": ("nebuli.cli.queries", "Stop a query."),

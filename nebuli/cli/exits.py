@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
 
 _BAD_INPUT = (
     ("placement.errors", "PlacementError"),
+    ("topology.errors", "ConnectorUnusable"),
     ("topology.errors", "TopologyError"),
     ("netchannel.errors", "CertificateError"),
     ("nebuli.rpc.trust", "TrustUnusable"),

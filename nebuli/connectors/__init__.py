@@ -6,13 +6,15 @@ does the work in a `Source` or an `Output`. `nebuli.connectors.testing` tests bo
 
 from nebuli.connectors.endpoints import Output, Signal, Source
 from nebuli.connectors.errors import FragmentStopped, InputError, OutputError
-from topology import SinkConnector, SourceConnector
+from topology import DataType, Schema, SinkConnector, SourceConnector
 
 __all__ = [
+    "DataType",
     "FragmentStopped",
     "InputError",
     "Output",
     "OutputError",
+    "Schema",
     "Signal",
     "SinkConnector",
     "Source",

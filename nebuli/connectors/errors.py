@@ -110,7 +110,7 @@ def unreadable(path: str, error: Exception) -> InputError:
     return InputError(f"{path} cannot be read: {_reason(error)}")
 
 
-def unwritable(path: str, error: OSError) -> OutputError:
+def unwritable(path: str, error: Exception) -> OutputError:
     """What to say of a file that could not be made or written."""
     return OutputError(f"{path} cannot be written: {_reason(error)}")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from topology import SinkConnector, SourceConnector
     from topology.connectors import Connectors
 
-__all__ = ["Provider", "import_built_in", "sink_of", "source_of"]
+__all__ = ["Provider", "import_built_in", "output_of", "sink_of", "source_of"]
 
 _MODES: Mapping[str, Callable[[Output], Sink]] = {
     "final": FinalSink,
@@ -43,7 +43,7 @@ class Provider:
     ) -> Source:
         """The source of an operator; ``wake`` is called when it has something after it had nothing.
 
-        ``lineage`` is that of an exact fragment. Raises InputError if the connector cannot be had.
+        ``lineage`` is that of an exact fragment.
         """
         if isinstance(operator, NetworkSource):
             return ChannelSource(operator, self.receiver, wake, lineage)
@@ -53,24 +53,27 @@ class Provider:
     def sink(
         self, operator: BoundSink | NetworkSink, lineage: Lineage | None = None, *, resumed: bool = False
     ) -> Sink:
-        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent.
-
-        Raises OutputError if the connector cannot be had.
-        """
+        """The sink of an operator; ``resumed``: it goes on with what a predecessor has sent."""
         if isinstance(operator, NetworkSink):
             return ChannelSink(operator, self.sender, lineage, resumed=resumed)
         return sink_of(operator.target)
 
 
 def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
-    """What reads a physical source."""
+    """What reads a physical source. Raises InputError if the connector cannot be had."""
     source: Source = _made(SOURCES, InputError, operator.physical, operator.columns, wake)
     return source
 
 
 def sink_of(target: SinkConnector) -> Sink:
-    """What writes to a sink, by its mode."""
-    return _MODES[target.mode](_made(SINKS, OutputError, target))
+    """What writes to a sink, by its mode. Raises OutputError if the connector cannot be had."""
+    return _MODES[target.mode](output_of(target))
+
+
+def output_of(target: SinkConnector) -> Output:
+    """Where its rows end up. Raises OutputError if the connector cannot be had."""
+    output: Output = _made(SINKS, OutputError, target)
+    return output
 
 
 def _made(

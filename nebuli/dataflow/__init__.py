@@ -4,7 +4,7 @@ from nebuli.dataflow.circuit import Circuit, OperatorStatistics
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
 from nebuli.dataflow.progress import Progress
 from nebuli.dataflow.types import arrow_schema, arrow_type
-from nebuli.dataflow.zset import WEIGHT
+from nebuli.dataflow.zset import WEIGHT, insertions
 
 __all__ = [
     "WEIGHT",
@@ -15,4 +15,5 @@ __all__ = [
     "StateTooLarge",
     "arrow_schema",
     "arrow_type",
+    "insertions",
 ]

@@ -34,7 +34,8 @@ def skips_of(path: Path) -> list[str]:
 
 
 def test_nothing_is_left_out_but_by_the_one_helper() -> None:
-    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "netchannel" / "testing").rglob("*.py")]
+    folders = (ROOT / "tests", ROOT / "netchannel" / "testing", ROOT / "nebuli" / "connectors" / "testing")
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     helper = ROOT / "tests" / "support" / "needs.py"
     assert skips_of(helper)
     assert [place for path in files if path != helper for place in skips_of(path)] == []

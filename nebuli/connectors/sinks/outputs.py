@@ -90,7 +90,7 @@ class _File(Output):
         assert self._rows is not None
         try:
             self._rows.write_batch(batch)
-        except OSError as error:
+        except (OSError, pa.ArrowInvalid) as error:  # CSV holds no bytes that are no UTF-8
             raise unwritable(str(self._path), error) from error
 
     def _complete(self) -> None:

@@ -51,7 +51,12 @@ class TcpOutput(Output):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a line for each row."""
-        lines = memoryview(_csv(batch) if self._settings.format == "CSV" else _json(batch))
+        try:
+            lines = memoryview(_csv(batch) if self._settings.format == "CSV" else _json(batch))
+        except pa.ArrowInvalid as error:
+            raise OutputError(
+                f"TCP {self._settings.address}: rows cannot be written as CSV: {error}"
+            ) from error
         try:
             while lines:
                 lines = lines[self._send(lines) :]

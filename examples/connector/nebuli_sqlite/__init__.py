@@ -1,0 +1,42 @@
+"""Tables of SQLite as sources and sinks: what a topology says of them.
+
+This is imported wherever a topology is read. What opens databases is imported by the workers that do.
+"""
+
+from typing import Literal
+
+from nebuli.connectors import DataType, SinkConnector, SourceConnector
+
+
+class SqliteSource(SourceConnector):
+    """The rows of a table or view, which nobody is to change while a query reads them."""
+
+    implementation = "nebuli_sqlite.tables:TableSource"
+    repeatable = True
+
+    type: Literal["SQLite"]
+    path: str
+    table: str
+
+    @property
+    def reads(self) -> str:
+        return f"table {self.table} of {self.path}"
+
+
+class SqliteSink(SinkConnector):
+    """A table that a query replaces, in one transaction: readers find the old one up to the end."""
+
+    implementation = "nebuli_sqlite.tables:TableOutput"
+    begins_anew = True
+
+    type: Literal["SQLite"]
+    path: str
+    table: str
+
+    @property
+    def types(self) -> frozenset[DataType]:
+        return frozenset(DataType) - {DataType.UINT64}  # SQLite's integers have signs
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.path,)  # one writer at a time has a database

@@ -1,0 +1,210 @@
+"""What a source must do."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import wait
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from pydantic import ValidationError
+
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import FragmentStopped, InputError
+from nebuli.connectors.provider import source_of
+from nebuli.dataflow import arrow_schema, zset
+from placement.plan import BoundSource
+from topology import SOURCES, Column
+
+from .driving import Driven, counted, nothing_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from topology import Schema
+
+    Waiting = tuple[dict[str, Any], Callable[[], None]] | None
+
+Settings = dict[str, Any]
+
+
+# pytest runs these in their order: the simplest test that fails says most.
+class SourceConformance:
+    """Derive a class whose name begins with ``Test``, and override ``settings``, ``columns`` and ``rows``.
+
+    ``waiting`` and ``unreadable`` are to be overridden where it waits for somebody, or can find nothing to read.
+    """
+
+    limit_s: ClassVar[float] = 10.0
+    """How long any one call may take."""
+    longest_poll_s: ClassVar[float] = 0.5
+    """How long a poll may take that finds nothing."""
+    most_rows: ClassVar[int] = 10_000
+    """Of a source without an end: how many are read."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        """The source's keys as a topology has them, without ``logical``, for something that can be read."""
+        raise NotImplementedError(f"{type(self).__name__} has no fixture 'settings': define it")
+
+    @pytest.fixture
+    def columns(self) -> dict[str, str]:
+        """The logical source's schema: types by names."""
+        raise NotImplementedError(f"{type(self).__name__} has no fixture 'columns': define it")
+
+    @pytest.fixture
+    def rows(self) -> list[dict[str, Any]] | None:
+        """What it is to give, in any order; None where nobody knows."""
+        raise NotImplementedError(f"{type(self).__name__} has no fixture 'rows': define it")
+
+    @pytest.fixture
+    def waiting(self) -> Waiting:
+        """A source that has nothing yet, and what to call so that it gets a row; None: it never waits."""
+        return None
+
+    @pytest.fixture
+    def unreadable(self) -> list[tuple[Settings, str]]:
+        """Sources that cannot be read, each with a text that its error has to have."""
+        return []
+
+    @pytest.fixture
+    def schema(self, columns: dict[str, str]) -> Schema:
+        """The columns as a source is given them."""
+        return tuple(Column.model_validate({"name": name, "type": type_}) for name, type_ in columns.items())
+
+    def bound(self, settings: Settings, schema: Schema) -> BoundSource:
+        """The source as an operator of a plan."""
+        return BoundSource.model_validate(
+            {"id": "s", "logical": "l", "schema": schema, "physical": {"logical": "l", **settings}}
+        )
+
+    def driven(self, settings: Settings, schema: Schema) -> Driven:
+        """The source as a fragment has it; nothing is opened."""
+        operator = self.bound(settings, schema)
+        return Driven(lambda wake: source_of(operator, wake), self.limit_s)
+
+    def read(self, settings: Settings, schema: Schema) -> pa.Table:
+        """All that it gives; enough of what has no end."""
+        with self.driven(settings, schema) as driven:
+            try:
+                driven.call("open")
+                return driven.read(self._most_rows(settings, schema))
+            finally:
+                driven.call("close", "it is read")
+
+    def _most_rows(self, settings: Settings, schema: Schema) -> float:
+        return self.most_rows if self.bound(settings, schema).physical.ends == "never" else math.inf
+
+    def test_its_type_is_found_by_its_name(self, settings: Settings, schema: Schema) -> None:
+        """By its entry point, where it is not one of ours; and what does the work, by its ``implementation``."""
+        connector = SOURCES.named(settings["type"])
+        assert callable(resolve_name(connector.implementation))
+        assert type(self.bound(settings, schema).physical) is connector
+        assert self.bound(settings, schema).physical.reads
+
+    def test_its_keys_travel_in_a_plan(self, settings: Settings, schema: Schema) -> None:
+        """To workers, which check them."""
+        operator = self.bound(settings, schema)
+        assert BoundSource.model_validate_json(operator.model_dump_json(by_alias=True)) == operator
+        with pytest.raises(ValidationError):
+            self.bound({**settings, "no such key": 1}, schema)
+
+    def test_it_gives_the_rows_that_are_there(
+        self, settings: Settings, schema: Schema, rows: list[dict[str, Any]] | None
+    ) -> None:
+        """With the columns and types of the logical source, and a weight each."""
+        found = self.read(settings, schema)
+        wanted = zset.weighted(arrow_schema(schema))
+        if found.num_rows:
+            assert found.schema.equals(wanted), f"it gave {found.schema}\n\nand not\n\n{wanted}"
+        if rows is not None:
+            assert counted(found.to_pylist(), wanted) == counted(rows, arrow_schema(schema))
+
+    def test_it_ends_if_it_says_so(self, settings: Settings, schema: Schema) -> None:
+        """Once its rows are read, and not if it says that it never does: see ``ends``."""
+        found = self.read(settings, schema)
+        assert self.bound(settings, schema).physical.ends != "never" or found.num_rows >= self.most_rows
+
+    def test_the_same_rows_come_again_if_it_is_repeatable(self, settings: Settings, schema: Schema) -> None:
+        """In the same order, however they are cut into batches."""
+        if not SOURCES.named(settings["type"]).repeatable:
+            return
+        first, second = (self.read(settings, schema) for _ in range(2))
+        assert repr(first.to_pylist()) == repr(second.to_pylist())
+
+    def test_what_is_skipped_is_what_would_have_come_first(self, settings: Settings, schema: Schema) -> None:
+        """If it has ``skip``."""
+        with self.driven(settings, schema) as driven:
+            if not hasattr(driven.end, "skip"):
+                return
+            driven.call("open")
+            driven.call("skip", 1)
+            rest = driven.read(self._most_rows(settings, schema))
+            driven.call("close", "it is read")
+        first = self.read(settings, schema).slice(1)
+        rows = min(first.num_rows, rest.num_rows)
+        assert repr(first.slice(0, rows).to_pylist()) == repr(rest.slice(0, rows).to_pylist())
+
+    def test_it_says_when_to_come_again(self, waiting: Waiting, schema: Schema) -> None:
+        """A poll that finds nothing returns at once; when there is something, the fragment is woken."""
+        if waiting is None:
+            return
+        settings, supply = waiting
+        with self.driven(settings, schema) as driven:
+            driven.call("open")
+            driven.woken.clear()
+            poll = driven.begin(driven.end.poll)
+            wait([poll], self.longest_poll_s)
+            assert poll.done(), (
+                f"a poll took more than {self.longest_poll_s:g} s to say that there is nothing"
+            )
+            assert poll.result() is Signal.LATER
+            supply()
+            assert driven.woken.wait(self.limit_s), "there is something, and it did not wake the fragment"
+            assert driven.read(1).num_rows >= 1
+            driven.call("close", "the test is over")
+
+    @pytest.mark.parametrize("when", ["before it is opened", "opened", "in the middle", "at the end"])
+    def test_it_lets_go_of_everything(self, settings: Settings, schema: Schema, when: str) -> None:
+        """Descriptors and threads, once it is closed, wherever it was; and may be closed again."""
+        self.read(settings, schema)  # what is opened once per process is open now
+        with nothing_held(self.limit_s), self.driven(settings, schema) as driven:
+            if when != "before it is opened":
+                driven.call("open")
+            if when in ("in the middle", "at the end"):
+                driven.read(1 if when == "in the middle" else self._most_rows(settings, schema))
+            driven.call("close", "the test is over")
+            driven.call("close", "the test is over")
+
+    def test_what_cannot_be_read_is_said_in_a_sentence(
+        self, unreadable: list[tuple[Settings, str]], settings: Settings, schema: Schema
+    ) -> None:
+        """An InputError that names it, and nothing is held afterwards."""
+        self.read(settings, schema)
+        for wrong, named in unreadable:
+            with nothing_held(self.limit_s):
+                said = self._refusal(wrong, schema)
+            assert named in said
+            assert "\n" not in said
+
+    def _refusal(self, wrong: Settings, schema: Schema) -> str:
+        with pytest.raises(InputError) as caught:
+            self.read(wrong, schema)
+        return str(caught.value)
+
+    def test_an_interrupt_ends_what_waits(self, waiting: Waiting, settings: Settings, schema: Schema) -> None:
+        """From another thread: what is under way returns, or raises ``FragmentStopped``, and so does what comes."""
+        with self.driven(settings if waiting is None else waiting[0], schema) as driven:
+            driven.call("open")
+            poll = driven.begin(driven.end.poll)
+            wait([poll], self.longest_poll_s)
+            driven.end.interrupt()
+            assert wait([poll], self.limit_s).done, "it goes on waiting"
+            if poll.exception() is None and poll.result() is not Signal.END:
+                poll = driven.begin(driven.end.poll)
+                assert wait([poll], self.limit_s).done, "it waits again"
+            assert isinstance(poll.exception(), FragmentStopped | None)
+            driven.call("close", "stopped")
