@@ -253,7 +253,7 @@ class TestCsvSink(SinkConformance):
     def test_bytes_that_are_no_text_are_refused_with_the_file(self, settings: dict[str, Any]) -> None:
         change = pa.record_batch([pa.array([b"\xff"], pa.binary()), pa.array([1])], ["b", "_weight"])
         with pytest.raises(OutputError, match=r"result\.csv cannot be written: Invalid UTF8"):
-            self.write(settings, "append", change)
+            self._write(settings, "append", change)
 
 
 class TestParquetSink(SinkConformance):

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.joinpath("docs").rglob("*.md")])
 
-_NAME = re.compile(r"`([\w.-]+\.\w+)`:")
+_NAME = re.compile(r"`([\w./-]+\.\w+)`:")
 _LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"(#{1,6}) (.+)")
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.markdown import ROOT, Block
+from tests.support.environments import INSTALLING
 from tests.support.ports import free_addresses
 
 _ADDRESS = re.compile(r"\b(127\.0\.0\.1:)?(27[45]\d\d)\b")
@@ -70,7 +71,7 @@ def steps_of(page: list[Block]) -> list[Step]:
 
 
 def _save(name: str, block: Block) -> str:
-    return f"cat > {name} <<'END OF FILE'\n{block.text}END OF FILE"
+    return f"mkdir -p $(dirname {name}); cat > {name} <<'END OF FILE'\n{block.text}END OF FILE"
 
 
 def _console(block: Block) -> Iterator[Step]:
@@ -88,15 +89,15 @@ def _console(block: Block) -> Iterator[Step]:
     yield Step(command, "".join(expected), began)
 
 
-def run(steps: list[Step], directory: Path) -> list[Outcome]:
-    """Run the steps in a shell of their own, with the examples beside them."""
+def run(steps: list[Step], directory: Path, commands: Path = Path(sys.executable).parent) -> list[Outcome]:
+    """Run the steps in a shell of their own, with the examples beside them, and the environment's ``commands``."""
     shutil.copytree(ROOT / "examples" / "flights", directory / "examples" / "flights", symlinks=True)
     ports = _free_ports([step.command for step in steps], directory)
     outputs = directory / ".outputs"
     outputs.mkdir()
     script = directory / ".session.sh"
     script.write_text("".join(_shell(number, step, ports) for number, step in enumerate(steps)))
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, **INSTALLING, "PATH": f"{commands}:{os.environ['PATH']}"}
     with subprocess.Popen(["bash", script], cwd=directory, env=environment, start_new_session=True) as shell:
         try:
             shell.wait(_TIMEOUT_S)

@@ -7,18 +7,21 @@ import pytest
 
 from tests.docs import sessions
 from tests.docs.markdown import PAGES, ROOT, blocks, name_of
+from tests.support.environments import environment
 
 pytestmark = pytest.mark.processes
 
 # Run where Spark is set up for it, by its own tests.
 _ELSEWHERE = {f"docs/how-to/{page}.md" for page in ("ship-an-environment", "spark", "spark-streaming")}
 _WITH_STEPS = [page for page in PAGES if name_of(page) not in _ELSEWHERE and sessions.steps_of(blocks(page))]
-_LANGUAGES = {"python", "console", "text", "mermaid", "sh", "yaml", "json", "csv", "pyi", "bnf"}
+_INSTALLING = {"docs/how-to/write-a-connector.md"}  # what is no other test's to find
+_LANGUAGES = {"python", "console", "text", "mermaid", "sh", "yaml", "json", "csv", "pyi", "bnf", "toml"}
 
 
 @pytest.mark.parametrize("page", _WITH_STEPS, ids=name_of)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
-    outcomes = sessions.run(sessions.steps_of(blocks(page)), tmp_path)
+    own = [environment(tmp_path / ".environment")] if name_of(page) in _INSTALLING else []
+    outcomes = sessions.run(sessions.steps_of(blocks(page)), tmp_path, *own)
     for index, (step, output, exit_code) in enumerate((o.step, o.output, o.exit_code) for o in outcomes):
         where = f"{name_of(page)}:{step.line}: $ {step.command}\n{output}"
         is_shown = index + 1 < len(outcomes) and outcomes[index + 1].step.command == "echo $?"

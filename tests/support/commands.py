@@ -45,9 +45,15 @@ class Ended:
 class Command:
     """A ``nebuli`` command that runs, on this machine or on a host of a test."""
 
-    def __init__(self, *arguments: str | Path, directory: Path, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str | Path,
+        directory: Path,
+        host: Host | None = None,
+        python: str | Path = sys.executable,
+    ) -> None:
         self._stderr = directory / "stderr.txt"
-        command = [sys.executable, "-m", "nebuli", *map(str, arguments)]
+        command = [str(python), "-m", "nebuli", *map(str, arguments)]
         with self._stderr.open("w") as stderr:
             self.process = subprocess.Popen(
                 host.command(*command) if host else command,
@@ -82,9 +88,14 @@ class Command:
         return Ended(self.process.wait(), stdout, self._stderr.read_text())
 
 
-def nebuli(*arguments: str | Path, directory: Path, host: Host | None = None) -> Ended:
+def nebuli(
+    *arguments: str | Path,
+    directory: Path,
+    host: Host | None = None,
+    python: str | Path = sys.executable,
+) -> Ended:
     """Run a ``nebuli`` command from start to end."""
-    return Command(*arguments, directory=directory, host=host).end()
+    return Command(*arguments, directory=directory, host=host, python=python).end()
 
 
 def measured(*arguments: str | Path, directory: Path) -> tuple[Ended, int]:

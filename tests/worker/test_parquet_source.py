@@ -51,11 +51,6 @@ def read(path: str = "in.parquet") -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def test_rows_have_the_logical_types_and_weight_one() -> None:
-    pq.write_table(plain(), "in.parquet")
-    assert read().to_pylist() == [{"origin": "EWR", "delay": 0, "at": AT, "_weight": 1}]
-
-
 def test_row_groups_are_read_in_order() -> None:
     pq.write_table(plain(50_000), "in.parquet", row_group_size=7_000)
     assert read().column("delay").to_pylist() == list(range(50_000))

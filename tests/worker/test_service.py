@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,16 @@ SCHEMA = [{"name": "n", "type": "int64"}]
 
 
 class Worker:
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, python: str | Path = sys.executable) -> None:
         self.directory = directory
+        self.python = python
         self.data, self.grpc = free_addresses(2)
         self.begin(*options)
 
     def begin(self, *options: str) -> None:
         """Start the process, for the first time or again."""
         addresses = ("--data", self.data, "--grpc", self.grpc)
-        self.command = Command("worker", *addresses, *options, directory=self.directory)
+        self.command = Command("worker", *addresses, *options, directory=self.directory, python=self.python)
         self.command.wait_until_said(f"worker ready: data={self.data} grpc={self.grpc}\n")
         self.channel = grpc.insecure_channel(self.grpc)
         self.stub = WorkerStub(self.channel)

@@ -71,13 +71,6 @@ def test_final_as_parquet_keeps_the_types(tmp_path: Path) -> None:
     assert table.to_pydict() == {"name": ["a", "b"], "n": [2, 1]}
 
 
-def test_final_without_rows_is_a_file_without_rows(tmp_path: Path) -> None:
-    sink = FinalSink(WholeFile(str(tmp_path / "result.parquet"), parquet_rows))
-    sink.open(SCHEMA)
-    sink.finish()
-    assert pq.read_table(tmp_path / "result.parquet").num_rows == 0
-
-
 def test_final_refuses_a_row_that_was_taken_back_and_never_given(target: Path) -> None:
     sink = FinalSink(WholeFile(str(target), csv_rows))
     sink.open(SCHEMA)

@@ -182,14 +182,6 @@ def test_a_line_that_is_none_is_quoted_from_its_beginning(worker: Worker, peer: 
     assert len(status.error) < 400
 
 
-def test_a_peer_that_is_not_there_is_named(worker: Worker, peer: Peer) -> None:
-    peer.close()
-    id_ = worker.register(fragment(worker, {"type": "TCP", "address": peer.address}, {"type": "Null"}))
-    worker.start(id_)
-    status = worker.wait_for_state(id_, wire.STATE_FAILED)
-    assert status.error.startswith(f"TCP {peer.address} cannot be reached")
-
-
 @pytest.mark.parametrize("form", ["CSV", "JSON"])
 def test_rows_become_lines(worker: Worker, peer: Peer, form: str) -> None:
     (worker.directory / "in.csv").write_text("n,at,word\n" + CSV)

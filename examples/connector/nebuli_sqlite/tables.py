@@ -72,6 +72,7 @@ class TableSource(Database, Source):
             self.cursor = connection.execute(f"SELECT {columns} FROM {quoted(self.settings.table)}")
 
     def poll(self) -> pa.RecordBatch | Signal:
+        assert self.cursor is not None
         with self.errors(f"{self.settings.reads} cannot be read", InputError):
             rows = self.cursor.fetchmany(BATCH_ROWS)
         if not rows:
@@ -121,11 +122,13 @@ class TableOutput(Database, Output):
             connection.execute(f"CREATE TABLE {table} ({', '.join(map(quoted, schema.names))})")
 
     def write(self, batch: pa.RecordBatch) -> None:
+        assert self.connection is not None
         rows = zip(*map(to_sqlite, batch.columns), strict=True)
         with self.errors(self.failed, OutputError):
             self.connection.executemany(self.insert, rows)
 
     def publish(self) -> None:
+        assert self.connection is not None
         with self.errors(self.failed, OutputError):
             self.connection.execute("COMMIT")
         self.disconnect()

@@ -99,19 +99,19 @@ class SinkConformance:
         if "mode" in metafunc.fixturenames:
             metafunc.parametrize("mode", self.modes)
 
-    def bound(self, settings: Settings, mode: SinkMode) -> BoundSink:
+    def _bound(self, settings: Settings, mode: SinkMode) -> BoundSink:
         """The sink as an operator of a plan."""
         target = {"name": "out", "mode": mode, **settings}
         return BoundSink.model_validate({"id": "out", "input": "in", "sink": "out", "target": target})
 
-    def driven(self, settings: Settings, mode: SinkMode) -> Driven:
+    def _driven(self, settings: Settings, mode: SinkMode) -> Driven:
         """The sink as a fragment has it; nothing is opened."""
-        target = self.bound(settings, mode).target
+        target = self._bound(settings, mode).target
         return Driven(lambda wake: sink_of(target), self.limit_s)
 
-    def write(self, settings: Settings, mode: SinkMode, *changes: pa.RecordBatch) -> int:
+    def _write(self, settings: Settings, mode: SinkMode, *changes: pa.RecordBatch) -> int:
         """Write all of it, to a clean end; how many rows it says went out."""
-        with self.driven(settings, mode) as driven:
+        with self._driven(settings, mode) as driven:
             try:
                 driven.call("open", changes[0].schema if changes else _SCHEMA)
                 rows = sum(driven.call("write", change) for change in changes)
@@ -120,17 +120,17 @@ class SinkConformance:
                 driven.call("abort", str(error))
                 raise
 
-    def found(self, published: Published, mode: SinkMode) -> Rows | None:
+    def _found(self, published: Published, mode: SinkMode) -> Rows | None:
         """What is there now of rows with names and numbers; None, too, where nobody can read it."""
         return None if published is None else published(_SCHEMA if mode == "changes" else _ROWS)
 
-    def check(
+    def _check(
         self, published: Published, mode: SinkMode, wanted: list[tuple[str | None, int | None]]
     ) -> None:
         """Fail where these are not the rows that are there, as far as anybody can read them."""
         if published is None:
             return
-        found = self.found(published, mode)
+        found = self._found(published, mode)
         assert found is not None, "there is no result"
         rows = [dict(zip(_ROWS.names, row, strict=True)) for row in wanted]
         assert counted(found, _SCHEMA if mode == "changes" else _ROWS) == counted(rows, _ROWS)
@@ -139,29 +139,29 @@ class SinkConformance:
         """By its entry point, where it is not one of ours; and what does the work, by its ``implementation``."""
         connector = SINKS.named(settings["type"])
         assert callable(resolve_name(connector.implementation))
-        assert type(self.bound(settings, self.modes[0]).target) is connector
+        assert type(self._bound(settings, self.modes[0]).target) is connector
 
     def test_its_keys_travel_in_a_plan(self, settings: Settings, mode: SinkMode) -> None:
         """To workers, which check them."""
-        operator = self.bound(settings, mode)
+        operator = self._bound(settings, mode)
         assert BoundSink.model_validate_json(operator.model_dump_json(by_alias=True)) == operator
         with pytest.raises(ValidationError):
-            self.bound({**settings, "no such key": 1}, mode)
+            self._bound({**settings, "no such key": 1}, mode)
 
     def test_it_has_the_modes_that_it_says_and_no_others(self, settings: Settings) -> None:
         """Others are refused when the topology is read."""
         assert SINKS.named(settings["type"]).modes == self.modes
         for mode in set(get_args(SinkMode)) - set(self.modes):
             with pytest.raises(ValidationError, match=f"got '{mode}'"):
-                self.bound(settings, mode)
+                self._bound(settings, mode)
 
     def test_what_is_written_is_there_at_the_end(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
         """Each row as often as its weight says, or with it; and as many as it says."""
-        told = self.write(settings, mode, _zset(("b", 1, 1), ("a", 2, 2)), _zset((None, None, 1)))
+        told = self._write(settings, mode, _zset(("b", 1, 1), ("a", 2, 2)), _zset((None, None, 1)))
         assert told == (3 if mode == "changes" else 4)
-        self.check(published, mode, [("b", 1), ("a", 2), ("a", 2), (None, None)])
+        self._check(published, mode, [("b", 1), ("a", 2), ("a", 2), (None, None)])
 
     def test_a_row_that_is_taken_back_is(
         self, settings: Settings, mode: SinkMode, published: Published
@@ -169,33 +169,33 @@ class SinkConformance:
         """Not there, or with its weight; in mode ``append`` it is an error."""
         changes = _zset(("b", 1, 1), ("a", 2, 1)), _zset(("b", 1, -1))
         if mode == "append":
-            with self.driven(settings, mode) as driven:
+            with self._driven(settings, mode) as driven:
                 driven.call("open", _SCHEMA)
                 driven.call("write", changes[0])
                 with pytest.raises(OutputError, match="taken back"):
                     driven.call("write", changes[1])
                 driven.call("abort", "a row was taken back")
             return
-        assert self.write(settings, mode, *changes) == (3 if mode == "changes" else 1)
-        self.check(published, mode, [("a", 2)])
+        assert self._write(settings, mode, *changes) == (3 if mode == "changes" else 1)
+        self._check(published, mode, [("a", 2)])
 
     def test_a_result_without_rows_is_one(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
         """Whoever reads it finds that there are none, and not that there is nothing yet."""
-        assert self.write(settings, mode) == 0
-        self.check(published, mode, [])
+        assert self._write(settings, mode) == 0
+        self._check(published, mode, [])
 
     def test_every_type_of_column_comes_out_as_it_went_in(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
         """Of those that it says it takes, nulls too."""
-        types = sorted(self.bound(settings, mode).target.types)
+        types = sorted(self._bound(settings, mode).target.types)
         schema = arrow_schema(tuple(Column(name=f"of {type_}", type=type_) for type_ in types))
         values = zip_longest(*([*self.values[type_], None] for type_ in types))
         rows = [dict(zip(schema.names, row, strict=True)) for row in values]
         change = zset.insertions(pa.RecordBatch.from_pylist(rows, schema))
-        assert self.write(settings, mode, change) == len(rows)
+        assert self._write(settings, mode, change) == len(rows)
         written = change.schema if mode == "changes" else schema
         if published is not None:
             assert counted(published(written) or [], written) == counted(rows, schema)
@@ -211,9 +211,9 @@ class SinkConformance:
         """In a mode whose result is there at the end only: what was there before is, or nothing."""
         if mode not in self.whole_modes:
             return  # what is written is there before the end
-        self.write(settings, mode, _zset(("before", 1, 1)))
-        before = self.found(published, mode)
-        target = self.bound(settings, mode).target
+        self._write(settings, mode, _zset(("before", 1, 1)))
+        before = self._found(published, mode)
+        target = self._bound(settings, mode).target
         rows = _zset(("after", 2, 1))
         rows = rows if mode == "changes" else zset.without_weight(rows)
         # Without its mode: in mode final nothing would be written to it before the end.
@@ -222,9 +222,9 @@ class SinkConformance:
                 driven.call("open", rows.schema)
             if when == "written to":
                 driven.call("write", rows)
-            meanwhile = self.found(published, mode)
+            meanwhile = self._found(published, mode)
             driven.call("discard")
-        for found in (meanwhile, self.found(published, mode)):
+        for found in (meanwhile, self._found(published, mode)):
             assert found in (before, None)
 
     def test_a_query_that_begins_again_leaves_nothing_of_before(
@@ -233,18 +233,18 @@ class SinkConformance:
         """If it says so: see ``begins_anew``."""
         if not SINKS.named(settings["type"]).begins_anew:
             return
-        with self.driven(settings, mode) as driven:
+        with self._driven(settings, mode) as driven:
             driven.call("open", _SCHEMA)
             driven.call("write", _zset(("before", 1, 1)))
             driven.call("abort", "a node was lost")
-        self.write(settings, mode, _zset(("after", 2, 1)))
-        self.check(published, mode, [("after", 2)])
+        self._write(settings, mode, _zset(("after", 2, 1)))
+        self._check(published, mode, [("after", 2)])
 
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "written to", "finished"])
     def test_it_lets_go_of_everything(self, settings: Settings, mode: SinkMode, when: str) -> None:
         """Descriptors and threads, however it ends; an abort behind the end takes nothing back, and does no harm."""
-        self.write(settings, mode, _zset(("a", 1, 1)))  # what is opened once per process is open now
-        with nothing_held(self.limit_s), self.driven(settings, mode) as driven:
+        self._write(settings, mode, _zset(("a", 1, 1)))  # what is opened once per process is open now
+        with nothing_held(self.limit_s), self._driven(settings, mode) as driven:
             if when != "before it is opened":
                 driven.call("open", _SCHEMA)
             if when in ("written to", "finished"):
@@ -266,7 +266,7 @@ class SinkConformance:
 
     def _refusal(self, wrong: Settings, mode: SinkMode) -> str:
         with pytest.raises(OutputError) as caught:
-            self.write(wrong, mode, _zset(("a", 1, 1)))
+            self._write(wrong, mode, _zset(("a", 1, 1)))
         return str(caught.value)
 
     def test_an_interrupt_ends_what_waits(
@@ -274,7 +274,7 @@ class SinkConformance:
     ) -> None:
         """From another thread: what is under way returns, or raises ``FragmentStopped``, and so does what comes."""
         many = zset.insertions(pa.RecordBatch.from_pylist([{"name": "x" * 1000, "n": 1}] * 1000, _ROWS))
-        with self.driven(stalled or settings, mode) as driven:
+        with self._driven(stalled or settings, mode) as driven:
             driven.call("open", _SCHEMA)
 
             def work() -> None:

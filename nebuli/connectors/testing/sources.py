@@ -75,20 +75,20 @@ class SourceConformance:
         """The columns as a source is given them."""
         return tuple(Column.model_validate({"name": name, "type": type_}) for name, type_ in columns.items())
 
-    def bound(self, settings: Settings, schema: Schema) -> BoundSource:
+    def _bound(self, settings: Settings, schema: Schema) -> BoundSource:
         """The source as an operator of a plan."""
         return BoundSource.model_validate(
             {"id": "s", "logical": "l", "schema": schema, "physical": {"logical": "l", **settings}}
         )
 
-    def driven(self, settings: Settings, schema: Schema) -> Driven:
+    def _driven(self, settings: Settings, schema: Schema) -> Driven:
         """The source as a fragment has it; nothing is opened."""
-        operator = self.bound(settings, schema)
+        operator = self._bound(settings, schema)
         return Driven(lambda wake: source_of(operator, wake), self.limit_s)
 
-    def read(self, settings: Settings, schema: Schema) -> pa.Table:
+    def _read(self, settings: Settings, schema: Schema) -> pa.Table:
         """All that it gives; enough of what has no end."""
-        with self.driven(settings, schema) as driven:
+        with self._driven(settings, schema) as driven:
             try:
                 driven.call("open")
                 return driven.read(self._most_rows(settings, schema))
@@ -96,27 +96,27 @@ class SourceConformance:
                 driven.call("close", "it is read")
 
     def _most_rows(self, settings: Settings, schema: Schema) -> float:
-        return self.most_rows if self.bound(settings, schema).physical.ends == "never" else math.inf
+        return self.most_rows if self._bound(settings, schema).physical.ends == "never" else math.inf
 
     def test_its_type_is_found_by_its_name(self, settings: Settings, schema: Schema) -> None:
         """By its entry point, where it is not one of ours; and what does the work, by its ``implementation``."""
         connector = SOURCES.named(settings["type"])
         assert callable(resolve_name(connector.implementation))
-        assert type(self.bound(settings, schema).physical) is connector
-        assert self.bound(settings, schema).physical.reads
+        assert type(self._bound(settings, schema).physical) is connector
+        assert self._bound(settings, schema).physical.reads
 
     def test_its_keys_travel_in_a_plan(self, settings: Settings, schema: Schema) -> None:
         """To workers, which check them."""
-        operator = self.bound(settings, schema)
+        operator = self._bound(settings, schema)
         assert BoundSource.model_validate_json(operator.model_dump_json(by_alias=True)) == operator
         with pytest.raises(ValidationError):
-            self.bound({**settings, "no such key": 1}, schema)
+            self._bound({**settings, "no such key": 1}, schema)
 
     def test_it_gives_the_rows_that_are_there(
         self, settings: Settings, schema: Schema, rows: list[dict[str, Any]] | None
     ) -> None:
         """With the columns and types of the logical source, and a weight each."""
-        found = self.read(settings, schema)
+        found = self._read(settings, schema)
         wanted = zset.weighted(arrow_schema(schema))
         if found.num_rows:
             assert found.schema.equals(wanted), f"it gave {found.schema}\n\nand not\n\n{wanted}"
@@ -125,26 +125,26 @@ class SourceConformance:
 
     def test_it_ends_if_it_says_so(self, settings: Settings, schema: Schema) -> None:
         """Once its rows are read, and not if it says that it never does: see ``ends``."""
-        found = self.read(settings, schema)
-        assert self.bound(settings, schema).physical.ends != "never" or found.num_rows >= self.most_rows
+        found = self._read(settings, schema)
+        assert self._bound(settings, schema).physical.ends != "never" or found.num_rows >= self.most_rows
 
     def test_the_same_rows_come_again_if_it_is_repeatable(self, settings: Settings, schema: Schema) -> None:
         """In the same order, however they are cut into batches."""
         if not SOURCES.named(settings["type"]).repeatable:
             return
-        first, second = (self.read(settings, schema) for _ in range(2))
+        first, second = (self._read(settings, schema) for _ in range(2))
         assert repr(first.to_pylist()) == repr(second.to_pylist())
 
     def test_what_is_skipped_is_what_would_have_come_first(self, settings: Settings, schema: Schema) -> None:
         """If it has ``skip``."""
-        with self.driven(settings, schema) as driven:
+        with self._driven(settings, schema) as driven:
             if not hasattr(driven.end, "skip"):
                 return
             driven.call("open")
             driven.call("skip", 1)
             rest = driven.read(self._most_rows(settings, schema))
             driven.call("close", "it is read")
-        first = self.read(settings, schema).slice(1)
+        first = self._read(settings, schema).slice(1)
         rows = min(first.num_rows, rest.num_rows)
         assert repr(first.slice(0, rows).to_pylist()) == repr(rest.slice(0, rows).to_pylist())
 
@@ -153,7 +153,7 @@ class SourceConformance:
         if waiting is None:
             return
         settings, supply = waiting
-        with self.driven(settings, schema) as driven:
+        with self._driven(settings, schema) as driven:
             driven.call("open")
             driven.woken.clear()
             poll = driven.begin(driven.end.poll)
@@ -170,8 +170,8 @@ class SourceConformance:
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "in the middle", "at the end"])
     def test_it_lets_go_of_everything(self, settings: Settings, schema: Schema, when: str) -> None:
         """Descriptors and threads, once it is closed, wherever it was; and may be closed again."""
-        self.read(settings, schema)  # what is opened once per process is open now
-        with nothing_held(self.limit_s), self.driven(settings, schema) as driven:
+        self._read(settings, schema)  # what is opened once per process is open now
+        with nothing_held(self.limit_s), self._driven(settings, schema) as driven:
             if when != "before it is opened":
                 driven.call("open")
             if when in ("in the middle", "at the end"):
@@ -183,7 +183,7 @@ class SourceConformance:
         self, unreadable: list[tuple[Settings, str]], settings: Settings, schema: Schema
     ) -> None:
         """An InputError that names it, and nothing is held afterwards."""
-        self.read(settings, schema)
+        self._read(settings, schema)
         for wrong, named in unreadable:
             with nothing_held(self.limit_s):
                 said = self._refusal(wrong, schema)
@@ -192,12 +192,12 @@ class SourceConformance:
 
     def _refusal(self, wrong: Settings, schema: Schema) -> str:
         with pytest.raises(InputError) as caught:
-            self.read(wrong, schema)
+            self._read(wrong, schema)
         return str(caught.value)
 
     def test_an_interrupt_ends_what_waits(self, waiting: Waiting, settings: Settings, schema: Schema) -> None:
         """From another thread: what is under way returns, or raises ``FragmentStopped``, and so does what comes."""
-        with self.driven(settings if waiting is None else waiting[0], schema) as driven:
+        with self._driven(settings if waiting is None else waiting[0], schema) as driven:
             driven.call("open")
             poll = driven.begin(driven.end.poll)
             wait([poll], self.longest_poll_s)
