@@ -8,6 +8,7 @@ the work, which is imported by whoever runs it and by nobody else. Those that co
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
@@ -180,8 +181,8 @@ class Connectors(Generic[C]):
     ) -> JsonSchemaValue:
         """Of what is known, and of anything under another name, which differs in more than small and large letters."""
         shown = handler(self._union.core_schema)
-        known = ("".join(f"[{each.upper()}{each.lower()}]" for each in name) for name in self.known)
-        other = {"type": {"type": "string", "not": {"pattern": f"^({'|'.join(known)})$"}}}
+        known = "|".join("".join(map(_of_any_case, name)) for name in self.known)
+        other = {"type": {"type": "string", "not": {"pattern": f"^({known})$"}}}
         required = [name for name, field in self._base.model_fields.items() if field.is_required()]
         shown["oneOf"].append({"type": "object", "properties": other, "required": required})
         return shown
@@ -194,6 +195,10 @@ def unusable(error: ValidationError) -> str:
     """What connectors could not be had, in a sentence; empty if nothing else is wrong."""
     found = error.errors(include_url=False, include_input=False)
     return "; ".join(dict.fromkeys(each["msg"] for each in found if each["type"] == _UNUSABLE))
+
+
+def _of_any_case(letter: str) -> str:
+    return f"[{letter.upper()}{letter.lower()}]" if letter.isalpha() else re.escape(letter)
 
 
 def _name_of(connector: type[Model]) -> str:

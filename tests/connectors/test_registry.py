@@ -20,6 +20,7 @@ from nebuli.connectors.provider import source_of
 from nebuli.fleet.deployed import DeployedQuery, GivenFile
 from nebuli.rpc.status import FragmentState
 from nebuli.worker.records import Record, Records, StateUnusable
+from placement import InvalidQuery, check, parse_query
 from placement.endless import endless_sources
 from placement.plan import BoundSource, Fragment
 from topology import SINKS, SOURCES, ConnectorUnusable, TopologyError, parse_topology
@@ -141,6 +142,24 @@ def test_its_words_are_the_planners(packages: Packages) -> None:
     assert endless_sources([source()]) == [source()]
     (why,) = said(TOPOLOGY + "    sinks: [{name: out, type: Queue}]\n")
     assert why == "t.yaml:5:13: expected append as mode of this type, got 'final'"
+
+
+def test_a_sink_is_not_given_columns_of_types_that_it_does_not_take() -> None:
+    target = "{name: out, type: TCP, address: 127.0.0.1:1, format: JSON}"
+    schema = "[{name: n, type: int64}, {name: raw, type: binary}]"
+    text = TOPOLOGY.replace("[{name: n, type: int64}]", schema).replace(
+        "Queue, topic: clicks", "CSV, path: c.csv"
+    )
+    topology = parse_topology(f"{text}    sinks: [{target}]\n")
+    operators = [
+        {"id": "s", "type": "source", "logical": "events"},
+        {"id": "o", "type": "sink", "input": "s", "sink": "out"},
+    ]
+    with pytest.raises(InvalidQuery) as caught:
+        check(parse_query(json.dumps({"operators": operators}), file="q.json"), topology)
+    assert str(caught.value).startswith(
+        "q.json:1:118: sink o: 'out' at 127.0.0.1:9001 (TCP) takes no binary, and raw is one; cast it to one of bool, "
+    )
 
 
 def test_its_keys_are_checked_as_ours_are(packages: Packages) -> None:
