@@ -5,7 +5,6 @@ Nothing is lost, doubled or reordered.
 
 from __future__ import annotations
 
-from netchannel.core.timing import Timing
 from netchannel.errors import (
     AttemptLost,
     BufferFull,
@@ -38,24 +37,31 @@ from netchannel.servers.receiver_channel import ReceiverChannel
 from netchannel.servers.retained_channels import RetainedChannel, RetainedSenderChannel
 from netchannel.servers.sender import SenderServer
 from netchannel.servers.sender_channel import SenderChannel
+from netchannel.statistics import (
+    ChannelStatistics,
+    MemberStatistics,
+    PeerStatistics,
+    ReceiverChannelStatistics,
+    ReceiverServerStatistics,
+    SenderChannelStatistics,
+    SenderServerStatistics,
+    ServerStatistics,
+)
 from netchannel.tls import Tls
 from netchannel.values import (
     BufferPolicy,
-    ChannelStatistics,
     CloseReport,
     FaultPolicy,
     Group,
     Heads,
     Located,
-    MemberStatistics,
     Message,
     Moment,
-    PeerStatistics,
     Position,
     RetainPolicy,
     Sealed,
-    ServerStatistics,
     StagingPolicy,
+    Timing,
 )
 
 __all__ = [
@@ -94,14 +100,18 @@ __all__ = [
     "PositionLost",
     "ProtocolError",
     "ReceiverChannel",
+    "ReceiverChannelStatistics",
     "ReceiverServer",
+    "ReceiverServerStatistics",
     "RetainPolicy",
     "RetainedChannel",
     "RetainedSenderChannel",
     "SchemaMismatch",
     "Sealed",
     "SenderChannel",
+    "SenderChannelStatistics",
     "SenderServer",
+    "SenderServerStatistics",
     "ServerStatistics",
     "StagingPolicy",
     "StorageFull",

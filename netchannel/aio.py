@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.servers import receiver, receiver_channel, retained_channels, sender
+    from netchannel.statistics import (
+        ReceiverChannelStatistics,
+        ReceiverServerStatistics,
+        SenderChannelStatistics,
+        SenderServerStatistics,
+    )
     from netchannel.tls import Tls
     from netchannel.values import (
         BufferPolicy,
-        ChannelStatistics,
         CloseReport,
         FaultPolicy,
         Group,
@@ -38,7 +43,6 @@ if TYPE_CHECKING:
         Position,
         RetainPolicy,
         Sealed,
-        ServerStatistics,
         StagingPolicy,
     )
     from netchannel.wire.codec import CodecName
@@ -122,7 +126,7 @@ class SenderChannel:
         """As `netchannel.SenderChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> SenderChannelStatistics:
         """As `netchannel.SenderChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -259,7 +263,7 @@ class ReceiverChannel:
         """As `netchannel.ReceiverChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.ReceiverChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -298,7 +302,7 @@ class RetainedChannel:
         """As `netchannel.RetainedChannel.detach`."""
         await self._thread.run(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.RetainedChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -446,7 +450,7 @@ class SenderServer:
             ),
         )
 
-    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+    def statistics(self) -> SenderServerStatistics:
         """As `netchannel.SenderServer.statistics`."""
         return self._server.statistics()
 
@@ -541,7 +545,7 @@ class ReceiverServer:
             ),
         )
 
-    def statistics(self) -> ServerStatistics[str]:
+    def statistics(self) -> ReceiverServerStatistics:
         """As `netchannel.ReceiverServer.statistics`."""
         return self._server.statistics()
 

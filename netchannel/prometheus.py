@@ -35,7 +35,12 @@ from netchannel.servers.sender import SenderServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from netchannel.values import ChannelStatistics, PeerStatistics, ServerStatistics
+    from netchannel.statistics import (
+        ChannelStatistics,
+        PeerStatistics,
+        ReceiverServerStatistics,
+        SenderServerStatistics,
+    )
 
     Sender = SenderServer | process.BlockingSenderServer | aio.SenderServer
     Receiver = ReceiverServer | process.BlockingReceiverServer | aio.ReceiverServer
@@ -208,7 +213,9 @@ def _side(server: Sender | Receiver) -> Side:
     raise TypeError(f"{server!r} is no SenderServer and no ReceiverServer")
 
 
-def families(side: Side, statistics: ServerStatistics[Any] | None) -> Iterator[Family]:
+def families(
+    side: Side, statistics: SenderServerStatistics | ReceiverServerStatistics | None
+) -> Iterator[Family]:
     """The metrics of one side (`SENDER`, `RECEIVER`), with the values of ``statistics``, if there are any."""
     servers, peers, channels = [], {}, []
     if statistics is not None:

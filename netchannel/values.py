@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from os import PathLike
 
-Key = TypeVar("Key")
-
 MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The deadlines of a server, in seconds.
+
+    Both sides of a control connection send a heartbeat every ``heartbeat_s`` and give each other up after
+    ``dead_after_s`` without a byte. A connection that does not finish its handshake within ``handshake_s`` is
+    dropped; a token is good for ``token_s``. Dialing and asking again back off from ``backoff_s`` to
+    ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``; a server that
+    is left waits at most ``leave_s`` for its peers.
+    """
+
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 5.0
+    handshake_s: float = 5.0
+    token_s: float = 10.0
+    backoff_s: float = 0.05
+    backoff_limit_s: float = 2.0
+    idle_s: float = 1.0
+    leave_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < inf or (value == 0 and field.name != "leave_s"):
+                raise ValueError(f"{field.name} is {value}: expected seconds, more than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,89 +281,6 @@ class CloseReport:
     acknowledged: int
     undelivered_from: int | None = None
     undelivered: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    """A channel's counters. ``since`` is when ``state`` began (monotonic seconds).
-
-    ``acknowledged`` is a number of the stream, on both sides: everything below is acknowledged. On a sender ``sent``
-    and ``received`` are such numbers too, of what the application has sent and of what the receiver has;
-    ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
-    ``buffered_bytes`` counts those in memory, ``disk_bytes`` is the size of the files of a durable or spilled buffer,
-    or of groups that a receiver holds and keeps.
-    On a receiver ``received`` counts messages off the wire since the channel was registered, and ``buffered_*`` those
-    not yet read. ``bytes`` counts message bytes and notes since then, ``reconnects`` attachments after the first,
-    ``dropped`` messages that ``drop_oldest`` gave up. ``starved``: the producer waits for an acknowledgement, and the
-    consumer for a message: acknowledge more often than the sender's buffer is full.
-    """
-
-    state: str
-    since: float
-    sent: int
-    received: int
-    acknowledged: int
-    bytes: int
-    buffered_messages: int
-    buffered_bytes: int
-    disk_bytes: int
-    in_flight: int
-    reconnects: int
-    dropped: int
-    starved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PeerStatistics:
-    """A control connection, and who is at its other end.
-
-    ``address`` is the one that was dialed, or where the connection came from; ``name`` what the peer calls itself,
-    empty before it has said so. ``state`` is ``waiting`` (on a sender: to dial again), ``connecting`` or ``up``.
-    ``channels`` depend on it. ``round_trip_*`` are of heartbeats, both event loops included: the last, the smallest,
-    and smoothed as TCP does; None before the first. ``heard_s`` is how long ago anything came from the peer.
-    """
-
-    address: str
-    name: str
-    state: Literal["waiting", "connecting", "up"]
-    channels: int
-    round_trip_s: float | None = None
-    round_trip_min_s: float | None = None
-    round_trip_smoothed_s: float | None = None
-    heard_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberStatistics:
-    """Another process of a node: what it calls itself, where senders are sent on to, and how many channels it has."""
-
-    name: str
-    port: int
-    channels: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatistics(Generic[Key]):
-    """A server's connections, and its channels that are not over: on a sender by id and receiver, else by id.
-
-    ``at`` is when it was read, on the clock of `ChannelStatistics.since`. ``connections`` are open now;
-    ``bytes_sent`` and ``bytes_received`` count all that went over them since the server was entered, as it is on the
-    wire. ``loop_lag_s`` is how late the event loop was when something was due last, or is already if it is held up
-    now; ``loop_lag_max_s`` the greatest lag of the last minute (two at most), whoever has read it meanwhile.
-    ``members`` are the other processes of the node, on the receiver that has its address; ``node`` is the connection
-    to that one, on a receiver that is a member itself.
-    """
-
-    at: float
-    peers: tuple[PeerStatistics, ...]
-    channels: Mapping[Key, ChannelStatistics]
-    connections: int
-    bytes_sent: int
-    bytes_received: int
-    loop_lag_s: float
-    loop_lag_max_s: float
-    members: tuple[MemberStatistics, ...] = ()
-    node: PeerStatistics | None = None
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

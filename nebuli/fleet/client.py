@@ -12,7 +12,7 @@ from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.rpc.log_lines import LogLine
 from nebuli.rpc.secured import dial
-from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.status import FragmentStatus
 from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.worker_pb2_grpc import WorkerStub
 
@@ -92,7 +92,7 @@ class WorkerClient:
         """All fragments of the worker."""
         with self._errors():
             reply = await self._stub.Status(wire.StatusRequest(), timeout=_DEADLINE_S)
-        return [_status(message) for message in reply.fragments]
+        return [FragmentStatus.of(message) for message in reply.fragments]
 
     async def logs(self, id_: str = "", *, follow: bool = False) -> AsyncIterator[LogLine]:
         """What the worker has logged, of one fragment or of all; with ``follow`` also what it will."""
@@ -149,22 +149,3 @@ class WorkerClient:
                 f"worker {self._node} does not answer at {self._address}: {error.details()}; is it running there? "
                 "'nebuli doctor TOPOLOGY' says more"
             ) from error
-
-
-def _status(message: wire.FragmentStatus) -> FragmentStatus:
-    return FragmentStatus(
-        id=message.id,
-        fragment=message.fragment,
-        state=FragmentState[wire.State.Name(message.state).removeprefix("STATE_")],
-        cause=Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")],
-        error=message.error,
-        rows_in=message.rows_in,
-        rows_out=message.rows_out,
-        bytes_in=message.bytes_in,
-        bytes_out=message.bytes_out,
-        pid=message.pid,
-        late=dict(message.late_rows),
-        state_bytes=message.state_bytes,
-        watermark=message.watermark if message.HasField("watermark") else None,
-        phase=message.phase,
-    )

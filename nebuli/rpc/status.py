@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping  # noqa: TC003 - read by pydantic
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Self
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nebuli.rpc import worker_pb2 as wire
 
 __all__ = ["Cause", "FragmentState", "FragmentStatus"]
 
@@ -39,7 +39,7 @@ class Cause(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FragmentStatus:
     """A fragment at one moment. Rows in are rows of Z-sets, rows out what its sink has sent or written.
 
@@ -70,3 +70,20 @@ class FragmentStatus:
     def late_rows(self) -> int:
         """Of all operators."""
         return sum(self.late.values())
+
+    @property
+    def message(self) -> wire.FragmentStatus:
+        """As it travels."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        named = {"state": f"STATE_{self.state.name}", "cause": f"CAUSE_{self.cause.name}"}
+        return wire.FragmentStatus(**values | named)
+
+    @classmethod
+    def of(cls, message: wire.FragmentStatus) -> Self:
+        """What came."""
+        values = {each.name: getattr(message, each.name) for each in fields(cls)}
+        values["state"] = FragmentState[wire.State.Name(message.state).removeprefix("STATE_")]
+        values["cause"] = Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")]
+        values["late"] = dict(message.late)
+        values["watermark"] = message.watermark if message.HasField("watermark") else None
+        return cls(**values)

@@ -149,7 +149,7 @@ class Node:
         for record in records:
             hosted = self._add(record.status, record.fragment)
             drop_files(record.fragment)
-            match record.state:
+            match record.status.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):
                     hosted.start(resumed=True)
                 case FragmentState.RUNNING:
@@ -223,7 +223,7 @@ class Node:
 
     def _save(self, status: FragmentStatus, fragment: Fragment) -> None:
         if self._records is not None:
-            self._records.save(Record.of(status, fragment))
+            self._records.save(Record(fragment=fragment, status=status))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nebuli.durable_files import sync_directory, write_durably
-from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+from nebuli.rpc.status import FragmentStatus
 from placement.plan import Fragment
 from topology.connectors import unusable
 
@@ -26,52 +26,12 @@ class StateUnusable(Exception):
 
 
 class Record(BaseModel):
-    """A fragment, its id and how far it had come."""
+    """A fragment, and how far it had come."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str
     fragment: Fragment
-    state: FragmentState
-    cause: Cause = Cause.NONE
-    error: str = ""
-    rows_in: int = 0
-    rows_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    late: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, status: FragmentStatus, fragment: Fragment) -> Record:
-        """The fragment as it is now."""
-        return cls(
-            id=status.id,
-            fragment=fragment,
-            state=status.state,
-            cause=status.cause,
-            error=status.error,
-            rows_in=status.rows_in,
-            rows_out=status.rows_out,
-            bytes_in=status.bytes_in,
-            bytes_out=status.bytes_out,
-            late=dict(status.late),
-        )
-
-    @property
-    def status(self) -> FragmentStatus:
-        """As others are told."""
-        return FragmentStatus(
-            id=self.id,
-            fragment=self.fragment.id,
-            state=self.state,
-            cause=self.cause,
-            error=self.error,
-            rows_in=self.rows_in,
-            rows_out=self.rows_out,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-            late=self.late,
-        )
+    status: FragmentStatus
 
 
 class Records:
@@ -119,16 +79,17 @@ class Records:
                         f"package, and start the worker again"
                     ) from error
                 raise StateUnusable(f"{path} is no fragment's record: {error}; remove it") from error
-            self._paths[found[-1][1].id] = path
+            self._paths[found[-1][1].status.id] = path
         found.sort(key=lambda each: each[0])
         self._numbers = itertools.count(found[-1][0] + 1 if found else 1)
         return [record for _, record in found]
 
     def save(self, record: Record) -> None:
         """Durably, when this returns. Raises OSError."""
-        if record.id not in self._paths:
-            self._paths[record.id] = self._directory / f"{next(self._numbers)}.json"
-        write_durably(self._paths[record.id], record.model_dump_json(by_alias=True))
+        id_ = record.status.id
+        if id_ not in self._paths:
+            self._paths[id_] = self._directory / f"{next(self._numbers)}.json"
+        write_durably(self._paths[id_], record.model_dump_json(by_alias=True))
 
     def forget(self, id_: str) -> None:
         """The fragment was unregistered."""

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.reporting import encodable, log, printable
-from netchannel.values import PeerStatistics
+from netchannel.statistics import PeerStatistics
 from netchannel.wire import messages
 from netchannel.wire.envelope import MESSAGE_LIMIT, STRANGER_LIMIT, MessageParser, encode
 

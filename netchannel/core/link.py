@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.errors import HandshakeError
+    from netchannel.values import Timing
     from netchannel.wire.frames import Buffer
 
     from .timers import Timer
-    from .timing import Timing
 
 
 class Closing(Enum):
@@ -46,7 +46,7 @@ class Job(ABC):
         """Back on the core's own thread, once it is done."""
 
 
-class Worker(ABC):
+class JobOwner(ABC):
     """Who has jobs, now and then, one at a time."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Core:
         self.pool = Pool()
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
-        self.due: dict[Worker, None] = {}
+        self.due: dict[JobOwner, None] = {}
         self._complaints = Complaints()
         self.on_work: Callable[[], None] = lambda: None
         self.on_urgent: Callable[[Link], None] = lambda link: None
@@ -108,7 +108,7 @@ class Core:
         self.touch(link)
         self.on_urgent(link)
 
-    def request(self, worker: Worker) -> None:
+    def request(self, worker: JobOwner) -> None:
         """Ask the adapter to begin a job of ``worker``, once per turn of the loop."""
         if worker not in self.due:
             self.due[worker] = None

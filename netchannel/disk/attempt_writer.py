@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.states import ReceiverState
 from netchannel.errors import NetChannelError
 
@@ -28,7 +28,7 @@ WRITE_BYTES = 1 << 22
 """Bytes written by a job: what is written soon after it came may still be in the processor's cache."""
 
 
-class AttemptWriter(Worker):
+class AttemptWriter(JobOwner):
     """Writes down what an attempt's channel receives, which is known to no one else by its id."""
 
     def __init__(

@@ -10,7 +10,7 @@ from netchannel.core.sending.store import DurableStore
 from netchannel.core.states import SenderEvent
 from netchannel.errors import BufferFull, NetChannelError
 
-from .jobs import Writer
+from .jobs import BufferWriter
 
 if TYPE_CHECKING:
     from netchannel.core.sending.outbound import OutboundChannel
@@ -27,7 +27,7 @@ def keep_in(channel: OutboundChannel, log: SegmentLog) -> None:
     channel.keep_in(DurableWriter(channel, log), log, log.acknowledged, log.head, log.ending)
 
 
-class DurableWriter(Writer, DurableStore):
+class DurableWriter(BufferWriter, DurableStore):
     """Appends records to a log, all that wait by one sync, and lets them go out once they are durable."""
 
     def __init__(self, channel: OutboundChannel, log: SegmentLog) -> None:
@@ -101,13 +101,13 @@ class DurableWriter(Writer, DurableStore):
 
     def _keep(self, record: Record) -> None:
         # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
-        retention, bound = self.channel.retention, self.channel.memory_bytes
-        room = retention.memory + record.size
+        send_buffer, bound = self.channel.send_buffer, self.channel.memory_bytes
+        room = send_buffer.memory + record.size
         self._cooling = room > (bound // 2 if self._cooling else bound)
         if self._cooling:
-            retention.add_cold(record.first, record.end, self._log)
+            send_buffer.add_cold(record.first, record.end, self._log)
         else:
-            retention.add(record)
+            send_buffer.add(record)
 
     def _refuse(self, error: BufferFull) -> None:
         """Their senders are told instead of waiting: these messages were not taken.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.receiving.queue import Queue
 from netchannel.disk.jobs import FULL_S
 from netchannel.errors import LogBroken, NetChannelError
@@ -45,7 +45,7 @@ class ReadQueue(Queue):
         return released
 
 
-class Feeder(Worker):
+class Feeder(JobOwner):
     """Stands in the place of a data connection (`inbound.Source`); one job at a time reads ahead of the queue's marks.
 
     ``on_read`` is called when the consumer may have got further, ``on_fed`` when the channel has more of what is

@@ -1,7 +1,7 @@
 """What of a sender's channel goes to disk and comes back: blocking work, done in jobs beside the core.
 
-A core asks for work (`Core.request`); its adapter then calls `Worker.begin`, runs the job on another thread, and calls
-`Job.done` back on the loop. One job of a worker runs at a time.
+A core asks for work (`Core.request`); its adapter then calls `JobOwner.begin`, runs the job on another thread, and
+calls `Job.done` back on the loop. One job of an owner runs at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.sending.send_buffer import Cold, Record
 from netchannel.core.sending.store import Store
 from netchannel.errors import BufferFull, LogBroken, NetChannelError
@@ -31,7 +31,7 @@ FULL_S = 1.0
 """A disk that was full is tried again after this time, or when something was acknowledged."""
 
 
-class Reader(Worker):
+class BufferReader(JobOwner):
     """Reads what is to be sent next from the disk."""
 
     def __init__(self, channel: OutboundChannel) -> None:
@@ -63,7 +63,7 @@ class Reader(Worker):
         channel = self.channel
         if self.busy or channel.link is None:
             return None
-        cold, ahead = channel.retention.first_cold()
+        cold, ahead = channel.send_buffer.first_cold()
         size = min(READ_BYTES, channel.memory_bytes // 4)
         if cold is None or ahead > size:
             return None
@@ -72,7 +72,7 @@ class Reader(Worker):
 
 
 class _Read(Job):
-    def __init__(self, reader: Reader, cold: Cold, size: int) -> None:
+    def __init__(self, reader: BufferReader, cold: Cold, size: int) -> None:
         self._reader = reader
         self._size = size
         self._cold = cold
@@ -117,12 +117,12 @@ class _Read(Job):
         self._reader.channel.on_read(self._cold, self._first, self._records, self._error, now)
 
 
-class Writer(Worker, Store):
+class BufferWriter(JobOwner, Store):
     """Writes a channel's messages to disk, and frees the space of what is acknowledged."""
 
     def __init__(self, channel: OutboundChannel) -> None:
         self.channel = channel
-        self._reader = Reader(channel)
+        self._reader = BufferReader(channel)
         self._busy = False
         self._leaving = False
         self._discarding = False
@@ -209,7 +209,7 @@ class Writer(Worker, Store):
 
 
 class _Leave(Job):
-    def __init__(self, writer: Writer, leave: Callable[[], None]) -> None:
+    def __init__(self, writer: BufferWriter, leave: Callable[[], None]) -> None:
         self._writer = writer
         self._leave = leave
 

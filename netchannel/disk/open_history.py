@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.errors import NetChannelError
 from netchannel.storage import RealFiles, SegmentLog
@@ -13,7 +13,7 @@ from netchannel.storage.failures import NO_SPACE, broken, no_space
 from netchannel.storage.folders import is_made, lock_folder
 from netchannel.storage.layout import SEGMENT_HEADER, folder_name
 
-from .stored_history import StoredHistory, read_state
+from .disk_history import DiskHistory, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ SEGMENTS = 8
 """Room comes back in whole segments: what is kept has several."""
 
 
-class Histories:
+class HistoryOpener:
     """Opens the histories of one channel, of one stream after the other."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Histories:
         else:
             before.leave(discard=True, then=open_another, now=now, remember=True)
 
-    def _open(self, stream: str, start: int) -> StoredHistory:
+    def _open(self, stream: str, start: int) -> DiskHistory:
         assert self._policy.directory is not None
         created: list[str] = []
 
@@ -106,7 +106,7 @@ class Histories:
                     f"channel {self._channel_id!r}: another process has left stream {log.stream!r} in {log.path} "
                     f"meanwhile, and {stream!r} came: register the channel again to go on with what is there"
                 )
-            history = StoredHistory(
+            history = DiskHistory(
                 self._core,
                 log,
                 self._files,
@@ -120,7 +120,7 @@ class Histories:
         return history
 
 
-class _Opening(Worker, Job):
+class _Opening(JobOwner, Job):
     def __init__(self, make: Callable[[], History], then: Then) -> None:
         self._make = make
         self._then = then

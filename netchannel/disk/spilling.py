@@ -9,7 +9,7 @@ from netchannel.core.states import SenderEvent
 from netchannel.errors import BufferFull, NetChannelError
 from netchannel.reporting import log
 
-from .jobs import Writer
+from .jobs import BufferWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def spill_to(
     channel.store = SpillWriter(channel, open_log, close)
 
 
-class SpillWriter(Writer):
+class SpillWriter(BufferWriter):
     """Writes the newest of what is yet to be sent to logs in temporary files: one for each run of messages.
 
     ``open_log(start)`` makes a log for messages from number ``start`` on; ``close`` closes the files of all of them.
@@ -48,7 +48,7 @@ class SpillWriter(Writer):
         channel = self.channel
         if channel.kept_bytes + size <= channel.memory_bytes:
             return True
-        unsent = channel.retention.unsent
+        unsent = channel.send_buffer.unsent
         # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
         return not self._full and not channel.packer.size and (not unsent or unsent[-1].log is not None)
 
@@ -75,7 +75,7 @@ class SpillWriter(Writer):
 
     def _to_spill(self) -> tuple[SegmentLog | None, list[Record]]:
         """What to write behind the last log, or into a new one: the newest half of what is in memory."""
-        records = self.channel.retention.in_memory_only()
+        records = self.channel.send_buffer.in_memory_only()
         last = self._logs[-1] if self._logs else None
         if last is None or not records or records[0].first != last.head:
             last = None
@@ -119,7 +119,7 @@ class SpillWriter(Writer):
             self._logs.append(job.log)
         if job.log is not None and job.appended and not channel.terminal:
             self.on_written()
-            channel.retention.cool(job.records[0].first, job.records[job.appended - 1].end, job.log)
+            channel.send_buffer.cool(job.records[0].first, job.records[job.appended - 1].end, job.log)
         if job.full is not None:
             self.on_full(job.full, now)
         if job.error is not None:

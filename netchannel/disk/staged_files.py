@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from netchannel.core.groups.group_files import Files
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelBroken, NetChannelError
 from netchannel.reporting import log
@@ -31,7 +31,7 @@ SPARE_S = 30.0
 """A file that is kept to be written again, and was not in this time, is deleted."""
 
 
-class StagedFiles(Worker, Files):
+class StagedFiles(JobOwner, Files):
     """Commits, deletes, and notes what the consumer has acknowledged; closes the files when the channel is over."""
 
     def __init__(self, store: StagingStore, owner: StagedChannel) -> None:

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.servers import receiver, receiver_channel, retained_channels, sender
+    from netchannel.statistics import (
+        ReceiverChannelStatistics,
+        ReceiverServerStatistics,
+        SenderChannelStatistics,
+        SenderServerStatistics,
+    )
     from netchannel.tls import Tls
     from netchannel.values import (
         BufferPolicy,
-        ChannelStatistics,
         CloseReport,
         FaultPolicy,
         Group,
@@ -38,7 +43,6 @@ if TYPE_CHECKING:
         Position,
         RetainPolicy,
         Sealed,
-        ServerStatistics,
         StagingPolicy,
     )
     from netchannel.wire.codec import CodecName
@@ -122,7 +126,7 @@ class BlockingSenderChannel:
         """As `netchannel.SenderChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> SenderChannelStatistics:
         """As `netchannel.SenderChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -257,7 +261,7 @@ class BlockingReceiverChannel:
         """As `netchannel.ReceiverChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.ReceiverChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -296,7 +300,7 @@ class BlockingRetainedChannel:
         """As `netchannel.RetainedChannel.detach`."""
         self._thread.wait(self._channel.detach())
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.RetainedChannel.statistics`."""
         return self._thread.call(self._channel.statistics)
 
@@ -443,7 +447,7 @@ class BlockingSenderServer:
             ),
         )
 
-    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+    def statistics(self) -> SenderServerStatistics:
         """As `netchannel.SenderServer.statistics`."""
         return self._server.statistics()
 
@@ -538,7 +542,7 @@ class BlockingReceiverServer:
             ),
         )
 
-    def statistics(self) -> ServerStatistics[str]:
+    def statistics(self) -> ReceiverServerStatistics:
         """As `netchannel.ReceiverServer.statistics`."""
         return self._server.statistics()
 

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from netchannel.core.questions import ClientChannel
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
-    from netchannel.core.timing import Timing
     from netchannel.disk.open_buffer import Opened
     from netchannel.tls import Tls
-    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.values import BufferPolicy, FaultPolicy, Timing
     from netchannel.wire.codec import CodecName, Encoder
     from netchannel.wire.frames import Body
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from netchannel.core.replay.read_client import Reader
+from netchannel.core.replay.read_client import ReadClient
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.values import Heads, Located, Message, Moment, Position, check_kind
 from netchannel.wire import messages
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     from netchannel.core.questions import ClientChannel, Question
     from netchannel.core.receiving.queue import Chunk
-    from netchannel.core.replay.read_client import Reading
-    from netchannel.core.timing import Timing
+    from netchannel.core.replay.read_client import RangeRead
     from netchannel.tls import Tls
-    from netchannel.values import FaultPolicy
+    from netchannel.values import FaultPolicy, Timing
     from netchannel.wire.codec import Decoder
 
 MESSAGE_LIMIT = 1 << 30
@@ -82,7 +81,7 @@ class ChannelReader:
         self._error: NetChannelError | None = None
         self._channel: ClientChannel
         self._watch: Question
-        self._reader: Reader
+        self._reader: ReadClient
         self._changes: Changes
 
     @classmethod
@@ -111,7 +110,7 @@ class ChannelReader:
             raise
         self._entered = True
         self._changes = Changes()
-        self._reader = Reader(self._channel, self.decoder, MESSAGE_LIMIT)
+        self._reader = ReadClient(self._channel, self.decoder, MESSAGE_LIMIT)
         self._channel.on_lost = self._lost
         self._watch = self._channel.ask(messages.Watch, self._pushed, self._failed, self._now())
         return self
@@ -327,7 +326,7 @@ class ChannelReader:
         finally:
             self.cancel(reading)
 
-    async def begin(self, first: Position | int, until: int) -> Reading:
+    async def begin(self, first: Position | int, until: int) -> RangeRead:
         """Ask for a range; `more` waits for it, `decoded` reads it, also on another thread, `cancel` gives it up."""
         self._check_number(until)
         stream, number = await self._place(first)
@@ -337,7 +336,7 @@ class ChannelReader:
         reading.on_change = self._changes.notify
         return reading
 
-    async def more(self, reading: Reading) -> list[Chunk]:
+    async def more(self, reading: RangeRead) -> list[Chunk]:
         """All that has come, at least one message; nothing at the end. Raises what ended it early."""
         while not (chunks := reading.take()):
             if reading.complete:
@@ -345,7 +344,7 @@ class ChannelReader:
             await self._changes.wait()
         return chunks
 
-    def decoded(self, reading: Reading, chunks: list[Chunk]) -> Iterator[Message]:
+    def decoded(self, reading: RangeRead, chunks: list[Chunk]) -> Iterator[Message]:
         """The messages in ``chunks``."""
         decode = self.decoder(reading.stream).decode
         for chunk in chunks:
@@ -354,7 +353,7 @@ class ChannelReader:
                 note = notes[place] if notes else b""
                 yield Message(decode(body, context, MESSAGE_LIMIT), note, number + place, timestamp)
 
-    def cancel(self, reading: Reading) -> None:
+    def cancel(self, reading: RangeRead) -> None:
         """Nothing more of it is wanted."""
         if not reading.over and self._client.runner is not None:
             self._reader.cancel(reading, self._now())

@@ -6,7 +6,6 @@ import resource
 import secrets
 import sys
 import uuid
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -16,11 +15,11 @@ from netchannel.core.groups.staged_channel import StagedChannel
 from netchannel.core.receiving.node import Node
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_server import serve_reads
-from netchannel.core.replay.retained_inbound import Keeping
-from netchannel.core.timing import Timing
+from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.disk.staged_files import StagedFiles
 from netchannel.errors import NetChannelError
 from netchannel.reporting import log
+from netchannel.statistics import ReceiverServerStatistics
 from netchannel.storage import StagingStore
 from netchannel.tls import Credentials, Tls
 from netchannel.transports.ports import DataPorts, parse_data_ports
@@ -33,8 +32,8 @@ from netchannel.values import (
     FaultPolicy,
     Position,
     RetainPolicy,
-    ServerStatistics,
     StagingPolicy,
+    Timing,
     check_channel_id,
     check_given,
     check_kind,
@@ -178,7 +177,7 @@ class ReceiverServer:
         if runner is None:
             return
         for service in list(self._core.services.offered.values()):
-            if isinstance(service, Keeping):
+            if isinstance(service, RetainedInbound):
                 service.detach(runner.clock())
         for channel in list(self._core.channels.values()):
             if len(channel.queue) and not (channel.explicit or channel.unsettled):
@@ -377,7 +376,7 @@ class ReceiverServer:
             now=self._running().clock(),
         )
 
-    def statistics(self) -> ServerStatistics[str]:
+    def statistics(self) -> ReceiverServerStatistics:
         """The server's peers, and its channels by id. May be called from any thread, as `SenderServer.statistics`."""
         runner = self._running()
         now = runner.clock()
@@ -385,8 +384,10 @@ class ReceiverServer:
         peers = [session.statistics(len(session.channels), now) for session in list(self._core.sessions)]
         peers += [client.statistics(client.asks, now) for client in list(self._core.services.clients)]
         node = self._core.node
-        return replace(
-            runner.statistics(peers, channels, now),
+        return ReceiverServerStatistics(
+            **runner.measured(now),
+            peers=tuple(peers),
+            channels=channels,
             members=tuple(member.statistics_as_member() for member in list(self._core.members.links)),
             node=None if node is None else node.statistics(now),
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from netchannel.core.replay.retained_inbound import Keeping
+from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
+from netchannel.statistics import ReceiverChannelStatistics
 from netchannel.values import (
-    ChannelStatistics,
     Message,
     Position,
 )
@@ -193,26 +193,24 @@ class ReceiverChannel:
         self._core.detach(self._clock())
         await self._settled()
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters."""
         return statistics_of(self._core)
 
 
-def statistics_of(core: InboundChannel) -> ChannelStatistics:
+def statistics_of(core: InboundChannel) -> ReceiverChannelStatistics:
     """The counters of a channel that receives."""
-    if isinstance(core.keeper, Keeping):
-        return retained_statistics(core.keeper)
-    return ChannelStatistics(
+    if isinstance(core.retainer, RetainedInbound):
+        return retained_statistics(core.retainer)
+    return ReceiverChannelStatistics(
         state=str(core.state),
         since=core.since,
-        sent=0,
         received=core.received,
         acknowledged=core.acknowledged,
         bytes=core.bytes,
         buffered_messages=len(core.queue),
         buffered_bytes=core.queue.bytes,
         disk_bytes=core.disk_bytes(),
-        in_flight=0,
         reconnects=max(0, core.attachments - 1),
         dropped=core.dropped,
         starved=core.starved,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from netchannel.core.replay.retained_inbound import Keeping
-from netchannel.core.replay.retained_outbound import Producing
-from netchannel.disk.open_history import Histories
-from netchannel.disk.stored_history import StoredHistory
+from netchannel.core.replay.retained_inbound import RetainedInbound
+from netchannel.core.replay.retained_outbound import RetainedOutbound
+from netchannel.disk.disk_history import DiskHistory
+from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import NetChannelError, SchemaMismatch
-from netchannel.values import BufferPolicy, ChannelStatistics, CloseReport, FaultPolicy, Heads, RetainPolicy
+from netchannel.statistics import ReceiverChannelStatistics, SenderChannelStatistics
+from netchannel.values import BufferPolicy, CloseReport, FaultPolicy, Heads, RetainPolicy
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
@@ -42,9 +43,9 @@ def keep_stream(
     clock: Callable[[], float],
 ) -> RetainedChannel:
     """Register a channel that keeps what it receives. Raises ChannelInUse."""
-    histories = Histories(core, channel_id, codec, policy)
+    histories = HistoryOpener(core, channel_id, codec, policy)
     now = clock()
-    keeping = Keeping(
+    inbound = RetainedInbound(
         core,
         channel_id,
         codec,
@@ -56,12 +57,12 @@ def keep_stream(
     )
     history = histories.kept()
     try:
-        keeping.start(history, now)
+        inbound.start(history, now)
     except BaseException:
-        if isinstance(history, StoredHistory):
+        if isinstance(history, DiskHistory):
             history.log.close()
         raise
-    return RetainedChannel(keeping, clock)
+    return RetainedChannel(inbound, clock)
 
 
 class RetainedChannel:
@@ -71,7 +72,7 @@ class RetainedChannel:
     When it is full, the sender is held back, until the consumers have acknowledged more.
     """
 
-    def __init__(self, core: Keeping, clock: Callable[[], float]) -> None:
+    def __init__(self, core: RetainedInbound, clock: Callable[[], float]) -> None:
         self._core = core
         self._clock = clock
         self._changes = Changes()
@@ -115,25 +116,23 @@ class RetainedChannel:
         while not self._core.settled:
             await self._changes.wait()
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""
         return retained_statistics(self._core)
 
 
-def retained_statistics(core: Keeping) -> ChannelStatistics:
+def retained_statistics(core: RetainedInbound) -> ReceiverChannelStatistics:
     """The counters of a channel that is received and kept."""
     channel, history, heads = core.channel, core.history, core.heads
-    return ChannelStatistics(
+    return ReceiverChannelStatistics(
         state=str(channel.state),
         since=channel.since,
-        sent=0,
         received=core.received + channel.received,
         acknowledged=core.acknowledged,
         bytes=core.bytes + channel.bytes,
         buffered_messages=heads.head - heads.oldest,
         buffered_bytes=0 if history is None else history.kept_bytes,
         disk_bytes=0 if history is None else history.disk_bytes,
-        in_flight=0,
         reconnects=max(0, core.attachments + channel.attachments - 1),
         dropped=channel.dropped,
         starved=channel.starved,
@@ -159,7 +158,7 @@ def offer_stream(
     clock: Callable[[], float],
 ) -> RetainedSenderChannel:
     """Register a channel that keeps what is sent. Raises ChannelInUse."""
-    histories = Histories(core, channel_id, codec, policy)
+    histories = HistoryOpener(core, channel_id, codec, policy)
     now = clock()
     core.make_way(channel_id, now)
     history = histories.kept() or histories.begin(stream or uuid.uuid4().hex)
@@ -179,13 +178,13 @@ def offer_stream(
             schema = kept
         encoder = make_encoder(codec, schema)
         history.schema = encoder.schema or None
-        producing = Producing(core, channel_id, codec, policy, history)
-        core.offer(channel_id, producing)
+        outbound = RetainedOutbound(core, channel_id, codec, policy, history)
+        core.offer(channel_id, outbound)
     except BaseException:
-        if isinstance(history, StoredHistory):
+        if isinstance(history, DiskHistory):
             history.log.close()
         raise
-    return RetainedSenderChannel(producing, encoder, clock)
+    return RetainedSenderChannel(outbound, encoder, clock)
 
 
 class RetainedSenderChannel:
@@ -194,7 +193,7 @@ class RetainedSenderChannel:
     ``send`` waits while what is kept is full: until the consumers have acknowledged more.
     """
 
-    def __init__(self, core: Producing, encoder: Encoder, clock: Callable[[], float]) -> None:
+    def __init__(self, core: RetainedOutbound, encoder: Encoder, clock: Callable[[], float]) -> None:
         self.core = core
         self._encoder = encoder
         self._clock = clock
@@ -347,19 +346,19 @@ class RetainedSenderChannel:
         while not self.core.settled:
             await self._changes.wait()
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> SenderChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""
         return produced_statistics(self.core)
 
 
-def _state_of(core: Producing) -> str:
+def _state_of(core: RetainedOutbound) -> str:
     return "broken" if core.broken is not None else "ended" if core.over else "attached"
 
 
-def produced_statistics(core: Producing) -> ChannelStatistics:
+def produced_statistics(core: RetainedOutbound) -> SenderChannelStatistics:
     """The counters of a channel that is kept where it is sent."""
     history = core.history
-    return ChannelStatistics(
+    return SenderChannelStatistics(
         state=_state_of(core),
         since=core.since,
         sent=core.position,
@@ -369,8 +368,4 @@ def produced_statistics(core: Producing) -> ChannelStatistics:
         buffered_messages=core.position - history.oldest,
         buffered_bytes=history.kept_bytes + core.packer.size,
         disk_bytes=history.disk_bytes,
-        in_flight=0,
-        reconnects=0,
-        dropped=0,
-        starved=False,
     )

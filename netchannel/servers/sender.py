@@ -7,13 +7,13 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from netchannel.core.replay.retained_outbound import Producing
+from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import SenderState
-from netchannel.core.timing import Timing
 from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import NetChannelError
 from netchannel.reporting import encodable, log
+from netchannel.statistics import PeerStatistics, SenderServerStatistics
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
@@ -22,9 +22,8 @@ from netchannel.values import (
     BufferPolicy,
     FaultPolicy,
     Group,
-    PeerStatistics,
     RetainPolicy,
-    ServerStatistics,
+    Timing,
     check_channel_id,
     check_given,
     check_kind,
@@ -265,7 +264,7 @@ class SenderServer:
         self._channels[channel.core] = channel
         return channel
 
-    def statistics(self) -> ServerStatistics[tuple[str, str]]:
+    def statistics(self) -> SenderServerStatistics:
         """The server's peers, and its channels by ``(id, to)``. May be called from any thread.
 
         Attempts at groups are not among them: they are many, and each has a `GroupChannel.statistics` of its own.
@@ -281,7 +280,11 @@ class SenderServer:
         known = self._channels
         # One that has just come is not known yet, one that is just over may be known no more.
         channels = {(core.id, core.to): known[core].statistics() for core in cores if core in known}
-        found = runner.statistics([_peer_statistics(peer, now) for peer in peers], channels, now)
+        found = SenderServerStatistics(
+            **runner.measured(now),
+            peers=tuple(_peer_statistics(peer, now) for peer in peers),
+            channels=channels,
+        )
         return found if self._listening is None else _with_readers(found, self._listening, now)
 
     def _running(self) -> Runner:
@@ -327,7 +330,7 @@ class SenderServer:
         """Who watches hears that a stream will not go on; one on disk goes on with its successor."""
         core, runner = listening.inside()
         for service in list(core.services.offered.values()):
-            if isinstance(service, Producing):
+            if isinstance(service, RetainedOutbound):
                 if not service.history.durable:
                     service.finish(reason, runner.clock())
                     service.push_now(runner.clock())
@@ -380,24 +383,24 @@ def _check_stream(stream: str | None) -> None:
 
 
 def _with_readers(
-    found: ServerStatistics[tuple[str, str]], listening: ReceiverServer, now: float
-) -> ServerStatistics[tuple[str, str]]:
+    found: SenderServerStatistics, listening: ReceiverServer, now: float
+) -> SenderServerStatistics:
     """The same, with the channels that are kept here, by ``(id, address)``, and the clients that ask for them."""
     core, runner = listening.inside()
     kept = {
         (channel_id, listening.address): produced_statistics(service)
         for channel_id, service in list(core.services.offered.items())
-        if isinstance(service, Producing)
+        if isinstance(service, RetainedOutbound)
     }
     clients = [client.statistics(client.asks, now) for client in list(core.services.clients)]
-    readers: ServerStatistics[str] = runner.statistics(clients, {}, now)
+    readers = runner.measured(now)
     return replace(
         found,
-        peers=(*found.peers, *readers.peers),
+        peers=(*found.peers, *clients),
         channels={**found.channels, **kept},
-        connections=found.connections + readers.connections,
-        bytes_sent=found.bytes_sent + readers.bytes_sent,
-        bytes_received=found.bytes_received + readers.bytes_received,
+        connections=found.connections + readers["connections"],
+        bytes_sent=found.bytes_sent + readers["bytes_sent"],
+        bytes_received=found.bytes_received + readers["bytes_received"],
     )
 
 

@@ -10,8 +10,8 @@ from netchannel.core.retrying import COMPLAIN_AFTER_S
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
 from netchannel.reporting import log
+from netchannel.statistics import SenderChannelStatistics
 from netchannel.values import (
-    ChannelStatistics,
     CloseReport,
 )
 
@@ -302,10 +302,10 @@ class SenderChannel:
             core.stay()
         await self._settled()
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> SenderChannelStatistics:
         """The channel's counters."""
         core = self.core
-        return ChannelStatistics(
+        return SenderChannelStatistics(
             state=str(core.state),
             since=core.since,
             sent=core.head,

@@ -13,7 +13,7 @@ from .failures import NO_SPACE, broken, no_space, over_limit
 from .files import RealFiles, nbytes
 from .forked import abandon_in_children
 from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
-from .log_reading import Kept, Reading
+from .log_reading import LogContents, LogReader
 from .manifest import Mark, Marks
 from .recovery import Recovered, recover
 from .tail import NO_CONTENT, Content, Names, Tail, create_tail, first_bytes
@@ -62,8 +62,10 @@ class SegmentLog:
         self._folder = folder
         self._files = folder.files
         self._marks = marks
-        self._kept = Kept(tuple(found.segments), marks.last.acknowledged, max(start, marks.last.acknowledged))
-        self._reading = Reading(folder.files, folder.path, manifest.stream, self._kept)
+        self._kept = LogContents(
+            tuple(found.segments), marks.last.acknowledged, max(start, marks.last.acknowledged)
+        )
+        self._reading = LogReader(folder.files, folder.path, manifest.stream, self._kept)
         self._tail: Tail | None = None
         if found.segments:
             last = found.segments[-1]

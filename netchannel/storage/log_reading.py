@@ -22,7 +22,7 @@ _KNOWN = 16
 """Contents that are remembered to be given out as one object."""
 
 
-class Kept:
+class LogContents:
     """What a log holds: written by the log, read by its readers in any thread.
 
     ``segments`` is replaced as a whole, so that who has taken it sees no change.
@@ -51,10 +51,10 @@ class Kept:
         return segments[index] if index >= 0 else None
 
 
-class Reading:
+class LogReader:
     """Iterators over what is kept and durable."""
 
-    def __init__(self, files: FileSystem, path: Path, stream: str, kept: Kept) -> None:
+    def __init__(self, files: FileSystem, path: Path, stream: str, kept: LogContents) -> None:
         self._files = files
         self._path = path
         self._stream = stream

@@ -77,8 +77,8 @@ class Outages(Suite):
             ReceiverServer(network.at(address), timing=timing) as receiver,
             SenderServer(timing=timing) as sender,
         ):
-            keeper = pair(receiver, sender, "holds the control connection")[1]
-            await keeper.attached()
+            holder = pair(receiver, sender, "holds the control connection")[1]
+            await holder.attached()
             for life in count(1):
                 plan.append(life)
                 inbox, outbox = pair(receiver, sender)
@@ -89,8 +89,8 @@ class Outages(Suite):
                 if network.cuts < life:
                     break
             assert life > 200  # greeting, token, schema, data, end, and the answers to them
-            assert keeper.statistics().reconnects == 0
-            await keeper.close()
+            assert holder.statistics().reconnects == 0
+            await holder.close()
 
     @pytest.mark.parametrize("piece", [1, 100])
     async def test_few_bytes_at_a_time(self, piece: int, address: str) -> None:

@@ -43,22 +43,22 @@ class Replay(Suite):
         async with (
             ReceiverServer(address, timing=QUICK)
             if at == "receiver"
-            else SenderServer(address, timing=QUICK) as keeper
+            else SenderServer(address, timing=QUICK) as retainer
         ):
-            await self._read_again(keeper)
+            await self._read_again(retainer)
 
-    async def _read_again(self, keeper: ReceiverServer | SenderServer) -> None:
+    async def _read_again(self, retainer: ReceiverServer | SenderServer) -> None:
         draw = random.Random(1)  # noqa: S311 - ranges that can be repeated
         sent = [*map(body_of, range(COUNT)), bytes(3_000_000)]
         async with SenderServer(timing=QUICK) as sender:
             outbox: Any
-            if isinstance(keeper, ReceiverServer):
-                keeper.retain_channel("c", RetainPolicy(), codec="bytes")
-                outbox = sender.register_channel("c", keeper.address, codec="bytes")
+            if isinstance(retainer, ReceiverServer):
+                retainer.retain_channel("c", RetainPolicy(), codec="bytes")
+                outbox = sender.register_channel("c", retainer.address, codec="bytes")
             else:
-                outbox = keeper.retain_channel("c", RetainPolicy(), codec="bytes")
+                outbox = retainer.retain_channel("c", RetainPolicy(), codec="bytes")
             await outbox.send_many(sent)
-            readers = [ChannelReader(keeper.address, "c", codec="bytes", timing=QUICK) for _ in range(3)]
+            readers = [ChannelReader(retainer.address, "c", codec="bytes", timing=QUICK) for _ in range(3)]
             async with readers[0], readers[1], readers[2]:
 
                 async def read(reader: ChannelReader) -> None:
@@ -108,7 +108,7 @@ class Replay(Suite):
                     await anext(one.read(Position("another", 100), 101))
                 assert [bytes(body) async for body in one.read(100, 102)] == [body_of(100), body_of(101)]
 
-    async def test_full_retention_holds_the_sender_back(self, address: str) -> None:
+    async def test_a_full_history_holds_the_sender_back(self, address: str) -> None:
         """CH-REP-5: and all of it comes, once there is room."""
         policy, buffer = RetainPolicy(max_bytes=200_000), BufferPolicy(max_bytes=200_000)
         async with ReceiverServer(address, timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:

@@ -15,7 +15,7 @@ from netchannel.address import TcpAddress
 from netchannel.core.link import Closing
 from netchannel.errors import HandshakeError
 from netchannel.reporting import log
-from netchannel.values import Key, ServerStatistics
+from netchannel.statistics import Measured
 
 from . import schemes
 from .lag import Lag
@@ -24,10 +24,9 @@ from .writing import write_all
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from netchannel.core.link import Core, Job, Link
-    from netchannel.values import ChannelStatistics, PeerStatistics
 
     from .interface import MakeProtocol
 
@@ -271,16 +270,12 @@ class Runner:
         if (when := self.core.timers.next()) is not None:
             self._set_alarm(when)
 
-    def statistics(
-        self, peers: Iterable[PeerStatistics], channels: dict[Key, ChannelStatistics], now: float
-    ) -> ServerStatistics[Key]:
+    def measured(self, now: float) -> Measured:
         """What is known here, beside what the core and its channels know; may be called from any thread."""
         # Seen from another thread while the loop is held up, what is due is not noted yet.
         overdue_s = now - min(self._pump_due, self._alarm_due)
-        return ServerStatistics(
+        return Measured(
             at=now,
-            peers=tuple(peers),
-            channels=channels,
             connections=len(self.protocols),
             bytes_sent=self.bytes_sent,
             bytes_received=self.bytes_received,

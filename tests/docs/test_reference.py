@@ -30,10 +30,10 @@ from netchannel.core import control, incoming, states
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.receiving import answering, offers, tombstones
 from netchannel.core.replay import consumers, read_server, retained
-from netchannel.core.timing import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.testing.scenarios import scenario_file
+from netchannel.values import Timing
 from netchannel.wire import envelope, frames, messages
 from placement import plan, sql_tree
 from placement.expressions import parse, parse_aggregate

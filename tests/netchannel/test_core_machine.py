@@ -28,10 +28,10 @@ from netchannel.core.receiving.queue import ITEM_COST
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.tombstones import Tombstones
 from netchannel.core.sending.outbound import OutboundChannel
-from netchannel.core.sending.send_buffer import Record, Retention
+from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.wire.frames import PACK_LIMIT
-from tests.netchannel.test_simulator import nothing, without_dedup, without_retention
+from tests.netchannel.test_simulator import nothing, without_dedup, without_resending
 from tests.support.stream_model import Receiving, Sending, Stream
 from tests.support.world import World
 
@@ -358,7 +358,7 @@ class Pair(RuleBasedStateMachine):
     def _check_sender(self, channel: OutboundChannel) -> None:
         counters = (channel.acknowledged, channel.received, channel.sent, channel.head)
         assert list(counters) == sorted(counters), counters
-        self._check_retention(channel)
+        self._check_send_buffer(channel)
         stream = self.streams[channel.stream]
         consumer = self.receiving.channel
         if consumer is not None and consumer.stream == channel.stream:
@@ -368,19 +368,19 @@ class Pair(RuleBasedStateMachine):
         assert channel.received <= stream.received, "nobody has received that"
         if self.receiving.explicit:
             assert channel.acknowledged <= stream.acknowledged, "nobody has acknowledged that"
-        kept = channel.head - channel.kept_from - channel.retention.gaps
+        kept = channel.head - channel.kept_from - channel.send_buffer.gaps
         policy = self.kept
         assert policy.max_messages is None or kept <= policy.max_messages
         assert policy.max_bytes is None or channel.kept_bytes <= policy.max_bytes or kept == 1
 
-    def _check_retention(self, channel: OutboundChannel) -> None:
+    def _check_send_buffer(self, channel: OutboundChannel) -> None:
         """Everything from the first message that is not acknowledged is there, once and in order."""
         if channel.terminal:
             return
-        retention: Retention = channel.retention
-        records = [*retention.received, *retention.in_flight, *retention.unsent]
+        send_buffer: SendBuffer = channel.send_buffer
+        records = [*send_buffer.received, *send_buffer.in_flight, *send_buffer.unsent]
         assert all(isinstance(record, Record) for record in records)
-        assert sum(record.size for record in records if isinstance(record, Record)) == retention.memory
+        assert sum(record.size for record in records if isinstance(record, Record)) == send_buffer.memory
         places = [channel.kept_from]
         for record in records:
             assert record.first <= places[-1] < record.end if len(places) == 1 else record.first == places[-1]
@@ -515,7 +515,7 @@ def test_any_order_of_events_keeps_every_promise() -> None:
 @pytest.mark.parametrize(
     ("where", "name", "instead"),
     [
-        (Retention, "next_record", without_retention),
+        (SendBuffer, "next_record", without_resending),
         (ReceiverData, "supersede", nothing),
         (Tombstones, "bury", nothing),
         (OutboundChannel, "room", lambda channel, size: channel.placed),

@@ -17,7 +17,7 @@ from netchannel.core.replay.consumers import CONSUMERS_LIMIT, Consumers, Standin
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.index import Index
 from netchannel.core.sending.packing import Packer
-from netchannel.disk.open_history import Histories
+from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.values import RetainPolicy
 from netchannel.wire.codec import make_encoder
@@ -326,7 +326,7 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
     streams = set()
     for crash_at in range(25):
         world, files = World(crash_at), SimulatedFiles(crash_at)
-        histories = Histories(world.receiver(), "c", "bytes", RetainPolicy(directory=Path("/")), files)
+        histories = HistoryOpener(world.receiver(), "c", "bytes", RetainPolicy(directory=Path("/")), files)
         before = histories.begin("before")
         before.positions = lambda: {"me": Standing(2, "holder", used=True)}
         told: list[Any] = []

@@ -15,7 +15,7 @@ from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.opening import Opening
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay.history import MemoryHistory
-from netchannel.core.replay.retained_outbound import Producing
+from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.values import FaultPolicy, RetainPolicy
 from netchannel.wire import messages
@@ -163,7 +163,9 @@ class Kept:
     def __init__(self, world: FaultyWorld) -> None:
         self.world = world
         self.core = world.receiver()
-        self.served = Producing(self.core, "c", "bytes", RetainPolicy(), MemoryHistory("s", "bytes", 1 << 20))
+        self.served = RetainedOutbound(
+            self.core, "c", "bytes", RetainPolicy(), MemoryHistory("s", "bytes", 1 << 20)
+        )
         self.core.offer("c", self.served)
         self.served.begin(MemoryHistory("s", "bytes", 1 << 20), world.now)
         self.client = ClientCore("client", world.timing, world.wall, world.random.randbytes)

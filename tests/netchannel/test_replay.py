@@ -321,7 +321,7 @@ async def test_a_stream_that_was_replaced_says_what_takes_the_new_one() -> None:
             assert "again, with FaultPolicy(accept_new_stream=True)" in told
 
 
-async def test_retention_is_the_minimum_over_consumers(place: Place) -> None:
+async def test_what_is_kept_is_the_minimum_over_consumers(place: Place) -> None:
     """CH-REP-4."""
     async with kept(bodies(100), place) as (reader, _):
         assert await reader.hold("slow") == 0
@@ -497,7 +497,7 @@ async def test_a_name_is_renewed_by_one_question_however_long_the_receiver_is_aw
                 await reader.ack("me", 0)
 
 
-async def test_full_retention_holds_the_producer_back(place: Place) -> None:
+async def test_a_full_history_holds_the_producer_back(place: Place) -> None:
     """CH-REP-5: and nothing is lost."""
     body = bytes(50_000)
     at, directory = place

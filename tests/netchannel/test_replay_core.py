@@ -15,9 +15,9 @@ from netchannel.core.questions import ClientControl, ClientCore, Question
 from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.history import MemoryHistory
-from netchannel.core.replay.read_client import Reader, Reading, ReadingData
-from netchannel.core.replay.read_server import REQUEST, REQUESTS_LIMIT, ServingData
-from netchannel.core.replay.retained_outbound import Producing
+from netchannel.core.replay.read_client import RangeRead, ReadClient, ReadClientData
+from netchannel.core.replay.read_server import REQUEST, REQUESTS_LIMIT, ReadServerData
+from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.values import FaultPolicy, RetainPolicy
 from netchannel.wire import messages
@@ -38,7 +38,7 @@ class Session:
         self.world = World(seed, chunk=chunk)
         self.core: ReceiverCore = self.world.receiver()
         history = MemoryHistory("s", "bytes", 1 << 30)
-        self.served = Producing(self.core, "c", "bytes", RetainPolicy(), history)
+        self.served = RetainedOutbound(self.core, "c", "bytes", RetainPolicy(), history)
         self.core.offer("c", self.served)
         self.served.begin(history, self.world.now)
         for body in SENT:
@@ -46,19 +46,19 @@ class Session:
         self.served.seal(self.world.now)
         self.client, self.reader = self.new_client()
 
-    def new_client(self) -> tuple[ClientCore, Reader]:
+    def new_client(self) -> tuple[ClientCore, ReadClient]:
         world = self.world
         core = ClientCore("client", world.timing, world.wall, world.random.randbytes)
         world.cores.append(core)
         channel = core.register("c", "r:1", FaultPolicy(), world.now)
-        reader = Reader(channel, lambda stream: make_decoder("bytes", None), 1 << 20)
+        reader = ReadClient(channel, lambda stream: make_decoder("bytes", None), 1 << 20)
         channel.on_lost = lambda reason, now: reader.control_lost()
         return core, reader
 
-    def read(self, first: int = 0, until: int = len(SENT)) -> Reading:
+    def read(self, first: int = 0, until: int = len(SENT)) -> RangeRead:
         return self.reader.read("s", first, until, self.world.now)
 
-    def all_of(self, reading: Reading) -> list[bytes]:
+    def all_of(self, reading: RangeRead) -> list[bytes]:
         self.world.run(lambda: reading.over)
         return bodies(reading)
 
@@ -74,7 +74,7 @@ class Session:
         return None
 
 
-def bodies(reading: Reading) -> list[bytes]:
+def bodies(reading: RangeRead) -> list[bytes]:
     return [bytes(body) for chunk in reading.take() for body in chunk.bodies]
 
 
@@ -86,7 +86,7 @@ def test_pieces_of_any_size_are_the_same(chunk: int) -> None:
     assert session.all_of(session.read(1, 4)) == SENT[1:4]
 
 
-@pytest.mark.parametrize("kind", [ServingData, ReadingData, RequestControl, ClientControl])
+@pytest.mark.parametrize("kind", [ReadServerData, ReadClientData, RequestControl, ClientControl])
 def test_a_cut_at_every_byte(kind: type) -> None:
     """CH-REP-1: of either direction of both connections: all of it comes, once, in order."""
     cuts = 0
@@ -110,10 +110,10 @@ def test_a_cut_at_every_byte(kind: type) -> None:
     assert cuts > 50
 
 
-def answer(session: Session, *frames: bytes) -> Reading:
+def answer(session: Session, *frames: bytes) -> RangeRead:
     """Attach a reading connection by hand, and answer its range by ``frames``."""
     reading = session.read()
-    end = session.reach(ReadingData)
+    end = session.reach(ReadClientData)
     assert end is not None
     end.peer.link.output = list  # type: ignore[method-assign,assignment] - it says nothing by itself
     session.world.settle()
@@ -153,13 +153,13 @@ def test_other_messages_than_those_are_an_error_and_never_delivered(what: str) -
 
 def test_without_the_check_of_numbers_a_gap_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A negative control."""
-    unchecked = Reading.deliver
+    unchecked = RangeRead.deliver
 
-    def deliver(reading: Reading, frame: Any, context: Any) -> None:
+    def deliver(reading: RangeRead, frame: Any, context: Any) -> None:
         reading.next = frame.sequence
         unchecked(reading, frame, context)
 
-    monkeypatch.setattr(Reading, "deliver", deliver)
+    monkeypatch.setattr(RangeRead, "deliver", deliver)
     assert bodies(answer(Session(), *WRONG["a gap"])) == [b"x"] * 4
 
 
@@ -242,7 +242,7 @@ def test_ranges_asked_for_ahead_are_bounded() -> None:
         assert end.over is (count > REQUESTS_LIMIT)
 
 
-LINKS = [RequestControl, ServingData, ClientControl, ReadingData]
+LINKS = [RequestControl, ReadServerData, ClientControl, ReadClientData]
 
 
 @settings(max_examples=200, deadline=None)
@@ -310,7 +310,7 @@ def test_a_schema_that_has_no_end_is_not_taken() -> None:
         pieces = b"".join(bytes(piece) for piece in blob(kind, bytes(3 << 20)))
         reading = answer(session, pieces)
         assert not reading.over
-        assert session.end_of(ReadingData) is None or session.all_of(reading) == SENT
+        assert session.end_of(ReadClientData) is None or session.all_of(reading) == SENT
 
 
 @pytest.mark.parametrize("kind", [messages.Watch, messages.Read])

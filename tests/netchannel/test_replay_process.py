@@ -17,8 +17,8 @@ import pytest
 import netchannel
 from netchannel import SenderServer, Timing
 from netchannel.process import services
-from tests.support import keeper
-from tests.support.keeper import body
+from tests.support import retainer
+from tests.support.retainer import body
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
@@ -36,7 +36,7 @@ def services_left(nothing_left_behind: None) -> Iterator[None]:
 @contextlib.contextmanager
 def keeping(role: str, address: str = "127.0.0.1:0", directory: str = "-") -> Iterator[Any]:
     process = subprocess.Popen(
-        [sys.executable, keeper.__file__, role, address, directory, str(COUNT)],
+        [sys.executable, retainer.__file__, role, address, directory, str(COUNT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

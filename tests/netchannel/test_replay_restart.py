@@ -1,4 +1,4 @@
-"""Streams that are kept on disk, over restarts: of their keeper, of their sender, and of who reads."""
+"""Streams that are kept on disk, over restarts: of their retainer, of their sender, and of who reads."""
 
 from __future__ import annotations
 

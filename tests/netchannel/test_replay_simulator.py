@@ -9,10 +9,10 @@ import pytest
 
 from netchannel.core.replay.consumers import Consumers
 from netchannel.core.replay.history import History
-from netchannel.core.replay.read_client import ReadingData
+from netchannel.core.replay.read_client import ReadClientData
 from netchannel.core.replay.read_server import REQUEST
-from netchannel.core.replay.retained_inbound import Keeping
-from netchannel.disk import stored_history
+from netchannel.core.replay.retained_inbound import RetainedInbound
+from netchannel.disk import disk_history
 from netchannel.errors import NetChannelError
 from netchannel.storage.tail import Tail
 from netchannel.wire.frames import Kind, signal
@@ -40,14 +40,14 @@ def test_a_full_disk_holds_everybody_back_and_loses_nothing() -> None:
         run = Play(seed, small_disk=True)
         if run.count < 200:  # which does not fill it
             continue
-        kept = stored_history._Keeper.kept
+        kept = disk_history._Appender.kept
 
-        def counting(keeper: Any, job: Any, now: float, kept: Any = kept) -> None:
+        def counting(appender: Any, job: Any, now: float, kept: Any = kept) -> None:
             nonlocal full
             full += job.full is not None
-            kept(keeper, job, now)
+            kept(appender, job, now)
 
-        with mock.patch.object(stored_history._Keeper, "kept", counting):
+        with mock.patch.object(disk_history._Appender, "kept", counting):
             run.run()
     assert full >= 3
 
@@ -61,7 +61,7 @@ def highest(consumers: Consumers) -> int | None:
     return max([consumer.position for consumer in consumers._known.values()], default=None)
 
 
-def asks_from_the_next_but_one(link: ReadingData, reading: Any) -> None:
+def asks_from_the_next_but_one(link: ReadClientData, reading: Any) -> None:
     """Passes over a message, if there is more than one to come."""
     first = min(reading.next + 1, reading.until - 1)
     link.send(signal(Kind.REQUEST, sequence=first, payload=REQUEST.pack(reading.until)))
@@ -70,10 +70,12 @@ def asks_from_the_next_but_one(link: ReadingData, reading: Any) -> None:
 SAFEGUARDS: dict[str, list[tuple[Any, str, Any]]] = {
     "minimum over consumers": [(Consumers, "lowest", property(highest))],
     "sync": [(Tail, "sync", lambda tail: setattr(tail, "synced", True))],
-    "positions are durable": [(stored_history, "replace_file", nothing)],
-    "the end is kept before it is acknowledged": [(Keeping, "end_kept", property(lambda keeping: True))],
+    "positions are durable": [(disk_history, "replace_file", nothing)],
+    "the end is kept before it is acknowledged": [
+        (RetainedInbound, "end_kept", property(lambda keeping: True))
+    ],
     "bound of what is kept": [(History, "room", lambda history, size: True)],
-    "numbers are looked at": [(ReadingData, "_ask", asks_from_the_next_but_one)],
+    "numbers are looked at": [(ReadClientData, "_ask", asks_from_the_next_but_one)],
 }
 
 

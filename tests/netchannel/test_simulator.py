@@ -15,7 +15,7 @@ from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers
 from netchannel.core.receiving.tombstones import Tombstones
 from netchannel.core.sending.packing import Ticket
-from netchannel.core.sending.send_buffer import Record, Retention
+from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
 from netchannel.disk.durable import DurableWriter
 from netchannel.storage import SegmentLog
@@ -77,7 +77,7 @@ def without_dedup(self: InboundChannel, frame: Frame) -> None:
     self._received_to(max(expected or 0, frame.sequence + frame.items))
 
 
-def without_retention(self: Retention) -> Record | None:
+def without_resending(self: SendBuffer) -> Record | None:
     """What was sent is forgotten."""
     record = self.unsent.popleft() if self.unsent else None
     if isinstance(record, Record):
@@ -97,7 +97,7 @@ def without_waiting_for_the_disk(
     """A record goes out at once, and to the disk beside that."""
     take(self, record, ticket, taken_bytes)
     self.upto = record.end
-    self.channel.retention.add(record)
+    self.channel.send_buffer.add(record)
 
 
 take = DurableWriter.take
@@ -117,7 +117,7 @@ def nothing(*_: Any) -> None:
 
 SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
     "fencing": [(ReceiverData, "supersede", nothing)],
-    "retain until acknowledged": [(Retention, "next_record", without_retention)],
+    "retain until acknowledged": [(SendBuffer, "next_record", without_resending)],
     "tombstone": [(Tombstones, "bury", nothing)],
     "checksum": [(parsing, "_compare", nothing)],
     "sync": [(Tail, "sync", without_sync)],

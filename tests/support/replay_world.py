@@ -7,9 +7,9 @@ from typing import Any
 
 from netchannel.core.questions import ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.replay.read_client import Reader, Reading
-from netchannel.core.replay.retained_inbound import Keeping
-from netchannel.disk.open_history import Histories
+from netchannel.core.replay.read_client import RangeRead, ReadClient
+from netchannel.core.replay.retained_inbound import RetainedInbound
+from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
 from netchannel.values import BufferPolicy, FaultPolicy, RetainPolicy
 from netchannel.wire import messages
@@ -41,12 +41,12 @@ class Follower:
         self.position: int | None = None  # everything below is done
         self.acknowledged = 0
         self.heads: messages.Heads | None = None
-        self.reading: Reading | None = None
+        self.reading: RangeRead | None = None
         self.core = ClientCore(f"client {holder}", play.world.timing, play.world.wall, play.draw.randbytes)
         play.world.cores.append(self.core)
         self.channel = self.core.register("c", "r:1", FaultPolicy(), play.world.now)
         self.channel.on_lost = self.lost
-        self.reader = Reader(self.channel, lambda stream: make_decoder("bytes", None), 1 << 30)
+        self.reader = ReadClient(self.channel, lambda stream: make_decoder("bytes", None), 1 << 30)
         self.ask(messages.Watch, self.pushed)
         self.hold(renew=False)
 
@@ -144,7 +144,7 @@ class PlayWorld(World):
 
 
 class Play:
-    """One run: a sender, a keeper, consumers ``a`` and ``b``."""
+    """One run: a sender, a retainer, consumers ``a`` and ``b``."""
 
     def __init__(self, seed: int, *, small_disk: bool = False) -> None:
         self.draw = random.Random(seed)
@@ -167,7 +167,7 @@ class Play:
         )
         self.sent = 0
         self.core: ReceiverCore
-        self.keeper: Keeping
+        self.retainer: RetainedInbound
         self.restarts = 0
         self.start_keeper()
         self.done = {"a": Known(), "b": Known()}
@@ -178,12 +178,12 @@ class Play:
         """Small ones only, where a wire carries few bytes at a time."""
         return body_of(number, self.world.chunk * 20)
 
-    # -- the keeper
+    # -- the retainer
 
     def start_keeper(self) -> None:
         self.core = self.world.receiver()
-        histories = Histories(self.core, "c", "bytes", self.policy, self.files)
-        self.keeper = Keeping(
+        histories = HistoryOpener(self.core, "c", "bytes", self.policy, self.files)
+        self.retainer = RetainedInbound(
             self.core,
             "c",
             "bytes",
@@ -193,7 +193,7 @@ class Play:
             buffer=BufferPolicy(max_bytes=self.draw.choice([3_000, 100_000])),
             fault=FaultPolicy(),
         )
-        self.keeper.start(histories.kept(), self.world.now)
+        self.retainer.start(histories.kept(), self.world.now)
 
     def kill_keeper(self, *, power: bool) -> None:
         self.restarts += 1
@@ -220,7 +220,7 @@ class Play:
         return None if number is None else number + 1
 
     def check(self) -> None:
-        history = self.keeper.history
+        history = self.retainer.history
         if history is None:
             return
         lowest = min(known.acknowledged for known in self.done.values())
@@ -271,7 +271,7 @@ class Play:
 
     def fault(self) -> None:
         draw, world = self.draw, self.world
-        match draw.choice(["cut", "cut", "cut", "reader", "keeper", "crash", "stall"]):
+        match draw.choice(["cut", "cut", "cut", "reader", "retainer", "crash", "stall"]):
             case "cut" if world.ends:
                 world.cut(draw.choice(world.ends))
             case "reader":
@@ -279,7 +279,7 @@ class Play:
                 world.crash(self.followers[name].core)
                 holder = draw.choice([self.followers[name].holder, f"{name}{draw.randrange(3)}"])
                 self.followers[name] = Follower(self, name, holder)
-            case "keeper" if self.disk:
+            case "retainer" if self.disk:
                 self.kill_keeper(power=draw.random() < 0.5)
             case "crash" if self.disk:
                 self.files.crash_at = draw.randrange(30)

@@ -14,8 +14,7 @@ from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.sender_core import SenderCore
-from netchannel.core.timing import Timing
-from netchannel.values import BufferPolicy, FaultPolicy, Position
+from netchannel.values import BufferPolicy, FaultPolicy, Position, Timing
 from netchannel.wire.codec import make_decoder, make_encoder
 from netchannel.wire.frames import Buffer
 

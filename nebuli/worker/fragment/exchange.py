@@ -51,8 +51,8 @@ class Report:
     """How the fragment is. The last one of a process has its final state."""
 
     status: FragmentStatus
-    sender: netchannel.ServerStatistics[tuple[str, str]]
-    receiver: netchannel.ServerStatistics[str]
+    sender: netchannel.SenderServerStatistics
+    receiver: netchannel.ReceiverServerStatistics
 
 
 def packed(message: object) -> bytes:

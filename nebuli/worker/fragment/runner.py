@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from nebuli.worker.fragment.late_rows import LateRows
 from placement.plan import BoundSink, BoundSource, Fragment, Late, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from nebuli.connectors.endpoints import Sink, Source
     from nebuli.connectors.provider import Provider
@@ -51,17 +51,6 @@ _BLAME: dict[type[Exception], tuple[FragmentState, Cause]] = {
     DownstreamLeft: (FragmentState.STOPPED, Cause.DOWNSTREAM),
     FragmentStopped: (FragmentState.STOPPED, Cause.REQUEST),
 }
-
-
-@dataclass(slots=True)
-class _Counts:
-    rows_in: int = 0
-    rows_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    late: Mapping[str, int] = field(default_factory=dict)
-    state_bytes: int = 0
-    watermark: int | None = None
 
 
 class FragmentRunner:
@@ -98,31 +87,13 @@ class FragmentRunner:
         self._unusable: FragmentError | None = None
         self._wake = Event()
         self._stopping = False
-        self._counts = _Counts()
-        self._state = FragmentState.REGISTERED
-        self._cause = Cause.NONE
-        self._error = ""
+        self._status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
         self._thread = Thread(target=self._run, name=f"fragment {fragment.id}", daemon=True)
 
     @property
     def status(self) -> FragmentStatus:
         """The fragment as it is now."""
-        counts = self._counts
-        return FragmentStatus(
-            id=self.id,
-            fragment=self.fragment.id,
-            state=self._state,
-            cause=self._cause,
-            error=self._error,
-            rows_in=counts.rows_in,
-            rows_out=counts.rows_out,
-            bytes_in=counts.bytes_in,
-            bytes_out=counts.bytes_out,
-            late=counts.late,
-            state_bytes=counts.state_bytes,
-            watermark=counts.watermark,
-            phase="" if self._state.is_final else self._engine.phase,
-        )
+        return replace(self._status, phase="" if self._status.state.is_final else self._engine.phase)
 
     def start(self, provider: Provider) -> None:
         """Register its channels and begin to work; no counterpart needs to be there."""
@@ -132,7 +103,7 @@ class FragmentRunner:
             except FragmentError as error:  # said by the thread, to whoever is at the other ends
                 self._unusable = error
         self._sources.update(self._engine.start(self._wake.set))
-        self._state = FragmentState.RUNNING
+        self._status.state = FragmentState.RUNNING
         self._thread.start()
 
     def _make(self, operator: FragmentOperator, provider: Provider) -> None:
@@ -194,7 +165,7 @@ class FragmentRunner:
             if not self._turn(sink):
                 self._wake.wait(self._idleness.wait_s(time.monotonic()))
         self._late.finish()
-        self._counts.rows_out += sink.finish()
+        self._status.rows_out += sink.finish()
 
     def _turn(self, sink: Sink) -> bool:
         """Ask each source once; whether any had something."""
@@ -216,8 +187,8 @@ class FragmentRunner:
                     self._write(sink, self._engine.advance(id_, progress))
                 case batch:
                     if id_ in self._engine.sources:
-                        self._counts.rows_in += batch.num_rows
-                        self._counts.bytes_in += batch.nbytes
+                        self._status.rows_in += batch.num_rows
+                        self._status.bytes_in += batch.nbytes
                     self._write(sink, self._engine.push(id_, batch))
             self._idleness.active(id_)
             had_something = True
@@ -225,8 +196,8 @@ class FragmentRunner:
 
     def _write(self, sink: Sink, changes: Iterable[pa.RecordBatch]) -> None:
         for change in changes:
-            self._counts.rows_out += sink.write(change)
-            self._counts.bytes_out += change.nbytes
+            self._status.rows_out += sink.write(change)
+            self._status.bytes_out += change.nbytes
         self._late.write()
         if self._engine.progress != self._told and not self._engine.ended:
             self._told = self._engine.progress
@@ -236,9 +207,9 @@ class FragmentRunner:
     def _count(self) -> None:
         statistics = self._engine.statistics()
         late = {id_: each.late_rows for id_, each in statistics.items() if each.late_rows}
-        self._counts.late = late
-        self._counts.state_bytes = sum(each.state_bytes for each in statistics.values())
-        self._counts.watermark = self._engine.watermark
+        self._status.late = late
+        self._status.state_bytes = sum(each.state_bytes for each in statistics.values())
+        self._status.watermark = self._engine.watermark
         if late and self.fragment.late is Late.FAIL:
             raise RowsLate(late)  # before its end: so whoever reads this fragment publishes nothing
 
@@ -273,8 +244,8 @@ class FragmentRunner:
     def _end(self, state: FragmentState, cause: Cause, error: str) -> None:
         log_end(self.fragment, state, error, self.id)
         # The state last: who sees the end, sees its reason.
-        self._cause, self._error = cause, error
-        self._state = state
+        self._status.cause, self._status.error = cause, error
+        self._status.state = state
 
 
 def log_end(fragment: Fragment, state: FragmentState, error: str, id_: str) -> None:

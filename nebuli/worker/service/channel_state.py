@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from nebuli.rpc import worker_pb2 as wire
@@ -10,28 +11,14 @@ from nebuli.rpc import worker_pb2 as wire
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from netchannel import ChannelStatistics, ServerStatistics
+    from netchannel import ChannelStatistics, ReceiverServerStatistics, SenderServerStatistics
 
 __all__ = ["channels"]
 
-_NUMBERS = (
-    "sent",
-    "received",
-    "acknowledged",
-    "bytes",
-    "buffered_messages",
-    "buffered_bytes",
-    "disk_bytes",
-    "in_flight",
-    "reconnects",
-    "dropped",
-    "starved",
-)
-
 
 def channels(
-    senders: Iterable[ServerStatistics[tuple[str, str]]],
-    receivers: Iterable[ServerStatistics[str]],
+    senders: Iterable[SenderServerStatistics],
+    receivers: Iterable[ReceiverServerStatistics],
     prefix: str,
 ) -> wire.ChannelsReply:
     """Those whose ids begin with ``prefix``: what is sent, then what is received."""
@@ -51,5 +38,5 @@ def channels(
 
 
 def _message(id_: str, side: wire.Channel.Side, to: str, each: ChannelStatistics) -> wire.Channel:
-    numbers = {name: getattr(each, name) for name in _NUMBERS}
-    return wire.Channel(id=id_, side=side, to=to, state=each.state, **numbers)
+    counters = {field.name: getattr(each, field.name) for field in fields(each) if field.name != "since"}
+    return wire.Channel(id=id_, side=side, to=to, **counters)

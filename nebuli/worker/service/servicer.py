@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from grpc.aio import ServicerContext as Context
 
-    from nebuli.rpc.status import FragmentStatus
     from nebuli.worker.node import Node
     from nebuli.worker.service.observing import Observed
 
@@ -77,7 +76,7 @@ class Service(WorkerServicer):
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
         """Say how all fragments are."""
-        return wire.StatusReply(fragments=[_message(status) for status in self._node.statuses()])
+        return wire.StatusReply(fragments=[status.message for status in self._node.statuses()])
 
     async def Logs(self, request: wire.LogsRequest, context: Context) -> AsyncIterator[wire.LogLine]:
         """Say what was logged, and with ``follow`` what will be."""
@@ -130,22 +129,3 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"the worker's state cannot be written: {error.filename}: {error.strerror}; make room there, or mend it"
     return str(error)
-
-
-def _message(status: FragmentStatus) -> wire.FragmentStatus:
-    return wire.FragmentStatus(
-        id=status.id,
-        fragment=status.fragment,
-        state=f"STATE_{status.state.name}",
-        cause=f"CAUSE_{status.cause.name}",
-        error=status.error,
-        rows_in=status.rows_in,
-        rows_out=status.rows_out,
-        bytes_in=status.bytes_in,
-        bytes_out=status.bytes_out,
-        pid=status.pid,
-        late_rows=status.late,
-        state_bytes=status.state_bytes,
-        watermark=status.watermark,
-        phase=status.phase,
-    )

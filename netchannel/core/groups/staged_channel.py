@@ -6,7 +6,7 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.core.receiving.admission import Kept, Refusal
+from netchannel.core.receiving.admission import Available, Refusal
 from netchannel.core.receiving.answering import Committing
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.tombstones import Tombstone
@@ -241,7 +241,7 @@ class StagedChannel(Committing):
     def regressed(self, application: str, epoch: int) -> str | None:
         return regression(self.files.epochs, application, epoch)
 
-    def begin(self, request: messages.Open, kept: Kept, now: float) -> InboundChannel | Refusal:
+    def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
         """Somebody has come to send an attempt: a channel for it, if what is missing was not taken elsewhere."""
         if kept.oldest:
             text = f"{kept.oldest} messages of the attempt were taken by a receiver that has been restarted"

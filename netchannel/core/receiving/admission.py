@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
     error: NetChannelError | None = None
 
 
-class Kept(NamedTuple):
+class Available(NamedTuple):
     """What a sender has when it comes: from its oldest message to its next one; None if it starts anywhere."""
 
     oldest: int
@@ -50,7 +50,7 @@ def refusal(channel: InboundChannel, session: Session, request: messages.Open) -
         return Refusal("policy", f"{text}: use one or the other")
     if rival and (against := _rivalry(channel, request)) is not None:
         return against
-    if channel.keeper is not None and channel.stream is None and (text := channel.keeper.against()):
+    if channel.retainer is not None and channel.stream is None and (text := channel.retainer.against()):
         return Refusal("unread", text)
     if channel.stream is not None and channel.stream != request.stream:
         return _other_stream(channel, request.stream)
@@ -79,10 +79,10 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
         if channel.queue:
             text = f"{len(channel.queue)} messages of stream {channel.stream!r} are still to be read"
             return Refusal("unread", f"channel {channel.id!r}: {text}")
-        if channel.keeper is not None and (text := channel.keeper.against()):
+        if channel.retainer is not None and (text := channel.retainer.against()):
             return Refusal("unread", text)
         return None
-    how = "without resume_from" if channel.keeper is None else "with FaultPolicy(accept_new_stream=True)"
+    how = "without resume_from" if channel.retainer is None else "with FaultPolicy(accept_new_stream=True)"
     text = (
         f"channel {channel.id!r} was at number {channel.expected or 0} of stream {channel.stream!r}; its sender came "
         f"back as stream {stream!r}, which begins anew: what the old one may not have delivered is lost with it. "
@@ -91,7 +91,7 @@ def _other_stream(channel: InboundChannel, stream: str) -> Refusal | None:
     return Refusal("replaced", text, StreamReplaced(text))
 
 
-def misplaced(channel: InboundChannel, stream: str, kept: Kept) -> Refusal | None:
+def misplaced(channel: InboundChannel, stream: str, kept: Available) -> Refusal | None:
     """What stands against a sender that has what it has, where the channel is to go on with ``stream``."""
     expected = channel.expected_of(stream)
     if expected is None or kept.head is None:

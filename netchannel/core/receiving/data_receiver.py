@@ -20,7 +20,7 @@ from netchannel.wire.messages import TOKEN_SIZE
 from netchannel.wire.parsing import FrameParser
 from netchannel.wire.pieces import Pieces
 
-from .admission import Kept, Refusal
+from .admission import Available, Refusal
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from .opening import Opening
 
 
-def _presented(frame: Frame) -> tuple[bytes, Kept]:
+def _presented(frame: Frame) -> tuple[bytes, Available]:
     """The token, and what its sender has."""
     payload = bytes(frame.payload)
     token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
     if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size):
         raise ProtocolError(f"a token has {TOKEN_SIZE} bytes, and a number 8: {len(payload)} came")
-    return token, Kept(frame.sequence, HEAD.unpack(rest)[0] if rest else None)
+    return token, Available(frame.sequence, HEAD.unpack(rest)[0] if rest else None)
 
 
 def _farewell(grave: Tombstone) -> bytes:
@@ -77,8 +77,8 @@ class ReceiverData(Link):
                 self._attach(frame, now)
             else:
                 self._take(self._channel, frame, now)
-        if self._channel is not None and self._channel.keeper is not None:
-            self._channel.keeper.drain(now)
+        if self._channel is not None and self._channel.retainer is not None:
+            self._channel.retainer.drain(now)
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:

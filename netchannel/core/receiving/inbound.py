@@ -152,7 +152,7 @@ class InboundChannel:
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: Session | None = None
         self.link: Source | None = None
-        self.keeper: Consumer | None = None  # where the stream is kept
+        self.retainer: Consumer | None = None  # where the stream is kept
         self.failure: str | None = (
             None  # what the producer said, where that is kept before it is acknowledged
         )
@@ -565,7 +565,7 @@ class InboundChannel:
     def aborted(self, count: int, message: str, now: float) -> None:
         """The producer failed, behind ``count`` messages."""
         self._check_count(count)
-        if self.keeper is not None:
+        if self.retainer is not None:
             self.ended, self.failure = count, message
             self.maybe_finish(now)
             return
@@ -580,7 +580,7 @@ class InboundChannel:
         """The end is acknowledged once everything before it is, and it is kept itself, where the stream is."""
         if self.ended is None or self.acknowledged < self.ended or self.terminal or self.unsettled:
             return
-        if self.keeper is None or self.keeper.end_kept:
+        if self.retainer is None or self.retainer.end_kept:
             self._move(ReceiverEvent.FINISH, now)
 
     def settle(self, now: float) -> None:

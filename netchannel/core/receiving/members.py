@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.incoming import AcceptedControl
 from netchannel.errors import ChannelInUse, ProtocolError
-from netchannel.values import MemberStatistics
+from netchannel.statistics import MemberStatistics
 from netchannel.wire import messages
 
 from .answering import OVER_LIMIT

@@ -10,7 +10,7 @@ from netchannel.core.dialing import DialedControl, Dialer
 from netchannel.core.retrying import Episode
 from netchannel.errors import ChannelInUse, HandshakeError, ProtocolError
 from netchannel.reporting import log, printable
-from netchannel.values import PeerStatistics
+from netchannel.statistics import PeerStatistics
 from netchannel.wire import messages
 
 from .tombstones import ANY_STREAM

@@ -15,7 +15,7 @@ from .tombstones import Tombstone
 if TYPE_CHECKING:
     from netchannel.core.link import Core
 
-    from .admission import Kept
+    from .admission import Available
     from .inbound import InboundChannel
     from .members import Members
     from .offers import Offer
@@ -72,7 +72,7 @@ class Opening:
         )
         session.say(granted)
 
-    def redeem(self, token: bytes, kept: Kept, now: float) -> InboundChannel | Tombstone | Refusal:
+    def redeem(self, token: bytes, kept: Available, now: float) -> InboundChannel | Tombstone | Refusal:
         """Somebody comes with ``token``, and with what it has ``kept``: the channel that it has from now on.
 
         All is judged anew. Only if nobody else has had the channel since the offer: what the sender says of itself is
@@ -93,7 +93,7 @@ class Opening:
         return outcome
 
     def _give(
-        self, channel: InboundChannel | None, offer: Offer, kept: Kept, now: float
+        self, channel: InboundChannel | None, offer: Offer, kept: Available, now: float
     ) -> InboundChannel | Refusal:
         request = offer.request
         if channel is None:

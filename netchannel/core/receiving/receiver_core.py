@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.core.incoming import Incoming
-    from netchannel.core.timing import Timing
-    from netchannel.values import BufferPolicy, FaultPolicy, Position
+    from netchannel.values import BufferPolicy, FaultPolicy, Position, Timing
     from netchannel.wire.codec import Decoder
 
     from .answering import Service

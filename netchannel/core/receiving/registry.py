@@ -9,7 +9,7 @@ from .tombstones import Tombstones
 if TYPE_CHECKING:
     from netchannel.wire import messages
 
-    from .admission import Kept, Refusal
+    from .admission import Available, Refusal
     from .answering import Services
     from .inbound import InboundChannel
     from .tombstones import Tombstone
@@ -24,7 +24,7 @@ class Staged(Protocol):
     def verdict(self, request: messages.Open) -> Tombstone | Refusal | None:
         """What stands against somebody who wants to send an attempt, if anything does."""
 
-    def begin(self, request: messages.Open, kept: Kept, now: float) -> InboundChannel | Refusal:
+    def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
         """Somebody has come to send an attempt: a channel for it."""
 
 

@@ -30,13 +30,13 @@ IDLE_LINKS = 4
 """Connections of a reader that are kept for the next range."""
 
 
-class Reading:
+class RangeRead:
     """Messages ``first`` to ``until`` (excluded), as they come; ``on_change`` is called when more has.
 
-    Owned by a `Reader`. ``error`` is what ended it early.
+    Owned by a `ReadClient`. ``error`` is what ended it early.
     """
 
-    def __init__(self, reader: Reader, stream: str, first: int, until: int) -> None:
+    def __init__(self, reader: ReadClient, stream: str, first: int, until: int) -> None:
         self.reader = reader
         self.stream = stream
         self.next = first
@@ -47,7 +47,7 @@ class Reading:
         self.complete = False
         self.progressed = False  # since the last loss
         self.backoff = Backoff(reader.channel.core)
-        self.link: ReadingData | None = None
+        self.link: ReadClientData | None = None
         self.question: Question | None = None
         self._part_note = b""
 
@@ -106,7 +106,7 @@ class Reading:
             self.on_change()
 
 
-class Reader:
+class ReadClient:
     """All reading of one channel: connections that are used again, and readings that wait for one."""
 
     def __init__(
@@ -115,19 +115,19 @@ class Reader:
         self.channel = channel
         self.decoder_of = decoder_of
         self.message_limit = message_limit
-        self._readings: dict[Reading, None] = {}
-        self._idle: list[ReadingData] = []
-        self._links: dict[ReadingData, None] = {}
+        self._readings: dict[RangeRead, None] = {}
+        self._idle: list[ReadClientData] = []
+        self._links: dict[ReadClientData, None] = {}
 
-    def read(self, stream: str, first: int, until: int, now: float) -> Reading:
+    def read(self, stream: str, first: int, until: int, now: float) -> RangeRead:
         """Begin to read a range."""
         self.channel.check_live()
-        reading = Reading(self, stream, first, until)
+        reading = RangeRead(self, stream, first, until)
         self._readings[reading] = None
         self._connect(reading, now)
         return reading
 
-    def cancel(self, reading: Reading, now: float) -> None:
+    def cancel(self, reading: RangeRead, now: float) -> None:
         """Nothing more of it is wanted; what is on its way is dropped with its connection."""
         self._readings.pop(reading, None)
         reading.queue.clear()
@@ -138,7 +138,7 @@ class Reader:
             self.channel.forget(reading.question)
         reading.fail(ChannelClosed(f"the reading of channel {self.channel.id!r} was given up by this side"))
 
-    def _connect(self, reading: Reading, now: float) -> None:
+    def _connect(self, reading: RangeRead, now: float) -> None:
         for link in self._idle:
             if link.stream == reading.stream:
                 self._idle.remove(link)
@@ -155,19 +155,19 @@ class Reader:
 
         reading.question = self.channel.ask(messages.Read, answered, failed, now, stream=reading.stream)
 
-    def _dial(self, reading: Reading, token: bytes) -> None:
+    def _dial(self, reading: RangeRead, token: bytes) -> None:
         peer = self.channel.peer
         assert peer.control is not None
-        link = ReadingData(self, peer.control, peer.address, reading.stream, token)
+        link = ReadClientData(self, peer.control, peer.address, reading.stream, token)
         self._links[link] = None
         link.begin(reading)
         self.channel.core.dial(link)
 
-    def _failed(self, reading: Reading, error: NetChannelError) -> None:
+    def _failed(self, reading: RangeRead, error: NetChannelError) -> None:
         self._readings.pop(reading, None)
         reading.fail(error)
 
-    def done(self, link: ReadingData, reading: Reading) -> None:
+    def done(self, link: ReadClientData, reading: RangeRead) -> None:
         """A range has come to its end on ``link``."""
         self._readings.pop(reading, None)
         if len(self._idle) < IDLE_LINKS and link.closing is Closing.OPEN:
@@ -175,19 +175,19 @@ class Reader:
         else:
             link.drop()
 
-    def refused(self, reading: Reading, code: str, text: str) -> None:
+    def refused(self, reading: RangeRead, code: str, text: str) -> None:
         """The retaining end will not give the range, for good or for now."""
         kind = ERRORS.get(code)
         if kind is not None:
             reading.link = None
             self._failed(reading, kind(f"channel {self.channel.id!r}: {text}"))
 
-    def broken(self, reading: Reading, error: ProtocolError) -> None:
+    def broken(self, reading: RangeRead, error: ProtocolError) -> None:
         """What came was not what was asked for."""
         reading.link = None
         self._failed(reading, error)
 
-    def lost(self, link: ReadingData, reading: Reading | None, reason: str, now: float) -> None:
+    def lost(self, link: ReadClientData, reading: RangeRead | None, reason: str, now: float) -> None:
         """A connection is gone: what it was to bring is asked for again, where it stopped."""
         self._links.pop(link, None)
         if link in self._idle:
@@ -205,7 +205,7 @@ class Reader:
         wait = reading.backoff.next(now)
         self.channel.core.timers.at(now + wait, lambda now: self._again(reading, now))
 
-    def _again(self, reading: Reading, now: float) -> None:
+    def _again(self, reading: RangeRead, now: float) -> None:
         if reading in self._readings and reading.link is None and self.channel.error is None:
             self._connect(reading, now)
 
@@ -222,11 +222,11 @@ class Reader:
             link.drop()
 
 
-class ReadingData(Link):
+class ReadClientData(Link):
     """The client's end of a connection on which ranges are read, one after the other."""
 
     def __init__(
-        self, reader: Reader, session: ClientControl, remote: str, stream: str, token: bytes
+        self, reader: ReadClient, session: ClientControl, remote: str, stream: str, token: bytes
     ) -> None:
         core = reader.channel.core
         super().__init__(core, remote)
@@ -236,17 +236,17 @@ class ReadingData(Link):
         self._token = token
         self._parser = FrameParser(core.slab, core.pool, reader.message_limit)
         self._attached = False
-        self._reading: Reading | None = None
+        self._reading: RangeRead | None = None
         self._context: memoryview | None = None
         self._pieces = Pieces(reader.message_limit)
 
-    def begin(self, reading: Reading) -> None:
+    def begin(self, reading: RangeRead) -> None:
         """Ask for a range, once the connection is attached."""
         self._reading, reading.link = reading, self
         if self._attached:
             self._ask(reading)
 
-    def _ask(self, reading: Reading) -> None:
+    def _ask(self, reading: RangeRead) -> None:
         self.send(signal(Kind.REQUEST, sequence=reading.next, payload=REQUEST.pack(reading.until)))
 
     def connected(self, now: float) -> None:
@@ -274,7 +274,7 @@ class ReadingData(Link):
         if (reading := self._reading) is not None:
             self.admit(full=reading.queue.cost >= QUEUE_BYTES)
 
-    def _take(self, reading: Reading, frame: Frame) -> None:
+    def _take(self, reading: RangeRead, frame: Frame) -> None:
         if frame.kind != Kind.REFUSED:
             self._pieces.check_whole(frame)
         match frame.kind:
@@ -306,12 +306,12 @@ class ReadingData(Link):
             case kind:
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
 
-    def _misled(self, reading: Reading, error: ProtocolError) -> None:
+    def _misled(self, reading: RangeRead, error: ProtocolError) -> None:
         """Other messages than those that were due: trying again would hide that somebody is wrong."""
         self._reading = None
         self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
 
-    def _collect(self, reading: Reading, frame: Frame) -> None:
+    def _collect(self, reading: RangeRead, frame: Frame) -> None:
         blob = self._pieces.add(frame)
         if blob is None:
             return

@@ -13,7 +13,7 @@ from netchannel.errors import NetChannelError, ProtocolError, StreamReplaced
 from netchannel.wire.frames import FRAME_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, blob, refused, signal
 from netchannel.wire.parsing import FrameParser
 
-from .retained import ReadLink, Retained, code_of
+from .retained import ReadLink, RetainedService, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,17 +31,17 @@ REQUESTS_LIMIT = 64
 
 def serve_reads(core: ReceiverCore) -> None:
     """Have ``core`` take connections on which clients read."""
-    core.connections.kinds[FOR_READING] = lambda remote: ServingData(core, remote)
+    core.connections.kinds[FOR_READING] = lambda remote: ReadServerData(core, remote)
 
 
-class ServingData(ReadLink):
+class ReadServerData(ReadLink):
     """Takes the token, then ranges; gives their messages, one range after the other."""
 
     def __init__(self, core: ReceiverCore, remote: str) -> None:
         super().__init__(core, remote)
         self._receiver = core
         self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)
-        self._retained: Retained | None = None
+        self._retained: RetainedService | None = None
         self._history: History
         self._ranges: deque[tuple[int, int]] = deque()
         self._cursor: Cursor | None = None
@@ -74,7 +74,7 @@ class ServingData(ReadLink):
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
         found = self._receiver.services.redeem(bytes(frame.payload))
         retained = None if found is None else found.service
-        if found is None or not isinstance(retained, Retained) or retained.history is None:
+        if found is None or not isinstance(retained, RetainedService) or retained.history is None:
             self._refuse("token", "the token is not, or no longer, good")
             return
         self.disarm()

@@ -76,7 +76,7 @@ class ReadLink(Link):
         """Another stream is kept from now on."""
 
 
-class Retained(Service):
+class RetainedService(Service):
     """The history of a channel, and who reads it. Subclasses, or their owners, fill it.
 
     ``history`` is None until there is a stream. ``on_change`` is called when consumers have gone on, or the history.

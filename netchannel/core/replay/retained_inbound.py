@@ -13,7 +13,7 @@ from netchannel.values import Position
 from netchannel.wire.frames import pack
 from netchannel.wire.rows import count_rows
 
-from .retained import Retained
+from .retained import RetainedService
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .history import History
 
 
-class Keeping(Retained):
+class RetainedInbound(RetainedService):
     """Keeps one stream after the other; the next one begins when all consumers are done with the one before.
 
     ``open_history(stream, start, before, then)`` makes the history of a new stream, in the place of the one before,
@@ -79,7 +79,7 @@ class Keeping(Retained):
             now=now,
             service=self,
         )
-        self.channel.keeper = self
+        self.channel.retainer = self
         self.channel.on_change = self._changed
 
     def _bury(self, history: History, now: float) -> None:

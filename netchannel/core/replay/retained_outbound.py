@@ -8,7 +8,7 @@ from netchannel.core.sending.packing import Packer
 from netchannel.errors import ChannelClosed
 from netchannel.reporting import encodable
 
-from .retained import Retained
+from .retained import RetainedService
 
 if TYPE_CHECKING:
     from netchannel.core.receiving.receiver_core import ReceiverCore
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .history import History
 
 
-class Producing(Retained):
+class RetainedOutbound(RetainedService):
     """Messages are gathered in a packer until `seal` gives them to the history, once per turn of the loop."""
 
     history: History

@@ -122,20 +122,20 @@ class SenderData(Connection):
 
     def _records(self, channel: OutboundChannel) -> list[Buffer]:
         """What is to be sent next, and behind the last of it the end."""
-        retention = channel.retention
-        buffers = self.schema(channel) if retention.unsent else []
+        send_buffer = channel.send_buffer
+        buffers = self.schema(channel) if send_buffer.unsent else []
         size = 0
         while size < WRITE_LIMIT:
             if self._parts is not None and (part := next(self._parts, None)) is not None:
                 buffers += part
                 size += FRAME_LIMIT
-            elif (record := retention.next_record()) is not None:
+            elif (record := send_buffer.next_record()) is not None:
                 buffers += self._begin(channel, record)
                 size += record.size if self._parts is None else 0
             else:
                 break
         self.more = size >= WRITE_LIMIT
-        if channel.closing is not None and not retention.unsent and not (self.end_sent or self.more):
+        if channel.closing is not None and not send_buffer.unsent and not (self.end_sent or self.more):
             ending = channel.ending()
             if ending is not None:
                 buffers.append(ending)

@@ -26,7 +26,7 @@ from netchannel.values import Ending
 from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
 
 from .packing import MOST, Packer, Ticket
-from .send_buffer import Cold, Record, Retention
+from .send_buffer import Cold, Record, SendBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,7 +130,7 @@ class OutboundChannel:
         self.leaving = False  # it is being detached, and takes nothing more
         self.store: Store | None = None  # what keeps messages on disk, if anything does
         self.durable: DurableStore | None = None  # the same, if they are there before they go out
-        self.retention = Retention()
+        self.send_buffer = SendBuffer()
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
         self.packer = Packer()
@@ -150,7 +150,7 @@ class OutboundChannel:
         self.acknowledged = self.received = self.sent = acknowledged
         self.closing = ending
         if acknowledged < head:
-            self.retention.add_cold(acknowledged, head, log)
+            self.send_buffer.add_cold(acknowledged, head, log)
 
     @property
     def head(self) -> int:
@@ -192,7 +192,7 @@ class OutboundChannel:
     @property
     def kept_bytes(self) -> int:
         """Bytes of messages in memory."""
-        kept = self.retention.memory + self.packer.size
+        kept = self.send_buffer.memory + self.packer.size
         return kept if self.durable is None else kept + self.durable.uncommitted_bytes
 
     @property
@@ -214,7 +214,7 @@ class OutboundChannel:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         if not self.placed:
             return False
-        kept = self.head - self.kept_from - self.retention.gaps
+        kept = self.head - self.kept_from - self.send_buffer.gaps
         if kept <= 0:
             return True
         policy = self.buffer
@@ -248,7 +248,7 @@ class OutboundChannel:
         """The receiver has given a token; if it cannot take what is kept for it, nothing will ever help."""
         self.message_limit = message_limit
         self.packer.revoke()
-        largest = max(self.retention.largest(), self.packer.largest(), len(self.schema or b""))
+        largest = max(self.send_buffer.largest(), self.packer.largest(), len(self.schema or b""))
         if largest > message_limit:
             self.fail(SenderEvent.GIVE_UP, self._too_large(largest, message_limit), now)
             return
@@ -273,7 +273,7 @@ class OutboundChannel:
         """Drop the oldest messages that were never sent, if the policy says so; whether there is room then."""
         if self.buffer.when_full == "drop_oldest" and self.placed:
             self.seal()
-            while not self.room(size) and (dropped := self.retention.drop_oldest(self.sent)):
+            while not self.room(size) and (dropped := self.send_buffer.drop_oldest(self.sent)):
                 self.dropped += dropped
                 if not self._dropping:
                     self._dropping = True
@@ -464,7 +464,7 @@ class OutboundChannel:
         if self.link is not None:
             self.link.drop()
             self.link = None
-            self.retention.rewind(
+            self.send_buffer.rewind(
                 self.received
             )  # so that what was in flight needs no memory if it is on disk
         if event is not None:
@@ -490,7 +490,7 @@ class OutboundChannel:
             # Also what another connection, or another process, had sent.
             self.acknowledged = self.received = self.sent = self.head
         self._unpack()
-        self.retention.clear()
+        self.send_buffer.clear()
         if self.store is not None:
             # What the consumer is done with is of no use to a successor; anything else is.
             ended = self.state is SenderState.ENDED and self.error is None
@@ -512,7 +512,7 @@ class OutboundChannel:
             return
         self.last_note = last_note
         self.sent = max(self.sent, expected)
-        self.retention.rewind(expected)
+        self.send_buffer.rewind(expected)
         self._blocked_at = -1
         self._dropping = False
         self._episode.over()
@@ -543,7 +543,7 @@ class OutboundChannel:
 
     def after_output(self) -> None:
         """The connection has written."""
-        if self.store is not None and self.retention.has_cold:
+        if self.store is not None and self.send_buffer.has_cold:
             self.store.read_ahead()
         if self.pacing:
             self.on_change()
@@ -553,7 +553,7 @@ class OutboundChannel:
         """The connection cannot write, and there is more in memory to write."""
         link = self.link
         stuck = link is not None and link.attached and not link.writable
-        return stuck and self.store is None and bool(self.retention.unsent)
+        return stuck and self.store is None and bool(self.send_buffer.unsent)
 
     def seal(self) -> None:
         """Make records of what was taken since the last ones."""
@@ -562,7 +562,7 @@ class OutboundChannel:
             return
         if self.durable is None:
             for record in packer.records(first):
-                self.retention.add(record)
+                self.send_buffer.add(record)
         else:
             assert packer.ticket is not None
             self.durable.take(packer.record(first), packer.ticket, self._sealed_bytes)
@@ -610,10 +610,10 @@ class OutboundChannel:
         largest = max([record.largest for record in records], default=0)
         if limit is not None and largest > limit:
             error = self._too_large(largest, limit)
-        if error is not None and self.retention.first_cold()[0] is cold:
+        if error is not None and self.send_buffer.first_cold()[0] is cold:
             self.fail(SenderEvent.GIVE_UP, error, now)
             return
-        self.retention.warm(cold, first, records)
+        self.send_buffer.warm(cold, first, records)
         self._touch()
 
     def on_receipt(self, upto: int) -> None:
@@ -630,7 +630,7 @@ class OutboundChannel:
 
     def _progress(self, received: int) -> None:
         if received > self.received:
-            self.retention.on_received(received)
+            self.send_buffer.on_received(received)
             self.received = received
             self.progressed = True
             self.backoff.reset()
@@ -641,7 +641,7 @@ class OutboundChannel:
         if upto <= self.acknowledged:
             return
         self.acknowledged = upto
-        self.retention.on_acknowledged(upto)
+        self.send_buffer.on_acknowledged(upto)
         self._progress(upto)
         self.starved = False
         self._blocked_at = -1

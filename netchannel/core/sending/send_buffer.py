@@ -94,7 +94,7 @@ class Cold:
 Entry = Record | Cold
 
 
-class Retention:
+class SendBuffer:
     """Entries in the order of their numbers: received by the peer, on their way to it, and yet to be sent.
 
     ``memory`` is the bytes of the records among them, ``gaps`` the numbers of dropped messages.

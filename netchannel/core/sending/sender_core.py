@@ -27,8 +27,7 @@ from .outbound import OutboundChannel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.timing import Timing
-    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.values import BufferPolicy, FaultPolicy, Timing
     from netchannel.wire.declared import Message
 
 PERMANENT: dict[str, type[NetChannelError]] = {

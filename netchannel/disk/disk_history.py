@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from netchannel.core.link import Job, Worker
+from netchannel.core.link import Job, JobOwner
 from netchannel.core.replay.consumers import Standing
 from netchannel.core.replay.history import Cursor, History
 from netchannel.core.replay.index import Index, locate
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 WAITING_BYTES = 1 << 24
 """Bytes that wait for the disk, at most, beside one message."""
 STATE = "consumers"
-"""The file in a log's folder that `State` is in."""
+"""The file in a log's folder that `ConsumerState` is in."""
 
 
-class State(NamedTuple):
+class ConsumerState(NamedTuple):
     """What is remembered beside the records, of consumers by their names.
 
     Before ``base``, where a record begins, there were so many rows and bytes.
@@ -54,7 +54,7 @@ class State(NamedTuple):
         return packed
 
 
-def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> State:
+def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> ConsumerState:
     """The state of the log's stream. Raises LogDamaged.
 
     Of a log without one nobody has acknowledged anything, be it known from the stream before or not. A log that
@@ -62,14 +62,14 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> S
     """
     path = segment_log.path / STATE
     content = file_content(files, path)
-    empty = State(segment_log.stream, None, (segment_log.acknowledged, 0, 0), {})
+    empty = ConsumerState(segment_log.stream, None, (segment_log.acknowledged, 0, 0), {})
     if content is None:
         return empty
     try:
         fields: dict[str, Any] = msgpack.unpackb(content)
         first, rows, size = fields["base"]
         consumers = {name: Standing(*each) for name, each in fields["consumers"].items()}
-        state = State(fields["stream"], fields["schema"], (first, rows, size), consumers)
+        state = ConsumerState(fields["stream"], fields["schema"], (first, rows, size), consumers)
     except (ValueError, TypeError, KeyError, AttributeError, msgpack.exceptions.UnpackException) as error:
         raise damaged(path, 0, f"it is not what was written ({error!r})") from error
     if is_new or state.stream != segment_log.stream:
@@ -83,7 +83,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> S
     return state
 
 
-class StoredHistory(History):
+class DiskHistory(History):
     """In a `SegmentLog`, each record as it goes on the wire. Everything below ``head`` is durable."""
 
     durable = True
@@ -93,7 +93,7 @@ class StoredHistory(History):
         core: Core,
         segment_log: SegmentLog,
         files: FileSystem,
-        state: State,
+        state: ConsumerState,
         *,
         codec: str,
         max_bytes: int,
@@ -108,29 +108,29 @@ class StoredHistory(History):
         self.schema = state.schema
         self.remembered = state.consumers
         self.ending = segment_log.ending
-        self._keeper = _Keeper(self)
+        self._appender = _Appender(self)
 
     @property
     def taken(self) -> int:
-        return self._keeper.taken
+        return self._appender.taken
 
     @property
     def kept_bytes(self) -> int:
-        return self.index.kept + self._keeper.waiting_bytes
+        return self.index.kept + self._appender.waiting_bytes
 
     @property
     def disk_bytes(self) -> int:
         return self.log.disk_bytes
 
     def room(self, size: int) -> bool:
-        waiting = self._keeper.waiting_bytes
+        waiting = self._appender.waiting_bytes
         return super().room(size) and (not waiting or waiting + size <= WAITING_BYTES)
 
     def keep(self, record: Record, rows: int, size: int) -> None:
-        self._keeper.keep(record, rows, size)
+        self._appender.keep(record, rows, size)
 
     def finish(self, failure: str | None) -> None:
-        self._keeper.finish(failure)
+        self._appender.finish(failure)
 
     def release(self, upto: int) -> None:
         # The files have followed already, when the positions were remembered that this comes from.
@@ -138,19 +138,19 @@ class StoredHistory(History):
         self.index.trim(self.oldest)
 
     def settle(self, then: _Settled, now: float) -> None:
-        if self.error is not None or self._keeper.left:
+        if self.error is not None or self._appender.left:
             then(self.error, now)
         else:
-            self._keeper.settle(then)
+            self._appender.settle(then)
 
-    def state(self) -> State:
+    def state(self) -> ConsumerState:
         """What is to be remembered now; what is below its base is not wanted any more."""
         positions = self.positions()
         lowest = min([each.position for each in positions.values()], default=0)
-        return State(self.stream, self.schema, self.index.below(max(self.oldest, lowest)), positions)
+        return ConsumerState(self.stream, self.schema, self.index.below(max(self.oldest, lowest)), positions)
 
     def cursor(self, first: int, until: int, on_ready: Callable[[], None]) -> Cursor:
-        return _StoredCursor(self, first, until, on_ready)
+        return _DiskCursor(self, first, until, on_ready)
 
     def locate(
         self,
@@ -165,10 +165,10 @@ class StoredHistory(History):
     def leave(
         self, *, discard: bool, then: Callable[[float], None], now: float, remember: bool = False
     ) -> None:
-        if self._keeper.closed:
+        if self._appender.closed:
             then(now)
         else:
-            self._keeper.leave(discard=discard, remember=remember, then=then)
+            self._appender.leave(discard=discard, remember=remember, then=then)
 
     def read(self, first: int, until: int, size: int) -> list[Record]:
         """Records from the one that holds ``first`` on, about so many bytes; on another thread."""
@@ -184,10 +184,10 @@ class StoredHistory(History):
         return records
 
 
-class _Keeper(Worker):
+class _Appender(JobOwner):
     """Brings to the disk what a history is given: all that waits by one sync."""
 
-    def __init__(self, history: StoredHistory) -> None:
+    def __init__(self, history: DiskHistory) -> None:
         self.history = history
         self.taken = history.head
         self.waiting_bytes = 0
@@ -250,9 +250,9 @@ class _Keeper(Worker):
         if news:
             settling, self._settling = self._settling, settling
             self._schema, self._changed = history.schema, False
-        return _Keep(self, records, finish, history.state() if news else None, settling)
+        return _Append(self, records, finish, history.state() if news else None, settling)
 
-    def kept(self, job: _Keep, now: float) -> None:
+    def kept(self, job: _Append, now: float) -> None:
         """A job is done."""
         history = self.history
         self._busy = False
@@ -275,7 +275,7 @@ class _Keeper(Worker):
         self.request()
         history.on_kept(now)
 
-    def _wait_for_space(self, job: _Keep, now: float) -> None:
+    def _wait_for_space(self, job: _Append, now: float) -> None:
         if not self._said_full:
             self._said_full = True
             log.warning("stream %s: %s; trying again", self.history.stream, job.full)
@@ -298,21 +298,21 @@ class _Keeper(Worker):
             leaving(now)
 
 
-class _Keep(Job):
+class _Append(Job):
     def __init__(
         self,
-        keeper: _Keeper,
+        appender: _Appender,
         records: list[tuple[Record, int, int]],
         finishing: Ending | None,
-        state: State | None,
+        state: ConsumerState | None,
         settling: list[_Settled],
     ) -> None:
-        self._keeper = keeper
-        self._history = keeper.history
+        self._appender = appender
+        self._history = appender.history
         self._records = records
         self._state = state
         self._finishing = finishing
-        self._schema = keeper.history.schema or b""
+        self._schema = appender.history.schema or b""
         self.settling = settling
         self.appended = 0
         self.finished = False
@@ -357,12 +357,12 @@ class _Keep(Job):
         )
 
     def done(self, now: float) -> None:
-        self._keeper.kept(self, now)
+        self._appender.kept(self, now)
 
 
 class _Leave(Job):
     def __init__(
-        self, history: StoredHistory, then: Callable[[float], None], *, discard: bool, remember: bool
+        self, history: DiskHistory, then: Callable[[float], None], *, discard: bool, remember: bool
     ) -> None:
         self._history = history
         self._then = then
@@ -382,10 +382,10 @@ class _Leave(Job):
         self._then(now)
 
 
-class _StoredCursor(Cursor, Worker):
+class _DiskCursor(Cursor, JobOwner):
     """Reads ahead of its connection, one piece at a time."""
 
-    def __init__(self, history: StoredHistory, first: int, until: int, on_ready: Callable[[], None]) -> None:
+    def __init__(self, history: DiskHistory, first: int, until: int, on_ready: Callable[[], None]) -> None:
         super().__init__(first, until)
         self._history = history
         self._on_ready = on_ready
@@ -433,7 +433,7 @@ class _StoredCursor(Cursor, Worker):
 class _Read(Job):
     def __init__(
         self,
-        history: StoredHistory,
+        history: DiskHistory,
         first: int,
         until: int,
         size: int,
@@ -455,12 +455,12 @@ class _Read(Job):
         self._then(self._records, self._error, now)
 
 
-class _Locating(Worker):
+class _Locating(JobOwner):
     """Looks into records on disk, as `locate` asks for them."""
 
     def __init__(
         self,
-        history: StoredHistory,
+        history: DiskHistory,
         steps: Generator[int, Record, Located],
         answer: Callable[[Located | NetChannelError, float], None],
     ) -> None:
