@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .errors import NetChannelError
-
 if TYPE_CHECKING:
     from os import PathLike
 
@@ -303,13 +301,13 @@ def is_channel_id(text: str) -> bool:
 
 
 def check_channel_id(channel_id: str) -> str:
-    """A channel id is 1 to 255 bytes of printable UTF-8. Raises NetChannelError otherwise."""
+    """A channel id is 1 to 255 bytes of printable UTF-8. Raises TypeError or ValueError otherwise."""
     if not isinstance(channel_id, str):
-        raise NetChannelError(
+        raise TypeError(
             f"the channel id {channel_id!r} is no string: expected 1 to 255 bytes of printable UTF-8"
         )
     if not is_channel_id(channel_id):
-        raise NetChannelError(
+        raise ValueError(
             f"the channel id {channel_id[:60]!r} has {len(channel_id)} characters: expected 1 to 255 bytes of "
             f"printable UTF-8"
         )

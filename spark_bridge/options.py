@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
-from netchannel import FaultPolicy, NetChannelError, Tls
+from netchannel import FaultPolicy, Tls
 from netchannel.servers.group_channels import NUMBERS
 from netchannel.transports import schemes
 from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer
@@ -371,7 +371,7 @@ def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection
     for source in sources:
         try:
             check_channel_id(source.channel)
-        except NetChannelError as error:
+        except ValueError as error:
             raise OptionError(f"the option channels: {error}") from None
     return Connection(sources, given["connectTimeout"], given["secret"], _tls(given))
 

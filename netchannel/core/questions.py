@@ -165,7 +165,7 @@ class ClientChannel:
         now: float,
         **fields: Any,
     ) -> Question:
-        """Ask until there is an answer. Raises what ended the channel, and NetChannelError for what cannot be asked.
+        """Ask until there is an answer. Raises what ended the channel, and ValueError for what cannot be asked.
 
         Such a question would close the connection, which others use, whenever it is asked again.
         """
@@ -173,7 +173,7 @@ class ClientChannel:
         try:
             check_sendable(kind(channel=self.id, request=_ANY_NUMBER, **fields))
         except ProtocolError as error:
-            raise NetChannelError(f"channel {self.id!r}: this cannot be asked: {error}") from error
+            raise ValueError(f"channel {self.id!r}: this cannot be asked: {error}") from error
         question = Question(self, kind, fields, answered, failed)
         self.core.enter(question)
         self.questions[question.number] = question

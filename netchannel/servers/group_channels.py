@@ -13,7 +13,7 @@ from netchannel.core.sending.outbound import GroupOf
 from netchannel.core.sending.packing import Packer
 from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import ChannelClosed, NetChannelError
-from netchannel.values import CloseReport, Group, Sealed, check_kind
+from netchannel.values import CloseReport, Group, Sealed, check_given, check_kind
 from netchannel.wire import messages
 from netchannel.wire.codec import ArrowEncoder
 from netchannel.wire.frames import Scattered
@@ -282,6 +282,7 @@ class GroupClient:
             ChannelBroken: the receiver's disk has failed, or ``fault`` gave up: commit again to learn what holds.
         """
         group = check_group(Group(application, epoch, 0))
+        check_given("end", end, bool)
         committed: messages.Committed = await self._ask(
             messages.Commit,
             application=group.application,

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel.core.replay.read_client import ReadClient
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
-from netchannel.values import Heads, Located, Message, Moment, Position, check_kind
+from netchannel.values import (
+    NAME_LIMIT,
+    Heads,
+    Located,
+    Message,
+    Moment,
+    Position,
+    check_given,
+    check_kind,
+    is_consumer,
+)
 from netchannel.wire import messages
 from netchannel.wire.codec import ArrowDecoder, CodecName, make_decoder
 
@@ -262,9 +272,10 @@ class ChannelReader:
             found = self._schemas[stream] = make_decoder(self._codec, None)
         return found
 
-    def _check_number(self, number: object) -> None:
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < NUMBERS:
-            raise NetChannelError(
+    def _check_number(self, number: Any) -> None:
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number < NUMBERS:
+            raise (ValueError if is_number else TypeError)(
                 f"channel {self.id!r}: {number!r} is no place: expected a Position, or a number from 0 to {NUMBERS - 1}"
             )
 
@@ -287,6 +298,7 @@ class ChannelReader:
         Raises PositionLost below what is kept, StreamReplaced for another stream.
         """
         for name, limit in (("max_rows", max_rows), ("max_bytes", max_bytes)):
+            check_kind(name, limit, int)
             if limit is not None and limit < 1:
                 raise ValueError(f"{name} is {limit}: expected at least 1, or None for no bound")
         stream, number = await self._place(first)
@@ -331,7 +343,7 @@ class ChannelReader:
         self._check_number(until)
         stream, number = await self._place(first)
         if until < number:
-            raise NetChannelError(f"channel {self.id!r}: messages {number} to {until} are no range")
+            raise ValueError(f"channel {self.id!r}: messages {number} to {until} are no range")
         reading = self._reader.read(stream, number, until, self._now())
         reading.on_change = self._changes.notify
         return reading
@@ -367,8 +379,7 @@ class ChannelReader:
         was lost. Who is ``fresh`` goes on with nobody's work: raises ConsumerFenced if another holder has acknowledged
         something under the name, and it was not forgotten since.
         """
-        check_kind("consumer", consumer, str)
-        check_kind("holder", holder, str)
+        _check_names(consumer=consumer, **({} if holder is None else {"holder": holder}))
         who = holder or self._held.get(consumer) or self._name
         self._tried.add((consumer, who))
         try:
@@ -411,9 +422,20 @@ class ChannelReader:
 
     async def forget(self, consumer: str) -> None:
         """Nothing need be kept for the name any more, whoever holds it."""
+        _check_names(consumer=consumer)
         await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)
 
     async def _ask(self, kind: type[messages.Question], **fields: Any) -> Any:
         self._check()
         return await self._client.ask(self._channel, kind, **fields)
+
+
+def _check_names(**names: str) -> None:
+    for kind, name in names.items():
+        check_given(kind, name, str)
+        if not is_consumer(name):
+            raise ValueError(
+                f"the name {name[:60]!r} of a {kind} has {len(name)} characters: expected 1 to {NAME_LIMIT} that can "
+                f"be printed"
+            )

@@ -406,7 +406,7 @@ class ReceiverServer:
 
 def _check_ack(ack: str) -> None:
     if ack not in ("receipt", "explicit"):
-        raise NetChannelError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
+        raise ValueError(f"ack is {ack!r}: expected 'receipt' or 'explicit'")
 
 
 def _open_store(channel_id: str, codec: str, decoder: Decoder, staging: StagingPolicy) -> StagingStore:
@@ -453,7 +453,7 @@ def _port(address: str) -> int:
     """Of TCP, or of a transport that has been registered and has ports too."""
     port = address.rpartition(":")[2]
     if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
-        raise NetChannelError(
+        raise ValueError(
             f"processes of a node are told apart by their ports, and {address} has none: listen on host:port"
         )
     return int(port)
@@ -461,5 +461,5 @@ def _port(address: str) -> int:
 
 def _data_ports(listen: str, data_ports: str) -> tuple[str, range | None]:
     if scheme_of(listen) != "tcp":
-        raise NetChannelError(f"data_ports needs TCP, and this server listens on {listen}")
+        raise ValueError(f"data_ports needs TCP, and this server listens on {listen}")
     return parse_address(listen).host, parse_data_ports(data_ports)

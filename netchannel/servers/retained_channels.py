@@ -140,11 +140,11 @@ def retained_statistics(core: RetainedInbound) -> ReceiverChannelStatistics:
 
 
 def check_note(note: bytes) -> None:
-    """Raise NetChannelError for what cannot be the note of a message."""
+    """Raise TypeError or ValueError for what cannot be the note of a message."""
     if not isinstance(note, bytes):
-        raise NetChannelError(f"a note is a {type(note).__name__}: expected bytes")
+        raise TypeError(f"a note is a {type(note).__name__}: expected bytes")
     if len(note) > NOTE_LIMIT:
-        raise NetChannelError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
+        raise ValueError(f"a note has {len(note)} bytes: the limit is {NOTE_LIMIT}")
 
 
 def offer_stream(

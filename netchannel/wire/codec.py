@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from netchannel.errors import NetChannelError, ProtocolError, SchemaMismatch
+from netchannel.errors import ProtocolError, SchemaMismatch
 from netchannel.values import check_kind
 
 from .frames import ALONE, Body, Buffer, Scattered
@@ -81,10 +81,10 @@ def make_decoder(codec: CodecName, schema: pa.Schema | None) -> Decoder:
 
 def _check(codec: str, schema: pa.Schema | None) -> None:
     if codec not in ("arrow", "bytes"):
-        raise NetChannelError(f"the codec {codec!r} is not known: expected 'arrow' or 'bytes'")
+        raise ValueError(f"the codec {codec!r} is not known: expected 'arrow' or 'bytes'")
     check_kind("schema", schema, pa.Schema)
     if codec == "bytes" and schema is not None:
-        raise NetChannelError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
+        raise ValueError("a schema was given with the codec 'bytes': only 'arrow' has schemas")
 
 
 class BytesEncoder:

@@ -21,7 +21,7 @@ from tests.support.forged import forged
 @pytest.mark.parametrize("bad", ["", "x" * 256, "line\nbreak", "\ud800", 5])
 async def test_ids_are_printable(receiver: ReceiverServer, bad: str) -> None:
     """An id is 1 to 255 bytes of printable UTF-8."""
-    with pytest.raises(netchannel.NetChannelError, match="expected 1 to 255"):
+    with pytest.raises(ValueError if isinstance(bad, str) else TypeError, match="expected 1 to 255"):
         receiver.register_channel(bad)
 
 
@@ -57,14 +57,14 @@ async def test_misuse_is_named(receiver: ReceiverServer, sender: SenderServer) -
     """What cannot work says so where it is asked for."""
     with pytest.raises(ValueError, match="port 0"):
         sender.register_channel("c", to="127.0.0.1:0")
-    with pytest.raises(netchannel.NetChannelError, match="begin at 0"):
+    with pytest.raises(ValueError, match="begin at 0"):
         receiver.register_channel("c", resume_from=-1)
     for server in (sender, receiver):
         with pytest.raises(netchannel.NetChannelError, match="running already"):
             await server.__aenter__()
     inbox = receiver.register_channel("c", codec="bytes")
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
-    with pytest.raises(netchannel.NetChannelError, match="expected bytes"):
+    with pytest.raises(TypeError, match="expected bytes"):
         await outbox.send(b"x", "note")  # type: ignore[arg-type]
     for used in (outbox.send(b"x"), inbox.recv()):
         with pytest.raises(netchannel.NetChannelError, match="another event loop"):

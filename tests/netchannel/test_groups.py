@@ -635,6 +635,6 @@ async def test_a_commit_that_cannot_be_said_is_refused_and_harms_nobody(
             await client.commit("app", 0, [sealed._replace(partition=n) for n in range(90_000)])
         with pytest.raises(ValueError, match="the epoch of a group is True"):
             await client.commit("app", True, [sealed])
-        with pytest.raises(NetChannelError, match="'end' of a control message 'commit' holds 'no'"):
+        with pytest.raises(TypeError, match="end is 'no': expected a bool"):
             await client.commit("app", 0, [sealed], end="no")  # type: ignore[arg-type]
         assert await client.commit("app", 0, [sealed])

@@ -152,11 +152,11 @@ async def test_numbers_that_are_none(receiver: ReceiverServer, sender: SenderSer
     await inbox.recv()
     number: Any
     for number in (1.0, math.nan, "1", None):
-        with pytest.raises(NetChannelError, match="whole number"):
+        with pytest.raises(TypeError, match="whole number"):
             await inbox.ack(number)
     await inbox.ack(np.int64(1))
-    for number in (Position("s", 2.5), 1 << 63):  # type: ignore[arg-type] # the mistake that is tested
-        with pytest.raises(NetChannelError, match="number"):
+    for number, error in {Position("s", 2.5): TypeError, 1 << 63: ValueError}.items():  # type: ignore[arg-type]
+        with pytest.raises(error, match="number"):
             receiver.register_channel("other", codec="bytes", resume_from=number)
     await inbox.recv()
     await inbox.ack(2)
@@ -236,7 +236,7 @@ async def test_a_note_of_another_kind(receiver: ReceiverServer, sender: SenderSe
     outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
     for before in range(2):
         for note in (None, "", 0, "x"):
-            with pytest.raises(NetChannelError, match=r"a note is a .*: expected bytes"):
+            with pytest.raises(TypeError, match=r"a note is a .*: expected bytes"):
                 await outbox.send(b"message", note)  # type: ignore[arg-type]
         assert outbox.position == before
         await outbox.send(b"message")
@@ -260,7 +260,7 @@ async def test_settings_of_another_kind(receiver: ReceiverServer, sender: Sender
     with pytest.raises(TypeError, match=r"group is \('app', 0, 0\): expected a Group"):
         sender.register_attempt("c", receiver.address, group=("app", 0, 0))
     for position in (("s", 3), "x", 2.5):
-        with pytest.raises(NetChannelError, match="resume_from"):
+        with pytest.raises(TypeError, match="resume_from"):
             receiver.register_channel("c", resume_from=position)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="secret is a bytes: expected a str"):
         SenderServer(secret=b"s")  # type: ignore[arg-type]

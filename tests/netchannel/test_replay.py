@@ -205,7 +205,7 @@ async def test_beyond_the_head_nothing_is_read(place: Place) -> None:
     async with kept(bodies(10), place) as (reader, _):
         with pytest.raises(NetChannelError, match=r"messages 5 to 11 .* kept are 0 to 10"):
             await read(reader, 5, 11)
-        with pytest.raises(NetChannelError, match="no range"):
+        with pytest.raises(ValueError, match="no range"):
             await read(reader, 5, 4)
         assert await read(reader, 10, 10) == []
 
@@ -676,7 +676,7 @@ async def test_what_cannot_be_asked_is_refused_and_harms_nobody(ask: Any) -> Non
             await reader.heads(beyond=1)
             await reader.hold("known")
             before = reader._channel.peer.control
-            with pytest.raises(NetChannelError, match=r"number|asked|characters"):
+            with pytest.raises((TypeError, ValueError), match=r"number|asked|characters|expected an? "):
                 await ask(reader)
             assert [bytes(message) async for message in reader.read(0, 2)] == [b"a", b"b"]
             assert reader._channel.peer.control is before  # no connection was lost meanwhile

@@ -622,19 +622,19 @@ def _none() -> int:
 
 def _sequence(position: Position | int) -> int:
     if isinstance(position, tuple) and not isinstance(position, Position):
-        raise NetChannelError(f"resume_from is {position!r}: expected a Position, or a number")
+        raise TypeError(f"resume_from is {position!r}: expected a Position, or a number")
     sequence = position.sequence if isinstance(position, Position) else position
     sequence = _whole(sequence, "resume_from")
     if sequence < 0:
-        raise NetChannelError(f"resume_from is {sequence}: numbers begin at 0")
+        raise ValueError(f"resume_from is {sequence}: numbers begin at 0")
     if sequence >= SEQUENCE_LIMIT:
-        raise NetChannelError(f"resume_from is {sequence}: numbers end at {SEQUENCE_LIMIT}")
+        raise ValueError(f"resume_from is {sequence}: numbers end at {SEQUENCE_LIMIT}")
     return sequence
 
 
 def _whole(number: int, what: str) -> int:
-    """``number``, also one of numpy. Raises NetChannelError for one that is not whole, as from a data frame."""
+    """``number``, also one of numpy. Raises TypeError for one that is not whole, as from a data frame."""
     try:
         return index(number)
     except TypeError:
-        raise NetChannelError(f"{what}({number!r}): expected a whole number") from None
+        raise TypeError(f"{what}({number!r}): expected a whole number") from None
