@@ -1,0 +1,122 @@
+"""One writer at a time for a file: who has it is named, and who is dead has nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from nebuli.connectors.errors import OutputError, SinkInUse
+from nebuli.connectors.sinks.sink_locks import take_all
+from nebuli.rpc import worker_pb2 as wire
+from placement.plan import Fragment
+from tests.nebuli.worker.service.test_service import Worker, refusal
+from tests.support.waiting import wait_for
+
+
+def fragment(path: str | Path, node: str = "127.0.0.1:1", **target: Any) -> dict[str, Any]:
+    """One that writes to a file, and waits for rows that nobody sends."""
+    columns = [{"name": "n", "type": "int64"}]
+    source = {
+        "id": "in",
+        "type": "network_source",
+        "channel": f"{node}/rows",
+        "address": node,
+        "schema": columns,
+    }
+    sink = {"name": "out", "type": "CSV", "path": str(path), **target}
+    operators = [source, {"id": "out", "type": "sink", "input": "in", "sink": "out", "target": sink}]
+    return {"id": "copy/out", "node": node, "operators": operators}
+
+
+def writes(path: str | Path, **target: Any) -> Fragment:
+    return Fragment.model_validate(fragment(path, **target))
+
+
+def test_a_file_has_one_writer_by_whatever_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "other.csv").symlink_to("out.csv")
+    monkeypatch.chdir(tmp_path)
+    (lock,) = take_all(writes("out.csv"), "first")
+    for name in (tmp_path / "out.csv", "link/out.csv", "other.csv", f"link/../{tmp_path.name}/out.csv"):
+        with pytest.raises(SinkInUse) as caught:
+            take_all(writes(name, type="Parquet"), "second")
+        assert str(caught.value) == (
+            f"{name} is in use as a sink by query first, fragment copy/out at 127.0.0.1:1, as {tmp_path / 'out.csv'}: "
+            "stop that query, wait for its end, or give this sink another path"
+        )
+    lock.release()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "other.csv"]
+    for each in take_all(writes("other.csv"), "second"):
+        each.release()
+
+
+def test_what_cannot_be_locked_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=f"{tmp_path} cannot be written: it is a directory"):
+        take_all(writes(tmp_path, type="Parquet"), "query")
+    with pytest.raises(
+        OutputError, match=f"{tmp_path}/file/out.csv cannot be written: {tmp_path}/file is no directory"
+    ):
+        take_all(writes(tmp_path / "file" / "out.csv"), "query")
+    with pytest.raises(OutputError, match=r"/proc/out\.csv cannot be written: No such file or directory"):
+        take_all(writes("/proc/out.csv"), "query")
+    assert take_all(writes("/dev/null", mode="append"), "query") == []
+
+
+def test_of_several_files_all_are_had_or_none(tmp_path: Path) -> None:
+    """Rows that are late go to a file of their own: here it is the sink's."""
+    data = fragment(tmp_path / "out.csv")
+    window = {"id": "w", "type": "window", "input": "in", "time": "n", "size": "1 minute", "late": "out.csv"}
+    data["operators"].insert(1, window | {"late": str(tmp_path / "out.csv")})
+    with pytest.raises(SinkInUse, match=r"query twice, fragment copy/out"):
+        take_all(Fragment.model_validate(data), "twice")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[list[Worker]]:
+    found = []
+    try:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+            found.append(Worker(tmp_path / name))
+        yield found
+    finally:
+        for worker in found:
+            worker.end()
+
+
+@pytest.mark.processes
+def test_a_killed_worker_lets_go_of_its_files_and_a_living_one_does_not(
+    workers: list[Worker], tmp_path: Path
+) -> None:
+    first, second = workers
+    out = tmp_path / "out.csv"
+    first.start(first.register(fragment(out, first.data)))
+    id_ = second.register(fragment(out, second.data))
+    with pytest.raises(grpc.RpcError) as caught:
+        second.start(id_)
+    code, why = refusal(caught)
+    assert (code, why.reason) == (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_SINK_IN_USE)
+    assert f"fragment copy/out at {first.data}, as {out}: stop that query" in why.message
+    assert second.status(id_).state == wire.STATE_REGISTERED
+    first.command.process.kill()
+
+    def started() -> bool:
+        """Its processes are gone a moment later."""
+        with suppress(grpc.RpcError):
+            second.start(id_)
+        return second.status(id_).state == wire.STATE_RUNNING
+
+    wait_for(started, "the file of a worker that is dead")
+    # Who sees the end may write there at once.
+    for _ in range(3):
+        second.stop(id_)
+        second.wait_for_state(id_, wire.STATE_STOPPED)
+        id_ = second.register(fragment(out, second.data))
+        second.start(id_)

@@ -1,0 +1,273 @@
+"""CH-MEM-1: the conformance kit over every transport of ours, on every loop, and over transports of others."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from xml.etree import ElementTree
+
+import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
+import netchannel.testing
+from netchannel import ReceiverServer, SenderServer, Tls
+from netchannel.testing import (
+    ChannelConformance,
+    FaultyTransport,
+    backpressure,
+    connecting,
+    deadlines,
+    delivery,
+    ends,
+    establishing,
+    outages,
+    replay,
+    staged,
+    suite,
+)
+from netchannel.testing.channels import pair
+from netchannel.testing.deadlines import eventually
+from netchannel.testing.suite import QUICK
+from netchannel.transports import register, unregister
+from tests.support.authority import TlsTransport
+
+ROOT = Path(__file__).resolve().parents[3]
+
+_names = itertools.count()
+
+
+class TestTcp(ChannelConformance):
+    @pytest.fixture
+    def address(self) -> str:
+        return "127.0.0.1:0"
+
+
+class TestUnix(ChannelConformance):
+    @pytest.fixture
+    def address(self, tmp_path: Path) -> str:
+        return f"unix:{tmp_path}/s"
+
+
+class TestMemory(ChannelConformance):
+    @pytest.fixture
+    def address(self) -> str:
+        return f"mem:{next(_names)}"
+
+
+class Member(ReceiverServer):
+    """A receiver with a front of its own at the address where it was to listen: who asks there is sent on to it."""
+
+    sockets: ClassVar[Iterator[str]]
+
+    def __init__(self, listen: str, **settings: Any) -> None:
+        address = next(self.sockets)
+        self.front = ReceiverServer(listen, members=address, **settings)
+        super().__init__(f"{listen.rpartition(':')[0]}:0", node=address, **settings)
+
+    async def __aenter__(self) -> Self:
+        await self.front.__aenter__()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await super().__aexit__(*error)
+        await self.front.__aexit__(*error)
+
+    @property
+    def address(self) -> str:
+        return self.front.address
+
+
+@pytest.mark.uvloop
+class TestMember(ChannelConformance):
+    """Every receiver is a member of a node, and senders know the node's address only."""
+
+    @pytest.fixture
+    def address(self) -> str:
+        return "127.0.0.1:0"
+
+    @pytest.fixture(autouse=True)
+    def receivers_are_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            Member, "sockets", (f"unix:{tmp_path}/{n}" for n in itertools.count()), raising=False
+        )
+        for module in [backpressure, delivery, ends, establishing, outages, replay, staged, suite]:
+            monkeypatch.setattr(module, "ReceiverServer", Member)
+
+    async def test_many_channels_share_one_control_connection(self, address: str) -> None:
+        """CH-CTL-1: to the member, beside the one to the front, which is closed when it is not needed."""
+        async with (
+            FaultyTransport() as network,
+            Member(network.at(address), timing=QUICK) as receiver,
+            SenderServer(timing=QUICK) as sender,
+        ):
+            pairs = [pair(receiver, sender, f"c{number}") for number in range(100)]
+            await asyncio.gather(*(outbox.attached() for _, outbox in pairs))
+            assert network.dialed == 102
+            await eventually(lambda: network.connections == 101)
+            await asyncio.gather(*(outbox.close() for _, outbox in pairs))
+            await eventually(lambda: network.connections == 0)
+
+    async def test_servers_know_their_connections(self, address: str) -> None:
+        """CH-OBS-1: the sender's to the member, the member's to the front as well."""
+        async with Member(address, timing=QUICK) as receiver, SenderServer(timing=QUICK) as sender:
+            inbox, outbox = pair(receiver, sender)
+            await outbox.send(bytes(100_000))
+            await outbox.flush()
+            await eventually(lambda: receiver.front.statistics().connections == 1)
+            sent, received, front = sender.statistics(), receiver.statistics(), receiver.front.statistics()
+            assert (list(sent.channels), list(received.channels)) == ([("c", receiver.address)], ["c"])
+            assert [(peer.state, peer.channels) for peer in (*sent.peers, *received.peers)] == [("up", 1)] * 2
+            assert received.node is not None
+            assert (received.node.state, received.node.channels) == ("up", 1)
+            (member,) = front.members
+            assert (member.name, member.channels) == (received.peers[0].name.replace("sender", "receiver"), 1)
+            assert sent.peers[0].address == f"127.0.0.1:{member.port}"
+            assert (sent.connections, received.connections, front.peers) == (2, 3, ())
+            await outbox.close()
+            assert len([body async for body in inbox]) == 1
+
+
+class TestTls(ChannelConformance):
+    """CH-TLS-1: the same over TLS."""
+
+    @pytest.fixture
+    def address(self, tls: Tls) -> Iterator[str]:
+        register("tls", TlsTransport(tls))
+        yield "tls:127.0.0.1:0"
+        unregister("tls")
+
+
+# -- transports of others, in a project that has no settings of its own
+
+PROJECT = """
+import pytest
+from netchannel.testing import ChannelConformance
+from netchannel.transports import register
+from tests.support.framed import {connection}, FramedTransport
+
+register("framed", FramedTransport("framed", {connection}))
+
+
+class TestFramed(ChannelConformance):
+    time_limit_s = {limit_s}
+
+    @pytest.fixture
+    def address(self):
+        return "framed:127.0.0.1:0"
+"""
+
+
+def run_kit(
+    directory: Path, connection: str, *tests: str, limit_s: float = 20.0
+) -> tuple[list[str], set[str]]:
+    """All tests that ran over ``connection``, and the names of those that failed."""
+    (directory / "test_framed.py").write_text(PROJECT.format(connection=connection, limit_s=limit_s))
+    result = directory / "result.xml"
+    output = subprocess.run(
+        [
+            *(sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "--tb=short"),
+            *("-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={result}"),
+            *("test_framed.py", "-k", " or ".join(tests)),
+        ],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    ).stdout
+    assert result.exists(), output
+    cases = list(ElementTree.parse(result).iter("testcase"))
+    failed = {case.attrib["name"].partition("[")[0] for case in cases if len(case)}
+    return [case.attrib["name"] for case in cases], failed
+
+
+@pytest.mark.processes
+def test_a_transport_of_somebody_else_passes(tmp_path: Path) -> None:
+    """CH-MEM-1: registered under a scheme of its own, with a framing of its own; nothing else is needed."""
+    ran, failed = run_kit(tmp_path, "FramedConnection")
+    assert failed == set()
+    assert len(ran) >= 60
+
+
+FAULTS = {
+    "Dropping": {
+        "test_bytes_arrive_in_order_both_ways",
+        "test_closing_sends_what_was_written_first",
+        "test_flush_waits_for_the_receiver",
+        "test_large_messages_are_cut_and_joined",
+    },
+    "Deaf": {
+        "test_a_reader_that_pauses_gets_nothing",
+        "test_a_reader_can_pause_as_it_reads",
+        "test_a_full_connection_pauses_its_writer",
+        "test_only_the_channel_of_a_slow_consumer_is_held_back",
+        "test_a_stalled_consumer_bounds_what_is_under_way",
+    },
+    "Unforgetting": {
+        "test_aborting_ends_both_sides",
+        "test_ending_twice_ends_once",
+        "test_the_twelve_lines",
+        "test_a_receiver_that_leaves_is_heard",
+    },
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("connection", FAULTS)
+def test_a_transport_with_a_fault_fails(connection: str, tmp_path: Path) -> None:
+    """CH-MEM-1: one that loses bytes, that ignores pauses, or whose connections never end: by name, and soon."""
+    _, failed = run_kit(tmp_path, connection, *FAULTS[connection], "test_nobody_listens", limit_s=0.7)
+    assert failed == FAULTS[connection]
+
+
+@pytest.mark.processes
+def test_the_kit_is_imported_by_tests_only() -> None:
+    """`import netchannel` needs no pytest."""
+    script = "import sys, netchannel, netchannel.transports, netchannel.aio; print('pytest' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert output.stdout == "False\n"
+
+
+KIT = """
+    CH-ACK-1 CH-ACK-2 CH-ACK-3 CH-ARW-2 CH-ARW-3 CH-ARW-4 CH-BAD-1 CH-BP-1 CH-BP-3 CH-BUF-2 CH-CAN-1
+    CH-CTL-1 CH-CTL-2 CH-CTL-3 CH-CTL-4 CH-CTL-5 CH-DATA-1 CH-DUR-1 CH-END-1 CH-END-2 CH-END-3 CH-END-4
+    CH-END-5 CH-END-6 CH-END-7 CH-END-8 CH-END-9 CH-NOTE-1 CH-OBS-1 CH-REG-1 CH-REG-2 CH-REG-3
+    CH-REG-4 CH-REG-5 CH-REP-1 CH-REP-2 CH-REP-3 CH-REP-4 CH-REP-5 CH-SEC-1 CH-SEQ-1 CH-SEQ-2 CH-SEQ-3
+    CH-STG-1 CH-STG-2 CH-STG-3
+"""
+
+
+def test_the_kit_shows_these_rows() -> None:
+    """Each is named by one of its tests."""
+    tests = [name for name in dir(ChannelConformance) if name.startswith("test_")]
+    told = " ".join(getattr(ChannelConformance, name).__doc__ or "" for name in tests)
+    assert set(KIT.split()) == set(re.findall(r"CH-[A-Z]+-[0-9]+", told))
+
+
+def test_what_the_kit_asserts_is_explained() -> None:
+    """By pytest, which rewrites modules that are registered before they are imported."""
+    modules = [
+        backpressure,
+        connecting,
+        deadlines,
+        delivery,
+        ends,
+        establishing,
+        outages,
+        replay,
+        staged,
+        suite,
+    ]
+    explained = {module.__name__: isinstance(module.__loader__, AssertionRewritingHook) for module in modules}
+    assert explained == dict.fromkeys(explained, True)
+    folder = Path(netchannel.testing.__file__).parent
+    asserting = {path.stem for path in folder.glob("*.py") if "    assert " in path.read_text()}
+    assert asserting <= {name.rpartition(".")[2] for name in explained}
