@@ -16,7 +16,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ SPARK_JOBS ?= 2
 test: setup  ## Lint, check types and imports, and run all tests; say the result of each
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
+
+check: $(ALL_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark
+	@$(BIN)/python -m tests.everything --only lint quick --jobs $(JOBS)
 
 SEEDS ?= 2000
 FIRST ?= 0

@@ -15,19 +15,24 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.fleet import Fleet, MakeFleet
+from tests.support.marked import ProcessesAreMarked
 from tests.support.needs import need_program
+from tests.support.sizes import examples
 
 _PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
 """What pages and examples do, they do at ports of their own: one after the other, where tests run side by side."""
 
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")  # how long an example takes, or making it, says how busy the machine is
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """All sessions of Spark, those of pages and examples too, start with the tests' defaults."""
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+    config.pluginmanager.register(ProcessesAreMarked())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SomethingRuns())
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,6 +1,6 @@
-"""All that `make test` and `make lint` run, to the end whatever fails, with a line for the result of each.
+"""All that `make test`, `make check` and `make lint` run, to the end whatever fails, with a line for each result.
 
-``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|tests|spark]``
+``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|quick|tests|spark ...]``
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_ONE_IN = 10
+"""Of what is drawn at random or swept, the quick tests try so much (`tests/support/sizes.py`)."""
+_EVERYTHING = ("lint", "tests", "spark")
+"""What is quick is among it, and more of it."""
 _NO_TESTS = 5
 """Pytest's exit code where no test was run (`tests/conftest.py` sees to that where all were left out)."""
 
@@ -31,10 +35,16 @@ def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
     pytest = (str(folder / "python"), "-m", "pytest")
     checks = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
     side_by_side = ("--numprocesses", str(jobs), "--dist", "loadgroup")
+    few = ("env", f"TESTS_ONE_IN={_ONE_IN}")
     by_file = ("--numprocesses", str(spark_jobs), "--dist", "loadfile", "--no-loadscope-reorder")
     return [
         Part(
             "lint", "style, types and imports", tuple((str(folder / name), *rest) for name, *rest in checks)
+        ),
+        Part(
+            "quick",
+            "quick tests",
+            ((*few, *pytest, *side_by_side, "-m", "not (processes or spark or long)"),),
         ),
         Part("tests", "tests without Spark", ((*pytest, *side_by_side, "-m", "not spark"),)),
         Part("spark", "tests of Spark", ((*pytest, *by_file, "-m", "spark"),)),
@@ -75,10 +85,10 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.everything")
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--spark-jobs", type=int, default=2)
-    parser.add_argument("--only", choices=["lint", "tests", "spark"])
+    parser.add_argument("--only", nargs="+", choices=["lint", "quick", "tests", "spark"], default=_EVERYTHING)
     given = parser.parse_args(arguments)
     every = parts(folder, given.jobs, given.spark_jobs)
-    wanted = [part for part in every if given.only in (None, part.name)]
+    wanted = [part for part in every if part.name in given.only]
     try:
         return 0 if run(wanted, _say) else 1
     except KeyboardInterrupt:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.planning import case, measured, table
 from placement import decompose, place_bottom_up
 from tests.placement.test_exact import assert_sound
 
 
+@pytest.mark.long
 def test_a_thousand_operators_on_ten_thousand_nodes() -> None:
     """PL-BIG-1: placed soundly, and cut into fragments; how long it takes, the benchmark tells."""
     topology, plan = case(10_000, 1_000)

@@ -42,6 +42,7 @@ def results(said: str) -> list[str]:
 ALL = ["ruff", "ruff", "mypy", "lint-imports", "python", "python"]
 
 
+@pytest.mark.processes
 def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--jobs", "7", "--spark-jobs", "5"], folder) == 0
     assert ran(folder) == ALL
@@ -55,6 +56,23 @@ def test_all_is_run_and_passes(folder: Path, capsys: pytest.CaptureFixture[str])
     ]
 
 
+@pytest.mark.processes
+def test_what_is_quick_starts_no_process_and_tries_less_of_what_is_drawn(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "python").write_text('#!/bin/sh\necho "one in $TESTS_ONE_IN: $*" >> "$(dirname "$0")/asked"\n')
+    assert main(["--only", "lint", "quick", "--jobs", "7"], folder) == 0
+    assert ran(folder) == ["ruff", "ruff", "mypy", "lint-imports"]
+    assert (folder / "asked").read_text() == (
+        "one in 10: -m pytest --numprocesses 7 --dist loadgroup -m not (processes or spark or long)\n"
+    )
+    assert results(capsys.readouterr().out)[-2:] == [
+        "style, types and imports: passed",
+        "quick tests: passed",
+    ]
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("part", "code", "number", "said"),
     [
@@ -75,6 +93,7 @@ def test_what_fails_is_said_and_the_rest_is_run(
     assert all(line.endswith(": passed") for line in found)
 
 
+@pytest.mark.processes
 def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
     """With a python that says what it was asked for, and fails at the first of it."""
     python = tmp_path / "python"

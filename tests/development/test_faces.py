@@ -21,6 +21,7 @@ TAKE_A_TIMEOUT = {blocking.BlockingChannelReader.heads, blocking.BlockingChannel
 """Besides, as a call of a thread cannot be cancelled."""
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("path", [faces.AIO, faces.BLOCKING], ids=str)
 def test_the_faces_are_as_they_are_generated(path: Path) -> None:
     assert (faces.ROOT / path).read_text(encoding="utf-8") == faces.written()[path], "run make faces"

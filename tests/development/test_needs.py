@@ -60,6 +60,7 @@ def test_that_lacks_a_permission(disk):
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("ci", "exit_code", "counts"), [("", 0, "1 passed, 2 skipped"), ("true", 1, "1 failed")]
 )
@@ -77,6 +78,7 @@ def test_what_is_missing_is_left_out_here_and_fails_on_the_build_server(
         assert said.count(line) == 1 + (ci == "true"), said  # the summary repeats what failed
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_run_in_which_all_is_left_out_has_run_no_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str

@@ -51,6 +51,7 @@ def all_names() -> list[str]:
     return [each.name for each in PROGRAMS]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("root", [True, False])
 def test_where_all_is_there_nothing_is_done(machine: Machine, *, root: bool) -> None:
     machine.has(*all_names(), "apt-get")
@@ -59,6 +60,7 @@ def test_where_all_is_there_nothing_is_done(machine: Machine, *, root: bool) -> 
     assert (machine.ran, machine.said) == ([], [])
 
 
+@pytest.mark.processes
 def test_root_has_it_installed(machine: Machine) -> None:
     machine.has("apt-get", "bash", "mount")
     machine.is_root(root=True)
@@ -86,6 +88,7 @@ def test_who_is_not_root_is_told_in_one_line(machine: Machine) -> None:
     assert line.endswith(" Debian: apt-get install default-jre-headless")
 
 
+@pytest.mark.processes
 def test_so_is_root_without_apt_get_and_where_that_fails(machine: Machine) -> None:
     machine.has("bash", "mount", "java")
     machine.is_root(root=True)
@@ -97,6 +100,7 @@ def test_so_is_root_without_apt_get_and_where_that_fails(machine: Machine) -> No
     assert "there is no ip on PATH, for hosts that are network namespaces; there is no tc" in machine.said[0]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("version", "is_old"), [("1.8.0_402", True), ("11.0.2", True), ("17", False), ("21.0.1", False)]
 )

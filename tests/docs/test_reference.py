@@ -575,6 +575,7 @@ def test_what_is_installed_is_what_the_readme_says() -> None:
     assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README.read_text()
 
 
+@pytest.mark.processes
 def test_the_picture_of_the_demo_is_what_the_command_draws() -> None:
     example = ROOT / "examples" / "flights"
     drawn = subprocess.run(

@@ -16,6 +16,7 @@ import netchannel
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.wire.codec import SCATTER, ArrowDecoder, ArrowEncoder
 from netchannel.wire.frames import Scattered
+from tests.support.sizes import examples
 from tests.support.world import World
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
@@ -86,7 +87,7 @@ def _valid(batch: pa.RecordBatch) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(streams(), st.lists(st.integers(0, 3), max_size=3), st.integers(0, 1000))
 def test_every_type_arrives_equal(batches: list[pa.RecordBatch], cuts: list[int], seed: int) -> None:
     """CH-ARW-1: nested types, slices and dictionaries, also when the connection is cut in mid-stream."""
@@ -187,7 +188,7 @@ def test_a_received_batch_owns_its_memory() -> None:
     assert received == sent
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300), st.data())
 def test_hostile_bodies_are_typed_errors(noise: bytes, data: st.DataObject) -> None:
     """CH-BAD-1: no sequence of bytes in a body, nor a changed byte in a good one, gets past as anything else."""

@@ -158,6 +158,7 @@ async def test_data_connections_that_vanish_are_made_again(
         assert inbox.statistics().reconnects == 0  # those never were connections
 
 
+@pytest.mark.long
 @pytest.mark.uvloop
 async def test_a_stalled_consumer_is_no_broken_connection(
     receiver: ReceiverServer, sender: SenderServer
@@ -265,6 +266,7 @@ class _Way(Proxy):
                     (wire.hang_up if self.random.random() < 0.7 else wire.cut)()
 
 
+@pytest.mark.long
 @pytest.mark.uvloop
 async def test_what_comes_late_from_old_connections_ends_nothing() -> None:
     """Sixteen pairs over ways of their own, cut again and again: each sequence is exact, each end is heard of."""

@@ -406,9 +406,10 @@ async def test_whoever_begins_afresh_gets_no_name_that_another_has_used(place: P
 
 
 async def test_a_consumer_that_is_away_is_named_where_it_holds_the_producer_back(
-    place: Place, caplog: pytest.LogCaptureFixture
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, with what to do; and forgetting it is what helps."""
+    monkeypatch.setattr("netchannel.core.replay.retained.ABSENT_S", 0.1)
 
     def said(why: str) -> list[str]:
         return [text for each in caplog.records if why in (text := each.getMessage())]

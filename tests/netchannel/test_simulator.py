@@ -43,6 +43,7 @@ CLASSES = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(400)
 def test_two_thousand_runs_keep_every_promise() -> None:
     """CH-SEQ-2, CH-SEQ-3, CH-DUR-3, CH-END-4, CH-CTL-4: and they meet every transition, fault and class of failure."""

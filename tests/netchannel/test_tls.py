@@ -40,6 +40,7 @@ from netchannel.transports.secured import Accepted, Dialer, accepting
 from netchannel.transports.tls_errors import explain
 from tests.support.authority import CLIENT, HOUR, SERVER, Authority, TlsTransport
 from tests.support.chaos import DOWN, UP, CutAfter, Flip, Proxy, Wire
+from tests.support.sizes import some
 from tests.support.waiting import until_async
 
 _numbers = itertools.count()
@@ -543,7 +544,7 @@ async def test_a_bit_that_flips_costs_its_connection(
 async def test_a_bit_that_flips_in_a_handshake_ends_nothing(direction: str, tls: Tls) -> None:
     """CH-BAD-1, CH-TLS-1: whatever it makes of it, also a refusal: the channel comes about all the same."""
     draw = random.Random(8)
-    places = [(offset, draw.randrange(8)) for offset in range(0, 600, 9)]
+    places = [(offset, draw.randrange(8)) for offset in some(range(0, 600, 9))]
     flips: list[Flip] = []  # each in a connection of its own, until one has carried enough
 
     def change(_: int) -> Wire:

@@ -16,10 +16,11 @@ from placement.bottom_up import Placement, place_bottom_up
 from placement.exact import TIME_LIMIT_S, place_exactly
 from placement.traffic import Traffic
 from tests.support.cases import cases
+from tests.support.sizes import examples
 from topology import CsvSource, LinkLimits, Links, Node, Topology
 from topology.graph import link_graph
 
-SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+SLOW = settings(deadline=None, max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 def least(plan: BoundPlan, topology: Topology) -> float | None:

@@ -13,6 +13,7 @@ from placement import NoCapacity, Query, check, place, place_bottom_up, place_bo
 from tests.placement.test_exact import assert_sound, least
 from tests.support.cases import cases
 from tests.support.documents import CHAIN, rivals, topology
+from tests.support.sizes import examples
 from topology import Topology
 
 SCARCE = st.sampled_from([0, 0, 1, 1, 2])
@@ -45,7 +46,7 @@ def test_what_the_rule_finds_for_half_of_the_seeds_is_found_for_all():
             assert placement.note.endswith("; the optimal strategy did: 16 hops, and no placement has less")
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(cases(SCARCE), st.integers(0, 2**32))
 def test_where_there_is_a_placement_one_is_found_for_each_seed(small: tuple[Topology, Query], seed: int):
     """Whether there is one is known by trying all."""
@@ -89,6 +90,7 @@ def test_a_model_that_would_take_too_much_memory_is_not_built(monkeypatch: pytes
         place(plan, nodes, seed)
 
 
+@pytest.mark.long
 def test_a_fleet_of_10_000_nodes_without_room_is_given_up_in_seconds():
     """PL-BIG-1, where the rule finds nothing: the time limit counts for the building of the model, too."""
     full, plan = case(10_000, 300, capacity=0)

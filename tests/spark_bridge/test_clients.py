@@ -76,6 +76,7 @@ def test_what_idles_is_closed(pool, closed, monkeypatch):
     assert closed == ["a"]
 
 
+@pytest.mark.processes
 def test_a_fork_has_nothing_of_its_parent(pool, closed):
     """SP-API-1: and closes nothing of it."""
     with pool.lend("a", lambda: "parent's"):
@@ -100,6 +101,7 @@ def test_what_has_given_up_meanwhile_is_closed_and_not_lent(closed):
     assert closed == ["two"]
 
 
+@pytest.mark.long
 async def test_a_server_that_was_away_between_two_batches_is_asked_anew(tmp_path):
     """SP-API-1: for longer than the timeout; by who reads and by who commits."""
     (address,) = free_addresses(1)

@@ -58,6 +58,7 @@ def test_nulls_are_one_key():
         assert len(set(hashes(column))) == 2
 
 
+@pytest.mark.processes
 def test_another_process_gives_the_same_numbers():
     code = (
         "import pyarrow as pa; from spark_bridge.routing import key_hash;"

@@ -13,18 +13,21 @@ from spark_bridge.task import Task
 ANYWHERE = "127.0.0.1:7000"
 
 
+@pytest.mark.processes
 def test_the_package_is_imported_without_pyspark():
     code = "import spark_bridge, sys; print([name for name in sys.modules if name.startswith('pyspark')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
 def test_spark_looks_the_format_up_without_what_channels_need():
     code = "import pyspark_netchannel, sys; print([name for name in ('netchannel', 'pyarrow') if name in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("main", "passed_over"), [("pyspark.daemon", True), ("app", False)])
 def test_collections_pass_over_what_is_loaded_in_processes_of_pyspark_only(tmp_path, main, passed_over):
     """A module of a user that collects is left as it is."""

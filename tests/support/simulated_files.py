@@ -30,6 +30,12 @@ class _Contents:
         _apply(self.seen, operation)
         self.unsynced.append(operation)
 
+    def copy(self) -> _Contents:
+        copied = _Contents()
+        copied.seen, copied.stored = bytearray(self.seen), bytearray(self.stored)
+        copied.unsynced = list(self.unsynced)
+        return copied
+
 
 class SimulatedFiles:
     """A `netchannel.storage.FileSystem` for one process after another.
@@ -56,6 +62,33 @@ class SimulatedFiles:
         self.handles: list[SimulatedFile] = []  # that were opened, closed since or not
 
     # -- what tests do
+
+    def copy(self) -> SimulatedFiles:
+        """Another disk with the same on it, locks and faults and luck too; open files stay with this one.
+
+        As `copy.deepcopy` would, in a tenth of the time: tests that harm each byte once make thousands.
+        """
+        copied = SimulatedFiles(capacity=self.capacity)
+        copied._random.setstate(self._random.getstate())
+        copied.crash_at, copied.operations, copied.process = self.crash_at, self.operations, self.process
+        copied._off = self._off
+        copied._faults = {operation: list(fault) for operation, fault in self._faults.items()}
+        files: dict[int, _Contents] = {}  # a file may have two names, or another one on the disk still
+
+        def same(contents: _Contents | None) -> _Contents | None:
+            if contents is None:
+                return None
+            if id(contents) not in files:
+                files[id(contents)] = contents.copy()
+            return files[id(contents)]
+
+        copied._seen = {path: same(contents) for path, contents in self._seen.items()}
+        copied._stored = {path: same(contents) for path, contents in self._stored.items()}
+        copied._unsynced = [
+            (path, old, same(contents), exists) for path, old, contents, exists in self._unsynced
+        ]
+        copied._locks = set(self._locks)
+        return copied
 
     def fail(self, operation: str, code: int, *, after: int = 0, times: int = 1) -> None:
         """Let ``operation`` (the method's name) fail with ``code``, ``times`` times after ``after`` good ones."""

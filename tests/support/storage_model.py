@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,7 +228,7 @@ class World:
         names = [name for name in self.files.names(FOLDER) if name.endswith(".segment")]
         if not names or self.faulty:
             return
-        whole, harmed = copy.deepcopy(self.files), copy.deepcopy(self.files)
+        whole, harmed = self.files.copy(), self.files.copy()
         whole.capacity = harmed.capacity = None
         with opened(whole) as log:
             acknowledged, head = log.acknowledged, log.head

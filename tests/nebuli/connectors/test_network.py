@@ -171,6 +171,7 @@ async def test_a_successor_with_nothing_new_to_send_acknowledges_what_it_passes_
     await asyncio.to_thread(sink.abort, "the test is over")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("itself", [True, False])
 async def test_a_reader_that_is_away_is_not_dialed_for_ever_to_be_told(servers, *, itself: bool) -> None:
     """Nor by the worker, for a fragment whose process is dead."""

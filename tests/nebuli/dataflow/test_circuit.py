@@ -25,6 +25,7 @@ from placement.plan import (
 from tests.nebuli.dataflow import oracle
 from tests.nebuli.dataflow.plans import COLUMNS, ROWS, ZSETS, Plan, Row, change, plans
 from tests.support.arrow_memory import memory_pool
+from tests.support.sizes import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def _changes(draw: st.DrawFn, sources: Sequence[str]) -> Changes:
     return changes
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), plans(), st.sampled_from([hashing.hash_rows, _all_alike]))
 def test_random_plans_agree_with_duckdb(data: st.DataObject, plan: Plan, hash_rows: Any) -> None:
     changes = data.draw(_changes(plan.sources))
@@ -75,7 +76,7 @@ def test_random_plans_agree_with_duckdb(data: st.DataObject, plan: Plan, hash_ro
     assert oracle.multiset(_tuples(result)) == oracle.multiset(oracle.query(plan.query, tables)[1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.sampled_from(["sum", "avg", "min", "max", "by", "distinct", "join"]))
 def test_what_is_taken_back_is_what_was_given(data: st.DataObject, kind: str) -> None:
     """To the bit, so that what is computed of it above is the same, too: 1 / x tells 0.0 and -0.0 apart."""
@@ -114,7 +115,7 @@ def test_what_is_taken_back_is_what_was_given(data: st.DataObject, kind: str) ->
         assert result.num_rows == len(there.column("k").unique())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data(), st.sampled_from([hashing.hash_rows, _all_alike]))
 def test_min_and_max_are_right_after_every_change(data: st.DataObject, hash_rows: Any) -> None:
     plan, out = Plan(), []

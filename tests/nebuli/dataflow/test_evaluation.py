@@ -15,6 +15,7 @@ from nebuli.dataflow import DataflowError, arrow_schema
 from nebuli.dataflow.evaluation import compile_expression
 from placement.expressions import ExpressionError, parse
 from tests.nebuli.dataflow import oracle
+from tests.support.sizes import examples
 from topology import Column, DataType
 
 NAN, INF = float("nan"), float("inf")
@@ -326,7 +327,7 @@ def _batches(draw: st.DrawFn) -> pa.RecordBatch:
     return pa.record_batch([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_expressions(), _batches())
 def test_random_expressions_agree_with_duckdb(sql: str, batch: pa.RecordBatch) -> None:
     try:

@@ -75,6 +75,7 @@ def test_what_only_passes_through_has_no_bound() -> None:
     push(running, 0)
 
 
+@pytest.mark.long
 def test_rows_that_were_taken_back_do_not_count() -> None:
     running = circuit(STATEFUL["distinct"], BOUND)
     for first in range(0, 100_000, 100):

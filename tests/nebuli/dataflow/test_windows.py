@@ -36,6 +36,7 @@ from tests.nebuli.dataflow.windowed import (
     window,
 )
 from tests.support.documents import op
+from tests.support.sizes import examples
 
 BY = ["window_start", "window_end", "k"]
 AGGREGATES = {"n": "count(*)", "s": "sum(x)", "low": "min(x)", "high": "max(k)", "d": "count(DISTINCT x)"}
@@ -73,7 +74,7 @@ def latest(batches: list[Changes]) -> int | None:
     return max((row[0] for batch in batches for row, _ in batch if row[0] is not None), default=None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), WINDOWS, LATENESS, st.sampled_from([hashing.hash_rows, all_alike]))
 def test_a_window_is_given_once_when_the_watermark_passes_its_end(
     data: st.DataObject, sizes: tuple[int, int], lateness: int, hash_rows: Any
@@ -106,7 +107,7 @@ def test_a_window_is_given_once_when_the_watermark_passes_its_end(
     assert running.statistics()["g"].state_bytes == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.data(), WINDOWS, LATENESS, st.sampled_from([0, 60]), st.sampled_from([hashing.hash_rows, all_alike])
 )
@@ -169,7 +170,7 @@ def late_by_hand(
     return late, in_time
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data(), WINDOWS, LATENESS)
 def test_late_rows_are_counted_kept_and_left_out(
     data: st.DataObject, sizes: tuple[int, int], lateness: int
@@ -318,6 +319,7 @@ def test_event_time_where_there_is_none_is_refused() -> None:
             Circuit(good.operators, watermarks=watermarks, closings=closings)
 
 
+@pytest.mark.long
 def test_state_does_not_grow_with_the_stream() -> None:
     running = circuit(
         fragment(

@@ -20,6 +20,7 @@ from netchannel.core.states import (
     ReceiverState,
     SenderState,
 )
+from tests.support.sizes import examples
 from tests.support.world import Consumer, End, Producer, World
 
 
@@ -868,7 +869,7 @@ def test_senders_that_say_nothing_are_dropped() -> None:
 # -- a random life against what must hold
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.lists(st.sampled_from("sdcrapf"), min_size=5, max_size=60))
 def test_any_faults_leave_the_sequence_exact(seed: int, explicit: bool, script: list[str]) -> None:
     """CH-SEQ-2, CH-SEQ-3: sends, cuts of either connection at any byte, flipped bits, reads, acks, in any order."""

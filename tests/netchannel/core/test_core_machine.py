@@ -32,6 +32,7 @@ from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.wire.frames import PACK_LIMIT
 from tests.netchannel.test_simulator import nothing, without_dedup, without_resending
+from tests.support.sizes import examples
 from tests.support.stream_model import Receiving, Sending, Stream
 from tests.support.world import World
 
@@ -509,7 +510,7 @@ def explore(examples: int, *, shrinks: bool = True) -> None:
 
 def test_any_order_of_events_keeps_every_promise() -> None:
     """CH-SEQ-2, CH-SEQ-3, CH-FLT-1, CH-FLT-3, CH-END-4: nothing lost, doubled or reordered, and nothing left."""
-    explore(500)
+    explore(examples(500))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from netchannel.wire.messages import MESSAGES as KINDS
 from netchannel.wire.messages import TOKEN_SIZE
 from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
 from tests.support.forged import forged
+from tests.support.sizes import examples
 from tests.support.world import Consumer, End, Producer, World
 
 LINKS = [Incoming, ReceiverControl, ReceiverData, SenderControl, SenderData, MemberControl, NodeControl]
@@ -101,7 +102,7 @@ def transfer(world: World, producer: Producer, consumer: Consumer) -> list[bytes
     return consumer.values
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([5, 100, 1000, 1 << 17]),
@@ -240,7 +241,7 @@ def still_served(session: Session) -> None:
         assert transfer(world, producer, consumer) == [b"x"]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(LINKS).flatmap(lambda kind: st.tuples(st.just(kind), hostile(kind))),
@@ -313,7 +314,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.sampled_from(
         [("bytes", None), ("arrow", None), ("arrow", schema_of(PLAIN)), ("arrow", schema_of(SHARED))]

@@ -157,6 +157,7 @@ async def test_an_abort_outlives_its_process_too(tmp_path: Path, free_address: s
         await successor.close()
 
 
+@pytest.mark.processes
 async def test_one_buffer_has_one_owner(tmp_path: Path, free_address: str) -> None:
     """CH-DUR-4: a second opener is told who has it, in this process or another; the first is unharmed."""
     async with SenderServer() as sender, SenderServer() as other:

@@ -74,6 +74,7 @@ async def test_misuse_is_named(receiver: ReceiverServer, sender: SenderServer) -
         await outbox.send("of the wrong type")
 
 
+@pytest.mark.long
 async def test_messages_of_200_mb() -> None:
     """CH-ARW-2: 200 MB pass; above a limit of 64 MB `send` says so with both numbers."""
     async with (

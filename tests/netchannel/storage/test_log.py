@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import gc
 import os
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -41,6 +40,7 @@ from netchannel.storage.manifest import Mark, Marks
 from netchannel.values import Ending
 from tests.support.needs import leave_out
 from tests.support.simulated_files import Crash, SimulatedFiles
+from tests.support.sizes import examples, some
 from tests.support.storage_model import (
     CONTEXTS,
     FALLIBLE,
@@ -75,7 +75,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), STEPS)
 def test_after_any_crash_a_prefix_survives_that_holds_all_that_was_synced(
     seed: int, steps: list[tuple[object, ...]]
@@ -89,10 +89,10 @@ def test_after_any_crash_a_prefix_survives_that_holds_all_that_was_synced(
 @pytest.mark.parametrize("start", range(0, 2000, 250))
 def test_the_same_holds_in_longer_stories(start: int) -> None:
     """CH-DUR-3."""
-    _run_stories(range(start, start + 250))
+    _run_stories(some(range(start, start + 250)))
 
 
-def _run_stories(seeds: range) -> None:
+def _run_stories(seeds: Sequence[int]) -> None:
     for seed in seeds:
         world = World(seed)
         world.run(drawn_steps(Random(seed)))
@@ -125,14 +125,14 @@ def test_a_flipped_byte_is_an_error_with_file_and_offset_and_never_other_data(
     # Without marks only the next group tells that one was durable.
     vouched = made if stopped != "marks lost" else made[:6]
     outcome = (made, Ending(made[-1].end, "broken pipe") if ended else None)
-    assert all_of(copy.deepcopy(files)) == outcome
+    assert all_of(files.copy()) == outcome
     assert len(files.names(FOLDER)) >= 5
     for name in files.names(FOLDER):
         data = files.bytes_of(FOLDER / name)
-        for offset in range(len(data)):
+        for offset in some(range(len(data))):
             if name == "marks" and not any(data[offset & ~63 : offset | 63]):
                 continue  # between the slots
-            flipped = copy.deepcopy(files)
+            flipped = files.copy()
             flipped.flip(FOLDER / name, offset, 1 << offset % 8)
             found = damage_of(flipped)
             if isinstance(found, LogDamaged):
@@ -163,7 +163,7 @@ def test_without_marks_later_records_vouch_for_those_before_them() -> None:
     files.unlink(FOLDER / "marks")
     path = FOLDER / f"{0:020}.segment"
     for offset in range(groups[-1]):
-        flipped = copy.deepcopy(files)
+        flipped = files.copy()
         flipped.flip(path, offset)
         found = damage_of(flipped)
         if offset < groups[1]:
@@ -182,7 +182,7 @@ def test_a_flipped_byte_of_a_record_that_was_not_synced_drops_it() -> None:
     fill(log, 1)
     files.kill()
     for offset in range(start, len(files.bytes_of(FOLDER / f"{0:020}.segment"))):
-        flipped = copy.deepcopy(files)
+        flipped = files.copy()
         flipped.flip(FOLDER / f"{0:020}.segment", offset)
         assert all_of(flipped) == (made, None)
 
@@ -221,7 +221,7 @@ def test_a_last_record_cut_at_any_byte_is_dropped_unless_it_was_durable() -> Non
     fill(log, 1)
     files.kill()
     for size in range(len(files.bytes_of(path))):
-        cut = copy.deepcopy(files)
+        cut = files.copy()
         cut.open(path).truncate(size)
         found = damage_of(cut)
         if size >= durable:
@@ -270,11 +270,11 @@ def test_a_missing_segment_is_an_error_that_names_what_is_lost(
     acknowledged = log.acknowledged
     stop(log)
     files.power_on()
-    assert all_of(copy.deepcopy(files), acknowledged)[0] == made[trimmed:]
+    assert all_of(files.copy(), acknowledged)[0] == made[trimmed:]
     names = _segments(files)
     assert len(names) == 9 - trimmed
     for name, following in pairwise([*names, ""]):
-        harmed = copy.deepcopy(files)
+        harmed = files.copy()
         harmed.lose(FOLDER / name)
         with pytest.raises(
             MessagesLost, match=f"missing in {FOLDER}.*restore.*or move the folder away"
@@ -343,7 +343,7 @@ def _trimmed() -> tuple[SimulatedFiles, list[LogRecord]]:
 def test_any_bad_byte_of_the_marks_leaves_what_is_trimmed_trimmed() -> None:
     files, kept = _trimmed()
     for offset in range(len(files.bytes_of(FOLDER / "marks"))):
-        flipped = copy.deepcopy(files)
+        flipped = files.copy()
         flipped.flip(FOLDER / "marks", offset)
         assert all_of(flipped, kept[0].first) == (kept, None)
 
@@ -380,7 +380,7 @@ def test_a_segment_of_another_stream_is_an_error_under_any_name_and_stays() -> N
     for source in _segments(foreign):
         data = foreign.bytes_of(FOLDER / source)
         for name in {source, *names, f"{99:020}.segment"}:
-            harmed = copy.deepcopy(files)
+            harmed = files.copy()
             harmed.lose(FOLDER / name)
             write_all(harmed.create(FOLDER / name), [data], 0)
             with pytest.raises(LogDamaged) as error:
@@ -561,6 +561,7 @@ def test_a_disk_limit_is_kept_and_room_comes_back_by_trimming() -> None:
     assert log.disk_bytes < 1000
 
 
+@pytest.mark.processes
 def test_a_small_real_disk_fills_and_empties(tmp_path: Path) -> None:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)], check=False, capture_output=True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +33,7 @@ from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
 from netchannel.values import AttemptKey
 from tests.support.simulated_files import SimulatedFiles
+from tests.support.sizes import examples, some
 from tests.support.staging_model import (
     FOLDER,
     STEPS,
@@ -48,7 +48,7 @@ from tests.support.staging_model import (
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(STEPS), max_size=40))
 def test_after_any_crash_a_commit_is_there_whole_or_not_at_all(seed: int, steps: list[str]) -> None:
     """CH-STG-4: and what was answered is there."""
@@ -60,7 +60,7 @@ def test_after_any_crash_a_commit_is_there_whole_or_not_at_all(seed: int, steps:
 @pytest.mark.parametrize("start", range(0, 2000, 250))
 def test_the_same_holds_in_longer_stories(start: int) -> None:
     """CH-STG-4."""
-    _run_stories(range(start, start + 250))
+    _run_stories(some(range(start, start + 250)))
 
 
 # -- negative controls
@@ -128,7 +128,7 @@ def test_the_model_notices_what_is_left_out(careless: Callable[[Any], None]) -> 
             _run_stories(range(1000))
 
 
-def _run_stories(seeds: range) -> None:
+def _run_stories(seeds: Sequence[int]) -> None:
     for seed in seeds:
         world = World(seed)
         world.run(drawn_steps(Random(seed)))
@@ -162,10 +162,10 @@ def test_a_flipped_byte_is_an_error_with_its_file_and_never_other_data() -> None
     store, committed = _filled(files)
     store.close()
     files.kill()
-    assert contents(opened(copy.deepcopy(files))) == committed
+    assert contents(opened(files.copy())) == committed
     for name in files.names(FOLDER):
-        for offset in range(len(files.bytes_of(FOLDER / name))):
-            flipped = copy.deepcopy(files)
+        for offset in some(range(len(files.bytes_of(FOLDER / name)))):
+            flipped = files.copy()
             flipped.flip(FOLDER / name, offset, 1 << offset % 8)
             found = _outcome(flipped)
             if isinstance(found, LogDamaged):
@@ -195,11 +195,9 @@ def test_a_missing_file_is_an_error_that_names_it() -> None:
     store.close()
     files.kill()
     assert done.sealed.path.name not in files.names(FOLDER)
-    assert contents(opened(copy.deepcopy(files)), done.end) == [
-        each for each in committed if each[0] >= done.end
-    ]
+    assert contents(opened(files.copy()), done.end) == [each for each in committed if each[0] >= done.end]
     for part in parts:
-        harmed = copy.deepcopy(files)
+        harmed = files.copy()
         harmed.lose(part.sealed.path)
         with pytest.raises(
             MessagesLost, match=f"{part.sealed.path.name}, which held them, is not there"
@@ -207,7 +205,7 @@ def test_a_missing_file_is_an_error_that_names_it() -> None:
             opened(harmed)
         assert (error.value.path, error.value.first, error.value.end) == (str(FOLDER), part.first, part.end)
     for name in ("journal", "manifest"):
-        harmed = copy.deepcopy(files)
+        harmed = files.copy()
         harmed.lose(FOLDER / name)
         with pytest.raises(LogDamaged, match=name):
             opened(harmed)

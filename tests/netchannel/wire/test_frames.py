@@ -34,6 +34,7 @@ from netchannel.wire.frames import (
 from netchannel.wire.parsing import SLAB, FrameParser
 from netchannel.wire.pool import Pool
 from tests.support.forged import forged
+from tests.support.sizes import examples
 
 
 def parser(limit: int = 1 << 28) -> FrameParser:
@@ -77,7 +78,7 @@ MESSAGES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(MESSAGES, st.integers(0, SEQUENCE_LIMIT - 1), st.integers(1, 1 << 17))
 def test_frames_are_the_same_however_they_are_cut(
     messages: list[tuple[bytes, bytes]], first: int, chunk: int
@@ -120,7 +121,7 @@ def test_byte_by_byte() -> None:
     assert bytes(frames[6].payload) == bytes(range(256)) * 8200
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=400), MESSAGES, st.data())
 def test_noise_is_a_typed_error(
     noise: bytes, messages: list[tuple[bytes, bytes]], data: st.DataObject
@@ -185,7 +186,7 @@ def test_control_messages_are_the_same_however_they_are_cut() -> None:
     assert at_once == [messages.Open(**{name: value for name, value in OPEN.items() if name != "t"})] * 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.binary(max_size=100)
     | st.recursive(

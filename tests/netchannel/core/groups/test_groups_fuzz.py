@@ -17,6 +17,7 @@ from netchannel.values import Sealed
 from netchannel.wire.messages import Committed
 from tests.netchannel.core.test_fuzz import message
 from tests.support.forged import forged
+from tests.support.sizes import examples
 from tests.support.staged import Staged
 from tests.support.world import End
 
@@ -62,7 +63,7 @@ class Session:
         self.staged.world.run(over)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(LINKS),
@@ -131,7 +132,7 @@ OPENS = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([ReceiverControl, SenderControl, RequestControl, ClientControl]),

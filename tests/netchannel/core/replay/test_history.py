@@ -24,6 +24,7 @@ from netchannel.wire.codec import make_encoder
 from netchannel.wire.frames import ALONE, Scattered
 from netchannel.wire.rows import count_rows, unpacked
 from tests.support.simulated_files import Crash, SimulatedFiles
+from tests.support.sizes import examples
 from tests.support.world import World
 
 TYPES = [
@@ -70,7 +71,7 @@ def test_a_schema_is_no_batch() -> None:
 SIZES = st.sampled_from([0, 1, 7, 8, 100, ALONE, ALONE + 1])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.lists(st.lists(st.tuples(SIZES, st.sampled_from([b"", b"note"])), min_size=1, max_size=6), max_size=6),
     st.data(),
@@ -277,7 +278,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
 
 TestConsumers = ConsumerMachine.TestCase
-TestConsumers.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestConsumers.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(

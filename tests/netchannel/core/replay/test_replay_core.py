@@ -24,6 +24,7 @@ from netchannel.wire import messages
 from netchannel.wire.codec import make_decoder
 from netchannel.wire.frames import Kind, blob, pack, signal
 from tests.netchannel.core.test_fuzz import MESSAGES, frames_of
+from tests.support.sizes import examples
 from tests.support.world import End, World
 
 pytestmark = pytest.mark.uvloop
@@ -245,7 +246,7 @@ def test_ranges_asked_for_ahead_are_bounded() -> None:
 LINKS = [RequestControl, ReadServerData, ClientControl, ReadClientData]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([5, 100, 1 << 17]),
@@ -273,7 +274,7 @@ def test_noise_anywhere_costs_a_connection_and_nothing_else(
     assert session.all_of(reading) == SENT
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(LINKS),
