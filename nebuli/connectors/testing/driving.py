@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pytest
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Output, Signal, Source
 from nebuli.dataflow import WEIGHT
 
 if TYPE_CHECKING:
@@ -52,11 +52,23 @@ class Driven:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None:  # what has failed here is not to fail the next test by what it holds
+            self.end.interrupt()
+            self.begin(self._let_go)
         self._calls.put(None)
         self._threads[1].join(self._limit_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
         self._loop.close()
+
+    def _let_go(self) -> None:
+        match self.end:
+            case Source() as source:
+                source.close("the test has failed")
+            case Output() as output:
+                output.discard()
+            case sink:
+                sink.abort("the test has failed")
 
     def begin(self, work: Callable[[], Any]) -> Future[Any]:
         """Have the thread do something; at once where it has nothing else to do."""

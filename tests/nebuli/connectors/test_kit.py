@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nebuli.connectors.testing import SinkConformance, SourceConformance
-from tests.connectors.test_conformance import read_csv
+from tests.nebuli.connectors.test_conformance import read_csv
 from tests.support.faulty_connector import ROWS, FaultySink, FaultySource
 from topology import SINKS, SOURCES, Column
 

@@ -18,7 +18,7 @@ from nebuli.cli import saved
 from nebuli.connectors import InputError
 from nebuli.connectors.provider import source_of
 from nebuli.fleet.deployed import DeployedQuery, GivenFile
-from nebuli.rpc.status import FragmentState
+from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.records import Record, Records, StateUnusable
 from placement import InvalidQuery, check, parse_query
 from placement.endless import endless_sources
@@ -249,7 +249,9 @@ def test_a_worker_that_is_started_without_the_package_keeps_what_it_was_given(
     packages: Packages, tmp_path: Path
 ) -> None:
     packages.install()
-    record = Record(id="q/out", fragment=fragment(), state=FragmentState.RUNNING)
+    given = fragment()
+    status = FragmentStatus(id="q/out", fragment=given.id, state=FragmentState.RUNNING)
+    record = Record(fragment=given, status=status)
     packages.uninstall()
     path = tmp_path / "state" / "1.json"
     path.parent.mkdir()

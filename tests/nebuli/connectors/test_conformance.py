@@ -132,18 +132,23 @@ class Listener:
 
     def supply(self) -> None:
         """A row, for whoever waits for it."""
+        self._take_all()
         self._held[-1].sendall(b'1,"a",\n')
 
     def received(self) -> bytes | None:
-        """Of the last connection; a probe of our own is behind all that were made before."""
+        """Of the last connection."""
+        self._take_all()
+        for thread in self._serving:
+            thread.join(0.2)
+        return None if any(thread.is_alive() for thread in self._serving) else self._received
+
+    def _take_all(self) -> None:
+        """Wait for all connections that were made before; a probe of our own is behind them."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             here = self._probes[probe.getsockname()[1]] = Event()
             probe.connect(self._socket.getsockname())
             assert here.wait(60)
-        for thread in self._serving:
-            thread.join(0.2)
-        return None if any(thread.is_alive() for thread in self._serving) else self._received
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
