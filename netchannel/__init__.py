@@ -64,6 +64,8 @@ from netchannel.values import (
     Timing,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AttemptLost",
     "BufferFull",

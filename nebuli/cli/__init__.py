@@ -11,6 +11,7 @@ from importlib import import_module
 
 import click
 
+from nebuli import __version__
 from nebuli.cli.exits import exit_code
 from nebuli.cli.terminal import takes_colours
 
@@ -71,7 +72,7 @@ class _LazyGroup(click.Group):
 
 
 @click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="netchannel")
+@click.version_option(__version__)
 def nebuli() -> None:
     """Run queries across machines, without a broker.
 

@@ -62,7 +62,7 @@ def dev(directory: str, hosts: tuple[str, ...], days: int, force: bool) -> None:
         from nebuli.cli.development import DevelopmentAuthority
     except ImportError as error:
         raise click.ClickException(
-            f"making certificates needs the package cryptography ({error}): pip install 'netchannel[certs]', or make "
+            f"making certificates needs the package cryptography ({error}): pip install 'nebuli[certs]', or make "
             f"setup in a clone"
         ) from error
 

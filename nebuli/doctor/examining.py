@@ -9,11 +9,11 @@ import socket
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from nebuli import __version__
 from nebuli.doctor import judging
 from nebuli.doctor.checks import Check
 from nebuli.fleet.client import WorkerClient, WorkerDenied, WorkerRefused, WorkerUnreachable
@@ -49,7 +49,7 @@ class Fleet:
 
 async def examine(fleet: Fleet) -> AsyncIterator[Check]:
     """Each line of the diagnosis, as soon as it is known: this side, the workers, then the edges, one at a time."""
-    yield Check(HERE, "version", f"netchannel {version('netchannel')}, Python {platform.python_version()}")
+    yield Check(HERE, "version", f"nebuli {__version__}, Python {platform.python_version()}")
     trusts: dict[str, Trust] = {}
     for check in _own(fleet, trusts):
         yield check
@@ -215,7 +215,7 @@ class _Patient:
 
     def _judge(self, reply: wire.InspectReply, skew_s: float, uncertain_s: float) -> None:
         subject, access = self._subject, self._fleet.topology.access(self._node)
-        self._checks.append(judging.version(subject, reply.version, reply.python, version("netchannel")))
+        self._checks.append(judging.version(subject, reply.version, reply.python, __version__))
         self._checks.append(judging.clock(subject, skew_s, uncertain_s))
         self._checks.append(judging.files(subject, reply.files, reply.files_limit))
         controls = list(reply.congestion_controls)

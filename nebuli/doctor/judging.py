@@ -26,12 +26,12 @@ _FOR_HOSTS = (_LOCAL, "reno")
 def version(subject: str, theirs: str, python: str, ours: str) -> Check:
     """Whether a worker and this command are of one version."""
     if theirs == ours:
-        return Check(subject, "version", f"netchannel {theirs}, Python {python}")
+        return Check(subject, "version", f"nebuli {theirs}, Python {python}")
     return Check(
         subject,
         "version",
-        f"netchannel {theirs}, and {ours} here",
-        f"install one version everywhere: pip install 'netchannel[nebuli]=={ours}', and restart the worker",
+        f"nebuli {theirs}, and {ours} here",
+        f"install one version everywhere: pip install nebuli=={ours}, and restart the worker",
     )
 
 

@@ -96,7 +96,7 @@ class DriverProcess:
 
 def _check_installed(job: Job) -> None:
     if importlib.util.find_spec("pyspark") is None:
-        raise FragmentError("the engine spark needs PySpark: pip install 'netchannel[nebuli,spark]'")
+        raise FragmentError("the engine spark needs PySpark: pip install 'nebuli[spark]'")
     if not job.bounded and limits is None:
         raise FragmentError(
             "the engine spark needs PySpark 4.2 or later for inputs without an end: pip install 'pyspark>=4.2'"

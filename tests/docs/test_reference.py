@@ -566,12 +566,18 @@ def test_states_are_drawn_from_the_tables() -> None:
 
 
 def test_what_is_installed_is_what_the_readme_says() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project, nebuli = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        for folder in ("", "distributions/nebuli")
+    )
     shown = dict(re.findall(r"^pip install '?(\S+?)'? +# (.*)$", README.read_text(), re.MULTILINE))
     required = {re.split(r"[<>=]", each)[0] for each in project["dependencies"]}
     assert set(shown["netchannel"].removeprefix("channels: ").split(", ")) == required
-    extras = set(project["optional-dependencies"]) - {"bench", "dev"}
-    assert {f"netchannel[{extra}]" for extra in extras} == set(shown) - {"netchannel"}
+    extras = set(project["optional-dependencies"]) - {"bench", "dev", "nebuli"}
+    of_its_own = set(nebuli["optional-dependencies"]) - extras
+    assert {f"netchannel[{extra}]" for extra in extras} | {"netchannel", "nebuli"} | {
+        f"nebuli[{extra}]" for extra in of_its_own
+    } == set(shown)
     assert f"Python {project['requires-python'].removeprefix('>=')} or later" in README.read_text()
 
 

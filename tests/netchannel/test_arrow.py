@@ -38,7 +38,7 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.duration("ms"), st.integers(-1000, 1000).map(lambda n: datetime.timedelta(milliseconds=n))),
     (pa.decimal128(10, 2), st.decimals(-10_000_000, 10_000_000, places=2, allow_nan=False)),
     (pa.dictionary(pa.int8(), pa.string()), st.text("ab", max_size=2)),
-    (pa.dictionary(pa.int32(), pa.large_string()), st.text("xyz", max_size=3)),
+    (pa.dictionary(pa.int32(), pa.binary()), st.binary(max_size=3)),
 ]
 
 

@@ -6,10 +6,10 @@ import os
 import platform
 import resource
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nebuli import __version__
 from nebuli.rpc import worker_pb2 as wire
 from netchannel.errors import CertificateError
 from netchannel.tls import expiry
@@ -26,7 +26,7 @@ def inspect(address: str, trust: Trust) -> wire.InspectReply:
     """Of this process, whose channels others reach at ``address``."""
     reply = wire.InspectReply(
         address=address,
-        version=version("netchannel"),
+        version=__version__,
         python=platform.python_version(),
         files=len(os.listdir("/dev/fd")) - 1,  # noqa: PTH208 - the listing's own is one of them
         files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],

@@ -11,7 +11,7 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 except ImportError as error:
     raise ImportError(
-        "a worker's metrics need prometheus-client, which is not installed: pip install 'netchannel[metrics]'"
+        "a worker's metrics need prometheus-client, which is not installed: pip install 'nebuli[metrics]'"
     ) from error
 
 from netchannel.prometheus import RECEIVER, SENDER, families

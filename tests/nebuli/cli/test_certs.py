@@ -108,4 +108,4 @@ def test_what_it_needs_is_named(tmp_path: Path):
     (tmp_path / "cryptography.py").write_text("raise ImportError('no such package')")
     ended = dev(cwd=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
     assert ended.returncode == 2
-    assert "pip install 'netchannel[certs]'" in ended.stderr
+    assert "pip install 'nebuli[certs]'" in ended.stderr
