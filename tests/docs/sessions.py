@@ -97,7 +97,10 @@ def run(steps: list[Step], directory: Path, commands: Path = Path(sys.executable
     outputs.mkdir()
     script = directory / ".session.sh"
     script.write_text("".join(_shell(number, step, ports) for number, step in enumerate(steps)))
-    environment = {**os.environ, **INSTALLING, "PATH": f"{commands}:{os.environ['PATH']}"}
+    home = directory / ".home"  # what workers keep is no other reader's
+    home.mkdir()
+    path = f"{commands}:{os.environ['PATH']}"
+    environment = {**os.environ, **INSTALLING, "PATH": path, "HOME": str(home)}
     with subprocess.Popen(["bash", script], cwd=directory, env=environment, start_new_session=True) as shell:
         try:
             shell.wait(_TIMEOUT_S)
