@@ -49,14 +49,14 @@ class DurableWriter(BufferWriter, DurableStore):
     def room(self, size: int) -> bool:
         buffer = self.channel.buffer
         waiting = self._waiting_bytes + self.channel.packer.size
-        if waiting and waiting + size > self.channel.memory_bytes:
+        if waiting and waiting + size > self.channel.bounds.memory_bytes:
             return False
         needed = self.disk_bytes + waiting + size + ENTRY_BYTES * (len(self._waiting) + 1)
         return buffer.max_disk_bytes is None or needed <= buffer.max_disk_bytes
 
     def credit(self) -> int:
         waiting = self._waiting_bytes + self.channel.packer.size
-        room, limit = self.channel.memory_bytes - waiting, self.channel.buffer.max_disk_bytes
+        room, limit = self.channel.bounds.memory_bytes - waiting, self.channel.buffer.max_disk_bytes
         if limit is None:
             return room
         return min(room, limit - self.disk_bytes - waiting - ENTRY_BYTES * (len(self._waiting) + 1))
@@ -101,7 +101,7 @@ class DurableWriter(BufferWriter, DurableStore):
 
     def _keep(self, record: Record) -> None:
         # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
-        send_buffer, bound = self.channel.send_buffer, self.channel.memory_bytes
+        send_buffer, bound = self.channel.send_buffer, self.channel.bounds.memory_bytes
         room = send_buffer.memory + record.size
         self._cooling = room > (bound // 2 if self._cooling else bound)
         if self._cooling:

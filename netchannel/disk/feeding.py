@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.timers import Timer
     from netchannel.storage import LogRecord, StagingStore
+    from netchannel.values import BufferPolicy
     from netchannel.wire.frames import Buffer
 
 READ_BYTES = 1 << 22
@@ -28,8 +29,8 @@ class ReadQueue(Queue):
 
     __slots__ = ("_on_read",)
 
-    def __init__(self, on_read: Callable[[], None]) -> None:
-        super().__init__()
+    def __init__(self, bounds: BufferPolicy, on_read: Callable[[], None]) -> None:
+        super().__init__(bounds)
         self._on_read = on_read
 
     def next_chunk(self) -> bool:
@@ -46,7 +47,7 @@ class ReadQueue(Queue):
 
 
 class Feeder(JobOwner):
-    """Stands in the place of a data connection (`inbound.Source`); one job at a time reads ahead of the queue's marks.
+    """Stands in the place of a data connection (`roles.Source`); one job at a time reads ahead of the queue's marks.
 
     ``on_read`` is called when the consumer may have got further, ``on_fed`` when the channel has more of what is
     committed, ``on_left`` when it is over.
@@ -75,7 +76,7 @@ class Feeder(JobOwner):
         self._records: Generator[LogRecord, None, None] | None = None
         self._schema = b""
         self._context = b""
-        channel.queue = ReadQueue(on_read)
+        channel.queue = ReadQueue(channel.buffer, on_read)
 
     # -- for the channel
 

@@ -64,7 +64,7 @@ class BufferReader(JobOwner):
         if self.busy or channel.link is None:
             return None
         cold, ahead = channel.send_buffer.first_cold()
-        size = min(READ_BYTES, channel.memory_bytes // 4)
+        size = min(READ_BYTES, channel.bounds.memory_bytes // 4)
         if cold is None or ahead > size:
             return None
         self.busy = True

@@ -46,14 +46,14 @@ class SpillWriter(BufferWriter):
 
     def room(self, size: int) -> bool:
         channel = self.channel
-        if channel.kept_bytes + size <= channel.memory_bytes:
+        if channel.kept_bytes + size <= channel.bounds.memory_bytes:
             return True
         unsent = channel.send_buffer.unsent
         # What cannot be spilled, as it is sent and not acknowledged, must not keep a message out.
         return not self._full and not channel.packer.size and (not unsent or unsent[-1].log is not None)
 
     def credit(self) -> int:
-        return self.channel.memory_bytes - self.channel.kept_bytes
+        return self.channel.bounds.memory_bytes - self.channel.kept_bytes
 
     def taken(self) -> None:
         if self._pressed():
@@ -61,7 +61,7 @@ class SpillWriter(BufferWriter):
 
     def _pressed(self) -> bool:
         channel = self.channel
-        return channel.waiting > 0 or channel.kept_bytes * 4 >= channel.memory_bytes * 3
+        return channel.waiting > 0 or channel.kept_bytes * 4 >= channel.bounds.memory_bytes * 3
 
     def _work(self) -> Job | None:
         records: list[Record] = []
@@ -79,7 +79,7 @@ class SpillWriter(BufferWriter):
         last = self._logs[-1] if self._logs else None
         if last is None or not records or records[0].first != last.head:
             last = None
-            half = self.channel.memory_bytes // 2
+            half = self.channel.bounds.memory_bytes // 2
             size, newest = 0, len(records)
             while newest and size < half:
                 newest -= 1

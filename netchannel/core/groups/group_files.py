@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from netchannel.core.receiving.inbound import Source
+from netchannel.core.receiving.roles import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

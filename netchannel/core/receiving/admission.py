@@ -14,7 +14,8 @@ from netchannel.values import Position
 if TYPE_CHECKING:
     from netchannel.wire import messages
 
-    from .inbound import InboundChannel, Session
+    from .inbound import InboundChannel
+    from .roles import Session
 
 
 class Refusal(NamedTuple):

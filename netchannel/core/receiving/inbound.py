@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from operator import index, length_hint
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from netchannel.core.retrying import Retries
 from netchannel.core.states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
@@ -31,71 +30,7 @@ if TYPE_CHECKING:
     from netchannel.wire.codec import Decoder
 
     from .queue import Item
-
-
-class Source(Protocol):
-    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
-
-    reading: bool
-    acknowledging: bool
-
-    def send(self, *buffers: Buffer) -> None:
-        """Say something to the sender."""
-
-    def acknowledge(self) -> None:
-        """Say at the end of this turn of the loop what is acknowledged."""
-
-    def touched(self) -> None:
-        """``reading`` has changed."""
-
-    def supersede(self) -> None:
-        """Another one has its place."""
-
-    def leave(self, farewell: Buffer | None, now: float) -> None:
-        """The channel is over."""
-
-
-class Session(Protocol):
-    """The control connection of a sender, as its channels see it.
-
-    ``line`` is what it has in common with others of the same process.
-    """
-
-    peer: str
-    line: bytes
-    channels: dict[InboundChannel, None]
-
-    def heard(self, now: float) -> None:
-        """A byte came from the peer."""
-
-
-class Consumer(Protocol):
-    """A consumer that keeps the stream: it takes what comes as it comes."""
-
-    @property
-    def end_kept(self) -> bool:
-        """The end of the channel's stream is kept, and may be acknowledged."""
-
-    def drain(self, now: float) -> None:
-        """The channel has received something."""
-
-    def against(self) -> str:
-        """Why no new stream is taken now; empty if one is."""
-
-
-class Owner(Protocol):
-    """Who has the channel, and tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
-
-    message_limit: int
-
-    def announce(self, channel_id: str) -> None:
-        """Senders of new streams may ask again."""
-
-    def invite(self, channel_id: str) -> None:
-        """Senders may ask again."""
-
-    def released(self, channel: InboundChannel, now: float) -> None:
-        """The channel is over."""
+    from .roles import Consumer, Owner, Session, Source
 
 
 class InboundChannel:
@@ -157,9 +92,7 @@ class InboundChannel:
             None  # what the producer said, where that is kept before it is acknowledged
         )
         self.context: memoryview | None = None
-        self.queue = Queue()
-        self._most_bytes = math.inf if buffer.max_bytes is None else buffer.max_bytes
-        self._most_messages = math.inf if buffer.max_messages is None else buffer.max_messages
+        self.queue = Queue(buffer)
         self._receipted = 0
         self._last_failure = "nobody asked for the channel"
         self._part_note = b""
@@ -546,7 +479,7 @@ class InboundChannel:
         self.bytes += chunk.size
         if notes:
             self.last_note = next(filter(None, reversed(notes)), self.last_note)
-        if self.queue.cost >= self._most_bytes or self.queue.waiting >= self._most_messages:
+        if self.queue.full:
             self._admit()
         self._received_to(end)
 
@@ -605,13 +538,9 @@ class InboundChannel:
 
     def _admit(self) -> None:
         """Read the socket only while the queue is below its marks; start again at half of them."""
-        link, queue = self.link, self.queue
-        if link is None:
-            return
-        factor = 1 if link.reading else 2
-        full = queue.cost * factor >= self._most_bytes or queue.waiting * factor >= self._most_messages
-        if link.reading is full:
-            link.reading = not full
+        link = self.link
+        if link is not None and link.reading is (self.queue.full if link.reading else self.queue.half_full):
+            link.reading = not link.reading
             link.touched()
 
 

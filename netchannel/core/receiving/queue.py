@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from netchannel.values import BufferPolicy
 
 ITEM_COST = 256
 """Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""
@@ -70,9 +73,11 @@ class Queue:
     the messages behind it, and ``cost`` the memory that they take: what is being read is gone soon.
     """
 
-    __slots__ = ("_chunks", "chunk", "cost", "ready", "waiting")
+    __slots__ = ("_chunks", "_most_bytes", "_most_messages", "chunk", "cost", "ready", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: BufferPolicy) -> None:
+        self._most_bytes = math.inf if bounds.max_bytes is None else bounds.max_bytes
+        self._most_messages = math.inf if bounds.max_messages is None else bounds.max_messages
         self.chunk = _NOTHING
         self.ready: Iterator[memoryview] = iter(())
         self._chunks: deque[Chunk] = deque()
@@ -81,6 +86,16 @@ class Queue:
 
     def __len__(self) -> int:
         return self.waiting + length_hint(self.ready)
+
+    @property
+    def full(self) -> bool:
+        """It has as much as it may."""
+        return self.cost >= self._most_bytes or self.waiting >= self._most_messages
+
+    @property
+    def half_full(self) -> bool:
+        """It has half as much as it may, or more."""
+        return self.cost * 2 >= self._most_bytes or self.waiting * 2 >= self._most_messages
 
     @property
     def bytes(self) -> int:

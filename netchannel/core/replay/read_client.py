@@ -11,6 +11,7 @@ from netchannel.core.questions import ERRORS
 from netchannel.core.receiving.queue import Chunk, Queue
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
 from netchannel.reporting import log, printable
+from netchannel.values import BufferPolicy
 from netchannel.wire import messages
 from netchannel.wire.frames import Frame, Kind, signal, unpack
 from netchannel.wire.parsing import FrameParser
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from netchannel.core.questions import ClientChannel, ClientControl, Question
     from netchannel.wire.codec import Decoder
 
-QUEUE_BYTES = 8 << 20
+BOUNDS = BufferPolicy(max_bytes=8 << 20)
 """What has come and is not taken, at most: above it the connection is not read."""
 IDLE_LINKS = 4
 """Connections of a reader that are kept for the next range."""
@@ -42,7 +43,7 @@ class RangeRead:
         self.next = first
         self.until = until
         self.on_change: Callable[[], None] = lambda: None
-        self.queue = Queue()
+        self.queue = Queue(BOUNDS)
         self.error: NetChannelError | None = None
         self.complete = False
         self.progressed = False  # since the last loss
@@ -272,7 +273,7 @@ class ReadClientData(Link):
                 return
             self._take(reading, frame)
         if (reading := self._reading) is not None:
-            self.admit(full=reading.queue.cost >= QUEUE_BYTES)
+            self.admit(full=reading.queue.full)
 
     def _take(self, reading: RangeRead, frame: Frame) -> None:
         if frame.kind != Kind.REFUSED:

@@ -25,7 +25,8 @@ from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Ending
 from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
 
-from .packing import MOST, Packer, Ticket
+from .bounds import Bounds
+from .packing import Packer, Ticket
 from .send_buffer import Cold, Record, SendBuffer
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from netchannel.values import BufferPolicy, FaultPolicy
 
     from .store import DurableStore, Store
-
-DEFAULT_MEMORY_BYTES = 1 << 26
 
 
 class GroupOf(NamedTuple):
@@ -97,6 +96,7 @@ class OutboundChannel:
         self.codec = codec
         self.schema: bytes | None = None
         self.buffer = buffer
+        self.bounds = Bounds(buffer)
         self.fault = fault
         self.replayable = replayable
         self.group: GroupOf | None = None  # of a staged attempt
@@ -185,11 +185,6 @@ class OutboundChannel:
         return store.upto == self.head and (store.finished or self.closing is None)
 
     @property
-    def memory_bytes(self) -> int:
-        """The bound of what is in memory, where messages go to disk."""
-        return DEFAULT_MEMORY_BYTES if self.buffer.max_bytes is None else self.buffer.max_bytes
-
-    @property
     def kept_bytes(self) -> int:
         """Bytes of messages in memory."""
         kept = self.send_buffer.memory + self.packer.size
@@ -212,17 +207,8 @@ class OutboundChannel:
 
     def room(self, size: int) -> bool:
         """Whether a message of ``size`` bytes fits into the buffer now."""
-        if not self.placed:
-            return False
         kept = self.head - self.kept_from - self.send_buffer.gaps
-        if kept <= 0:
-            return True
-        policy = self.buffer
-        if policy.max_messages is not None and kept >= policy.max_messages:
-            return False
-        if self.store is not None:
-            return self.store.room(size)
-        return policy.max_bytes is None or self.kept_bytes + size <= policy.max_bytes
+        return self.placed and self.bounds.room(size, kept, self.kept_bytes, self.store)
 
     def admit(self, body: Body, context: bytes) -> None:
         """Raise what stands against sending ``body``; called before it takes a number."""
@@ -334,7 +320,9 @@ class OutboundChannel:
             assert self.link is not None
             self.core.hurry(self.link)
         if packer.bodies:
-            packer.grant(self._credit(context))
+            packer.grant(
+                0 if context else self.bounds.credit(self.message_limit, self.kept_bytes, self.store)
+            )
         return ticket
 
     def _idle(self, body: Body) -> bool:
@@ -342,16 +330,6 @@ class OutboundChannel:
         link = self.link
         up = link is not None and link.attached and link.writable and link.closing is Closing.OPEN
         return up and self.store is None and self.received == self._sealed and len(body) <= ALONE
-
-    def _credit(self, context: bytes) -> int:
-        """How many bytes of messages may be taken without asking."""
-        policy, limit = self.buffer, self.message_limit
-        if context or policy.max_messages is not None:
-            return 0
-        room = MOST if limit is None else limit
-        if self.store is not None:
-            return min(room, self.store.credit())
-        return room if policy.max_bytes is None else min(room, policy.max_bytes - self.kept_bytes)
 
     def _begin_on_disk(self, store: Store) -> None:
         if self.durable is not None:

@@ -1,0 +1,75 @@
+"""Whom a receiver's channel deals with, as it sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from netchannel.wire.frames import Buffer
+
+    from .inbound import InboundChannel
+
+
+class Source(Protocol):
+    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
+
+    reading: bool
+    acknowledging: bool
+
+    def send(self, *buffers: Buffer) -> None:
+        """Say something to the sender."""
+
+    def acknowledge(self) -> None:
+        """Say at the end of this turn of the loop what is acknowledged."""
+
+    def touched(self) -> None:
+        """``reading`` has changed."""
+
+    def supersede(self) -> None:
+        """Another one has its place."""
+
+    def leave(self, farewell: Buffer | None, now: float) -> None:
+        """The channel is over."""
+
+
+class Session(Protocol):
+    """The control connection of a sender, as its channels see it.
+
+    ``line`` is what it has in common with others of the same process.
+    """
+
+    peer: str
+    line: bytes
+    channels: dict[InboundChannel, None]
+
+    def heard(self, now: float) -> None:
+        """A byte came from the peer."""
+
+
+class Consumer(Protocol):
+    """A consumer that keeps the stream: it takes what comes as it comes."""
+
+    @property
+    def end_kept(self) -> bool:
+        """The end of the channel's stream is kept, and may be acknowledged."""
+
+    def drain(self, now: float) -> None:
+        """The channel has received something."""
+
+    def against(self) -> str:
+        """Why no new stream is taken now; empty if one is."""
+
+
+class Owner(Protocol):
+    """Who has the channel, and tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
+
+    message_limit: int
+
+    def announce(self, channel_id: str) -> None:
+        """Senders of new streams may ask again."""
+
+    def invite(self, channel_id: str) -> None:
+        """Senders may ask again."""
+
+    def released(self, channel: InboundChannel, now: float) -> None:
+        """The channel is over."""
