@@ -281,17 +281,23 @@ class CloseReport:
     undelivered: int = 0
 
 
+_AS = {
+    "listen": ", such as '127.0.0.1:9000'",
+    "to": ", such as '127.0.0.1:9000': a ReceiverServer has its own as `address`",
+}
+
+
 def check_kind(name: str, value: object, kind: type) -> None:
     """Raise TypeError if the setting ``name`` is given and is no ``kind``."""
     if value is not None and not isinstance(value, kind):
         shown = f"a {type(value).__name__}" if name == "secret" else repr(value)
-        raise TypeError(f"{name} is {shown}: expected a {kind.__name__}")
+        raise TypeError(f"{name} is {shown}: expected a {kind.__name__}{_AS.get(name, '')}")
 
 
 def check_given(name: str, value: object, kind: type) -> None:
     """Raise TypeError if ``name``, which must be given, is no ``kind``."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}")
+        raise TypeError(f"{name} is {value!r}: expected a {kind.__name__}{_AS.get(name, '')}")
 
 
 def is_channel_id(text: str) -> bool:

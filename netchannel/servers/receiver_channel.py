@@ -118,6 +118,7 @@ class ReceiverChannel:
         core = self._core
         while not await self._ready():
             core.waiting += 1
+            core.miss_sender(self._clock())
             core.check_starved()
             try:
                 await self._changes.wait()

@@ -532,7 +532,7 @@ async def test_what_was_given_up_is_not_sealed(
         outbox = sender.register_attempt("c", receiver.address, Group("app", 0, 0), codec="bytes")
         await outbox.send(b"x")
         await give_up(outbox)
-        with pytest.raises(ChannelClosed, match="was aborted by this side after 1 messages"):
+        with pytest.raises(ChannelClosed, match=r"was aborted .* by this side after 1 messages"):
             await outbox.seal()
 
 

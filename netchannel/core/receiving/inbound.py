@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index, length_hint
 from typing import TYPE_CHECKING
 
-from netchannel.core.retrying import Retries
+from netchannel.core.retrying import COMPLAIN_AFTER_S, Retries
 from netchannel.core.states import RECEIVER_TABLE, RECEIVER_TERMINAL, ReceiverEvent, ReceiverState
 from netchannel.errors import (
     ChannelBroken,
@@ -84,6 +84,7 @@ class InboundChannel:
         self._dropping = False  # and it was said, since the sender was attached
         self.starved = False
         self.waiting = 0  # consumers that wait for a message
+        self._missing = False  # and no sender has come, which is told in time
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: Session | None = None
         self.link: Source | None = None
@@ -441,6 +442,20 @@ class InboundChannel:
         if head - kept == self.acknowledged:  # else an acknowledgement is on its way already
             self._blocked_at = head
             self.check_starved()
+
+    def miss_sender(self, now: float) -> None:
+        """The consumer waits: if no sender has ever come, nobody else would say so."""
+        if not (self.holder or self._missing):
+            self._missing = True
+            self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
+
+    def _say_missing(self, now: float) -> None:
+        if not self.holder and self.waiting and not self.terminal:
+            log.warning(
+                "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
+                "it send to this address, on a channel of this name? Still waiting",
+                self.id, now - self.since,
+            )  # fmt: skip
 
     def check_starved(self) -> None:
         """If the consumer waits for what the sender holds back, say so on both sides, once per episode."""

@@ -249,10 +249,10 @@ class OutboundChannel:
         if self.leaving:
             raise ChannelClosed(f"channel {self.id!r} is being detached by this side, at number {self.head}")
         if self.closing is not None or self.terminal:
-            did = "aborted" if self.aborted else "closed"
+            did = f"aborted ({self.closing.failure})" if self.closing and self.closing.failure else "closed"
             raise ChannelClosed(
                 f"channel {self.id!r} was {did} by this side after {self.head} messages: register it again, once "
-                f"close() has returned, for a new stream"
+                f"that is done, for a new stream"
             )
 
     def make_room(self, size: int) -> bool:

@@ -624,6 +624,27 @@ def test_a_policy_of_no_retries_gives_up_at_the_first_loss() -> None:
     assert consumer.channel.state is ReceiverState.BROKEN
 
 
+def test_a_consumer_that_waits_for_a_sender_that_never_came_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who is waited for may not exist, and then nobody else says anything; who came once is told of otherwise."""
+    world = World()
+    receiver = world.receiver()
+    for name in ("awaited", "unasked", "came"):
+        channel = world.inbox(receiver, name).channel
+        if name != "unasked":
+            channel.waiting += 1
+            channel.miss_sender(world.now)
+    world.open(world.sender(), "came")
+    world.pass_time(4.9)
+    assert caplog.messages == []
+    world.pass_time(600)
+    channel.miss_sender(world.now)
+    world.pass_time(600)
+    (told,) = caplog.messages
+    assert told.startswith("channel awaited: its consumer waits, and no sender has asked for it in 5 s")
+
+
 def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     """One warning per episode, with the reason: nobody listens, then nobody has registered the channel."""
     caplog.set_level("INFO")

@@ -226,7 +226,9 @@ async def test_an_abort_acknowledges_nothing(receiver: ReceiverServer, sender: S
     await inbox.ack(1)
     await outbox.abort("the disk is gone")
     assert outbox.statistics().acknowledged <= 1
-    with pytest.raises(ChannelClosed, match="was aborted by this side after 2 messages"):
+    with pytest.raises(
+        ChannelClosed, match=r"was aborted \(the disk is gone\) by this side after 2 messages"
+    ):
         await outbox.flush()
     assert (await outbox.close()).acknowledged <= 1
 
