@@ -21,7 +21,7 @@ from nebuli.rpc.trust import Trust, TrustUnusable
 from netchannel.address import parse_address
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.tls import Credentials, expiry
-from netchannel.transports.secured import Dialer
+from netchannel.transports.secured import TlsDialer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -185,7 +185,7 @@ class _Patient:
     async def _shaken(self, address: str, tls: Tls) -> None:
         """A TLS handshake alone says in a sentence what gRPC would not. Raises HandshakeError, OSError."""
         host = tls.server_name or parse_address(self._node.address).host
-        dialer = Dialer(Credentials(replace(tls, server_name=host), "sender"))
+        dialer = TlsDialer(Credentials(replace(tls, server_name=host), "sender"))
         async with asyncio.timeout(_REACH_S):
             await dialer.connect(address, _HangUp)
         self._say("TLS", "its certificate is one of the authority's, and for its host")

@@ -47,7 +47,7 @@ class ReadQueue(Queue):
 
 
 class Feeder(JobOwner):
-    """Stands in the place of a data connection (`roles.Source`); one job at a time reads ahead of the queue's marks.
+    """Stands in the place of a data connection (`roles.Feed`); one job at a time reads ahead of the queue's marks.
 
     ``on_read`` is called when the consumer may have got further, ``on_fed`` when the channel has more of what is
     committed, ``on_left`` when it is over.

@@ -10,7 +10,7 @@ from netchannel.errors import NetChannelError
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
-from netchannel.transports.secured import Dialer
+from netchannel.transports.secured import TlsDialer
 from netchannel.values import FaultPolicy, Timing, check_channel_id, check_kind
 
 from .identity import encoded, node_name, wall_us
@@ -34,7 +34,7 @@ class Client:
         check_kind("tls", tls, Tls)
         check_kind("timing", timing, Timing)
         self._secret = secret
-        self._dialer = None if tls is None else Dialer(Credentials(tls, "sender"))
+        self._dialer = None if tls is None else TlsDialer(Credentials(tls, "sender"))
         self._timing = timing or Timing()
         self.core: ClientCore
         self.runner: Runner | None = None

@@ -17,7 +17,7 @@ from netchannel.statistics import PeerStatistics, SenderServerStatistics
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
-from netchannel.transports.secured import Dialer
+from netchannel.transports.secured import TlsDialer
 from netchannel.values import (
     BufferPolicy,
     FaultPolicy,
@@ -86,7 +86,7 @@ class SenderServer:
         check_kind("tls", tls, Tls)
         check_kind("timing", timing, Timing)
         self._secret = secret
-        self._dialer = None if tls is None else Dialer(Credentials(tls, "sender"))
+        self._dialer = None if tls is None else TlsDialer(Credentials(tls, "sender"))
         self._congestion_control = congestion_control
         self._timing = timing or Timing()
         self._core: SenderCore

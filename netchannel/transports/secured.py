@@ -51,7 +51,7 @@ def accepting(credentials: Credentials, make_protocol: MakeProtocol) -> MakeProt
     return lambda: Accepted(credentials, make_protocol())
 
 
-class Dialer:
+class TlsDialer:
     """Connects by TLS; `check` and `connect` are those of a transport."""
 
     def __init__(self, credentials: Credentials) -> None:

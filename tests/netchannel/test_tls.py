@@ -36,7 +36,7 @@ from netchannel.core.control import FOR_CONTROL, greeting
 from netchannel.core.incoming import STRANGERS
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
-from netchannel.transports.secured import Accepted, Dialer, accepting
+from netchannel.transports.secured import Accepted, TlsDialer, accepting
 from netchannel.transports.tls_errors import explain
 from tests.support.authority import CLIENT, HOUR, SERVER, Authority, TlsTransport
 from tests.support.chaos import DOWN, UP, CutAfter, Flip, Proxy, Wire
@@ -910,7 +910,9 @@ async def test_what_is_written_before_the_handshake_waits_for_it(size: int, clos
     """It counts, and a writer of much of it is told to pause; also if that is all that it has to say."""
     there, here = Speaker(bytes(size), close=close), Speaker(b"")
     listener = await schemes.listen("127.0.0.1:0", accepting(Credentials(tls, "receiver"), lambda: there))
-    dialing = asyncio.create_task(Dialer(Credentials(tls, "sender")).connect(listener.address, lambda: here))
+    dialing = asyncio.create_task(
+        TlsDialer(Credentials(tls, "sender")).connect(listener.address, lambda: here)
+    )
     await until(lambda: there.happened or here.received or size == 1000, "it is told")
     await dialing
     await until(lambda: len(here.received) == size, "all came")

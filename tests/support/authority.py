@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from netchannel import Tls
 from netchannel.tls import Credentials
 from netchannel.transports import Listener, MakeProtocol, schemes
-from netchannel.transports.secured import Dialer, accepting
+from netchannel.transports.secured import TlsDialer, accepting
 
 HOUR = datetime.timedelta(hours=1)
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
@@ -112,7 +112,7 @@ class TlsTransport:
     """``tls:host:port``, for what has an address only to say how it wants to be carried."""
 
     def __init__(self, tls: Tls) -> None:
-        self._dialer = Dialer(Credentials(tls, "sender"))
+        self._dialer = TlsDialer(Credentials(tls, "sender"))
         self._credentials = Credentials(tls, "receiver")
 
     def check(self, address: str) -> None:

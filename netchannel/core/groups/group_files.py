@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from netchannel.core.receiving.roles import Source
+from netchannel.core.receiving.roles import Feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """Called when something is on the disk, or with why it is not, or may not be."""
 
 
-class Feeder(Source, Protocol):
+class Feeder(Feed, Protocol):
     """Brings what is committed into the channel's queue. ``busy`` while it reads."""
 
     busy: bool

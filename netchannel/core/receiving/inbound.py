@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from netchannel.wire.codec import Decoder
 
     from .queue import Item
-    from .roles import Consumer, Owner, Session, Source
+    from .roles import Feed, Owner, Retainer, Session
 
 
 class InboundChannel:
@@ -87,8 +87,8 @@ class InboundChannel:
         self._missing = False  # and no sender has come, which is told in time
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: Session | None = None
-        self.link: Source | None = None
-        self.retainer: Consumer | None = None  # where the stream is kept
+        self.link: Feed | None = None
+        self.retainer: Retainer | None = None  # where the stream is kept
         self.failure: str | None = (
             None  # what the producer said, where that is kept before it is acknowledged
         )
@@ -327,12 +327,12 @@ class InboundChannel:
             self.session.channels.pop(self, None)
             self.session = None
 
-    def feed(self, link: Source, stream: str, holder: str, oldest: int, now: float) -> None:
+    def feed(self, link: Feed, stream: str, holder: str, oldest: int, now: float) -> None:
         """The messages come from ``link`` in this process, and not from a sender."""
         self.stream, self.holder = stream, holder
         self.attach(link, oldest, now)
 
-    def attach(self, link: Source, oldest: int, now: float) -> None:
+    def attach(self, link: Feed, oldest: int, now: float) -> None:
         """The messages come on ``link``, from a sender that still has ``oldest``."""
         self._retries.stop()
         if self.expected is None:

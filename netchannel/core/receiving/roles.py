@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .inbound import InboundChannel
 
 
-class Source(Protocol):
+class Feed(Protocol):
     """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
 
     reading: bool
@@ -46,7 +46,7 @@ class Session(Protocol):
         """A byte came from the peer."""
 
 
-class Consumer(Protocol):
+class Retainer(Protocol):
     """A consumer that keeps the stream: it takes what comes as it comes."""
 
     @property
