@@ -103,7 +103,7 @@ proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
 
 schemas: $(DEMO_READY)  ## Generate the JSON Schemas of topology and query files
 	$(BIN)/python -m topology.json_schema
-	$(BIN)/python -m placement.query_schema
+	$(BIN)/python -m placement.reading.query_schema
 
 faces: $(ALL_READY)  ## Generate netchannel's process-wide faces from its classes of asyncio
 	$(BIN)/python -m tests.development.faces

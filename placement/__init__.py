@@ -14,14 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placement.binding import BoundPlan as BoundPlan
-    from placement.binding import check as check
-    from placement.bottom_up import Placement as Placement
-    from placement.bottom_up import place_bottom_up as place_bottom_up
-    from placement.decomposition import Channel as Channel
-    from placement.decomposition import Decomposition as Decomposition
-    from placement.decomposition import decompose as decompose
-    from placement.decomposition import with_deployment as with_deployment
+    from placement.checking.binding import BoundPlan as BoundPlan
+    from placement.checking.binding import check as check
     from placement.errors import InvalidQuery as InvalidQuery
     from placement.errors import MultipleSinks as MultipleSinks
     from placement.errors import NoCapacity as NoCapacity
@@ -33,21 +27,27 @@ if TYPE_CHECKING:
     from placement.errors import RetractingPlan as RetractingPlan
     from placement.errors import UnknownSink as UnknownSink
     from placement.errors import UnknownSource as UnknownSource
-    from placement.exact import Exact as Exact
-    from placement.exact import place_exactly as place_exactly
+    from placement.fragments.decomposition import Channel as Channel
+    from placement.fragments.decomposition import Decomposition as Decomposition
+    from placement.fragments.decomposition import decompose as decompose
+    from placement.fragments.decomposition import with_deployment as with_deployment
     from placement.plan import Fragment as Fragment
     from placement.plan import Query as Query
-    from placement.reader import load_query as load_query
-    from placement.reader import parse_query as parse_query
-    from placement.strategies import StrategyName as StrategyName
-    from placement.strategies import place as place
-    from placement.strategies import place_bound as place_bound
+    from placement.reading.reader import load_query as load_query
+    from placement.reading.reader import parse_query as parse_query
+    from placement.strategies.bottom_up import Placement as Placement
+    from placement.strategies.bottom_up import place_bottom_up as place_bottom_up
+    from placement.strategies.exact import Exact as Exact
+    from placement.strategies.exact import place_exactly as place_exactly
+    from placement.strategies.selection import StrategyName as StrategyName
+    from placement.strategies.selection import place as place
+    from placement.strategies.selection import place_bound as place_bound
 
 _HOMES = {
-    "BoundPlan": "placement.binding",
-    "Channel": "placement.decomposition",
-    "Decomposition": "placement.decomposition",
-    "Exact": "placement.exact",
+    "BoundPlan": "placement.checking.binding",
+    "Channel": "placement.fragments.decomposition",
+    "Decomposition": "placement.fragments.decomposition",
+    "Exact": "placement.strategies.exact",
     "Fragment": "placement.plan",
     "InvalidQuery": "placement.errors",
     "MultipleSinks": "placement.errors",
@@ -55,23 +55,23 @@ _HOMES = {
     "NoCommonAncestor": "placement.errors",
     "NoPath": "placement.errors",
     "NotOnEngine": "placement.errors",
-    "Placement": "placement.bottom_up",
+    "Placement": "placement.strategies.bottom_up",
     "PlacementError": "placement.errors",
     "Query": "placement.plan",
     "QueryError": "placement.errors",
     "RetractingPlan": "placement.errors",
-    "StrategyName": "placement.strategies",
+    "StrategyName": "placement.strategies.selection",
     "UnknownSink": "placement.errors",
     "UnknownSource": "placement.errors",
-    "check": "placement.binding",
-    "decompose": "placement.decomposition",
-    "load_query": "placement.reader",
-    "parse_query": "placement.reader",
-    "place": "placement.strategies",
-    "place_bottom_up": "placement.bottom_up",
-    "place_bound": "placement.strategies",
-    "place_exactly": "placement.exact",
-    "with_deployment": "placement.decomposition",
+    "check": "placement.checking.binding",
+    "decompose": "placement.fragments.decomposition",
+    "load_query": "placement.reading.reader",
+    "parse_query": "placement.reading.reader",
+    "place": "placement.strategies.selection",
+    "place_bottom_up": "placement.strategies.bottom_up",
+    "place_bound": "placement.strategies.selection",
+    "place_exactly": "placement.strategies.exact",
+    "with_deployment": "placement.fragments.decomposition",
 }
 __all__ = list(_HOMES)
 

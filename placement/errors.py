@@ -14,7 +14,7 @@
     ├── NoCommonAncestor         the inputs of an operator can meet at no node
     └── NoCapacity               no path on the way has room
 
-``placement.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and
+``placement.sql.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and
 the nodes where there are some.
 """
 

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from .errors import SchemaConflict as SchemaConflict
     from .errors import SparkBridgeError as SparkBridgeError
     from .errors import UnsupportedSpark as UnsupportedSpark
-    from .receiving import announced as announced
-    from .receiving import open_inbox as open_inbox
-    from .receiving import receive as receive
     from .registration import register as register
-    from .sending import SENT as SENT
-    from .sending import open_outbox as open_outbox
-    from .sending import send as send
-    from .task import complete as complete
+    from .tasks.receiving import announced as announced
+    from .tasks.receiving import open_inbox as open_inbox
+    from .tasks.receiving import receive as receive
+    from .tasks.sending import SENT as SENT
+    from .tasks.sending import open_outbox as open_outbox
+    from .tasks.sending import send as send
+    from .tasks.task import complete as complete
 
 _HOMES = {
-    "SENT": "spark_bridge.sending",
+    "SENT": "spark_bridge.tasks.sending",
     "ChannelTemplate": "spark_bridge.errors",
     "CheckpointReplaced": "spark_bridge.errors",
     "DataLost": "spark_bridge.errors",
@@ -45,13 +45,13 @@ _HOMES = {
     "SchemaConflict": "spark_bridge.errors",
     "SparkBridgeError": "spark_bridge.errors",
     "UnsupportedSpark": "spark_bridge.errors",
-    "announced": "spark_bridge.receiving",
-    "complete": "spark_bridge.task",
-    "open_inbox": "spark_bridge.receiving",
-    "open_outbox": "spark_bridge.sending",
-    "receive": "spark_bridge.receiving",
+    "announced": "spark_bridge.tasks.receiving",
+    "complete": "spark_bridge.tasks.task",
+    "open_inbox": "spark_bridge.tasks.receiving",
+    "open_outbox": "spark_bridge.tasks.sending",
+    "receive": "spark_bridge.tasks.receiving",
     "register": "spark_bridge.registration",
-    "send": "spark_bridge.sending",
+    "send": "spark_bridge.tasks.sending",
     "stop_at_end": "spark_bridge.ending",
 }
 __all__ = list(_HOMES)

@@ -45,27 +45,27 @@ class NetchannelDataSource(DataSource):
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from .options import read_options
-        from .reading import source_schema
+        from .reading.range_reader import source_schema
 
         return from_arrow_schema(source_schema(read_options(self.options)), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        from .batch_reader import BatchReader, FilteringBatchReader
-        from .filters import are_pushed
+        from .reading.batch_reader import BatchReader, FilteringBatchReader
+        from .reading.filters import are_pushed
 
         options, declared = self._reading(schema, "batch read")
         return (FilteringBatchReader if are_pushed() and options.metadata else BatchReader)(options, declared)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """For ``spark.readStream``."""
-        from .stream_reader import StreamReader
+        from .reading.stream_reader import StreamReader
 
         return StreamReader(*self._reading(schema, "streaming read"))
 
     def _reading(self, schema: StructType, use: Use) -> tuple[ReadOptions, pa.Schema]:
         from .options import read_options
-        from .reading import check_declared
+        from .reading.range_reader import check_declared
         from .schemas import arrow_schema
 
         options, declared = read_options(self.options, use), arrow_schema(schema)
@@ -75,8 +75,8 @@ class NetchannelDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""
         from .options import write_options
-        from .writers import BatchWriter
-        from .writing import Rows
+        from .writing.task_writer import Rows
+        from .writing.writers import BatchWriter
 
         _check_append(overwrite)
         return BatchWriter(Rows.of(write_options(self.options, "batch write"), schema))
@@ -84,8 +84,8 @@ class NetchannelDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """For ``df.writeStream``."""
         from .options import write_options
-        from .writers import StreamWriter
-        from .writing import Rows
+        from .writing.task_writer import Rows
+        from .writing.writers import StreamWriter
 
         _check_append(overwrite)
         return StreamWriter(Rows.of(write_options(self.options, "streaming write"), schema))

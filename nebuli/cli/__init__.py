@@ -16,29 +16,26 @@ from nebuli.cli.exits import exit_code
 from nebuli.cli.terminal import takes_colours
 
 _COMMANDS = {
-    "bench": ("nebuli.cli.bench", "Measure how fast a query is, with workers on this machine."),
-    "certs": ("nebuli.cli.certs", "Make certificates for development."),
-    "completion": ("nebuli.cli.completion", "Print what a shell needs to complete commands."),
-    "doctor": ("nebuli.cli.doctor", "Look for what is wrong with a fleet, and say what to do about it."),
-    "list": ("nebuli.cli.queries", "List the registered queries, with their states."),
-    "logs": ("nebuli.cli.queries", "Show what workers have logged about a query."),
-    "place": ("nebuli.cli.place", "Show where a query's operators run, and the fragments it is cut into."),
-    "register": ("nebuli.cli.queries", "Give a query's fragments to running workers."),
-    "run": ("nebuli.cli.run", "Run a query over a topology, with a worker process per node on this machine."),
-    "schema": (
-        "nebuli.cli.schema",
-        "Print the JSON Schema of topologies, with the connectors that are installed.",
-    ),
-    "start": ("nebuli.cli.queries", "Start a query on running workers."),
-    "status": ("nebuli.cli.queries", "Show how a query is, and each of its fragments."),
-    "stop": ("nebuli.cli.queries", "Stop a query."),
-    "top": ("nebuli.cli.top", "Show the channels of queries as they are: rates, buffers, lag, reconnects."),
-    "unregister": ("nebuli.cli.queries", "Have workers forget a query."),
-    "validate": ("nebuli.cli.validate", "Check a topology, and a query against it."),
-    "watch": ("nebuli.cli.watch", "Watch a query to its end, and act when a node is lost."),
-    "worker": ("nebuli.cli.worker", "Run one node of a topology."),
+    "bench": ("bench", "Measure how fast a query is, with workers on this machine."),
+    "certs": ("certs", "Make certificates for development."),
+    "completion": ("completion", "Print what a shell needs to complete commands."),
+    "doctor": ("doctor", "Look for what is wrong with a fleet, and say what to do about it."),
+    "list": ("queries", "List the registered queries, with their states."),
+    "logs": ("queries", "Show what workers have logged about a query."),
+    "place": ("place", "Show where a query's operators run, and the fragments it is cut into."),
+    "register": ("queries", "Give a query's fragments to running workers."),
+    "run": ("run", "Run a query over a topology, with a worker process per node on this machine."),
+    "schema": ("schema", "Print the JSON Schema of topologies, with the connectors that are installed."),
+    "start": ("queries", "Start a query on running workers."),
+    "status": ("queries", "Show how a query is, and each of its fragments."),
+    "stop": ("queries", "Stop a query."),
+    "top": ("top", "Show the channels of queries as they are: rates, buffers, lag, reconnects."),
+    "unregister": ("queries", "Have workers forget a query."),
+    "validate": ("validate", "Check a topology, and a query against it."),
+    "watch": ("watch", "Watch a query to its end, and act when a node is lost."),
+    "worker": ("worker", "Run one node of a topology."),
 }
-"""By name: the module, which holds the command under the same name, and what the help says."""
+"""By name: the module in `nebuli.cli.commands`, which holds the command under the same name, and what the help says."""
 
 _ATTRIBUTES = {"list": "list_"}
 """Names of commands that Python has taken."""
@@ -52,7 +49,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(
-            import_module(_COMMANDS[cmd_name][0]), _ATTRIBUTES.get(cmd_name, cmd_name)
+            import_module(f"nebuli.cli.commands.{_COMMANDS[cmd_name][0]}"),
+            _ATTRIBUTES.get(cmd_name, cmd_name),
         )
         return command
 

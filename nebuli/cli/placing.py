@@ -31,7 +31,7 @@ def say_note(placement: Placement) -> None:
 
 def warn_of_endless(fragments: Iterable[Fragment]) -> None:
     """Say on standard error if the query never gives its result."""
-    from placement.endless import waits_for_ever
+    from placement.checking.endless import waits_for_ever
 
     why = waits_for_ever(operator for fragment in fragments for operator in fragment.operators)
     if why is not None:

@@ -72,7 +72,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def comparison(first: Placement | None, exact: Exact, *, as_json: bool) -> str:
     """What both strategies cost, and how far the first is above the second; ``first`` is None if it found no room."""
-    from placement.traffic import Traffic
+    from placement.strategies.traffic import Traffic
 
     cost = None if first is None else Traffic.of(first.plan).cost(first)
     above = None if cost is None or not exact.cost else cost / exact.cost - 1

@@ -13,7 +13,7 @@ from nebuli.dataflow.window import Window, Windows
 from nebuli.dataflow.zset import weighted
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from placement.plan import BoundSource, WindowOperator
-from placement.typing_rules import MOMENTS
+from placement.sql.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

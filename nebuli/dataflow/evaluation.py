@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.kernels import kernel, may_fail, type_of
 from nebuli.dataflow.types import arrow_type
-from placement.typed_tree import Call, ColumnRef, Literal, Node
+from placement.sql.typed_tree import Call, ColumnRef, Literal, Node
 
 if TYPE_CHECKING:
-    from placement.expressions import Expression
+    from placement.sql.expressions import Expression
 
 Evaluator = Callable[[pa.RecordBatch], Any]
 

@@ -12,7 +12,7 @@ from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
-from placement.schemas import joined_names
+from placement.checking.schemas import joined_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

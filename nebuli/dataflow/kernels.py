@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.types import arrow_type
-from placement.typed_tree import Call, Literal, Node
+from placement.sql.typed_tree import Call, Literal, Node
 from topology.schema import DataType as T
 
 if TYPE_CHECKING:

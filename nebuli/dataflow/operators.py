@@ -9,7 +9,7 @@ import pyarrow as pa
 from nebuli.dataflow.evaluation import compile_expression
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import weighted
-from placement.expressions import parse
+from placement.sql.expressions import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.dataflow.aggregate import Aggregate
+from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.join import Join
 from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
 from nebuli.dataflow.window import Window, Windows
+from placement.checking.schemas import output_schema
 from placement.plan import (
     AggregateOperator,
     BoundSource,
@@ -20,13 +21,12 @@ from placement.plan import (
     ProjectOperator,
     WindowOperator,
 )
-from placement.schemas import output_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
-    from placement.schemas import Fault
     from topology.schema import Schema
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.rows import group_rows
-from placement.schemas import RESERVED
+from placement.checking.schemas import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ The text is for a session with the settings of ``nebuli.spark.session``: ANSI mo
 failed cast and a division of integers by zero are errors. Where Spark's function of the same name differs, in signs of
 zero, in infinities, in letters beyond ASCII, the text says what is meant by other functions; an argument may stand in
 it more than once. What has no exact counterpart does not come here: planning refuses it
-(``placement.spark_limits``).
+(``placement.fragments.spark_limits``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.kernels import SPACES, may_fail, type_of
-from placement.typed_tree import Call, ColumnRef, Literal, Node
+from placement.sql.typed_tree import Call, ColumnRef, Literal, Node
 from topology.schema import DataType as T
 
 if TYPE_CHECKING:

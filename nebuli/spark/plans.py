@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nebuli.spark.expressions import aggregate_sql, identifier, sql_of
-from placement.event_time import EventTimes
-from placement.expressions import parse, parse_aggregate
+from placement.checking.event_time import EventTimes
+from placement.checking.schemas import WINDOW_COLUMNS, output_schema
 from placement.plan import (
     AggregateOperator,
     BoundSource,
@@ -24,13 +24,13 @@ from placement.plan import (
     UnionOperator,
     WindowOperator,
 )
-from placement.schemas import WINDOW_COLUMNS, output_schema
+from placement.sql.expressions import parse, parse_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from placement.checking.schemas import InnerOperator
     from placement.plan import Fragment
-    from placement.schemas import InnerOperator
     from topology import Schema
 
 _WINDOW = identifier("Spark's window")

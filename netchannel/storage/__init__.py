@@ -7,11 +7,11 @@ Synchronous, and knows bytes only: what a record's payload means is the caller's
 from __future__ import annotations
 
 from .aside import file_content, replace_file
-from .attempt_files import AttemptFile, SealedAttempt
 from .files import Buffer, File, FileSystem, Locked, RealFiles
+from .groups.attempt_files import AttemptFile, SealedAttempt
+from .groups.staging import StagingStore
 from .log import SegmentLog
 from .segment import LogRecord, Outline
-from .staging import StagingStore
 from .temporary import TemporaryFiles, spill_directory
 
 __all__ = [

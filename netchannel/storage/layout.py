@@ -60,7 +60,7 @@ What is valid there is written again, in place, and synced before it counts: aft
 from the kernel's cache, and may not be on the disk. That relies on disks to leave a sector old or new, which here is
 the same.
 
-**A staged channel**'s folder (`staging`) has a lock, a manifest, whose codec begins with ``staged``, marks, and::
+**A staged channel**'s folder (`groups`) has a lock, a manifest, whose codec begins with ``staged``, marks, and::
 
     journal                        what was committed; written anew under another name, synced, renamed
     <name>.attempt                 a sealed attempt

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.planning import case, measured, table
 from placement import decompose, place_bottom_up
-from tests.placement.test_exact import assert_sound
+from tests.placement.strategies.test_exact import assert_sound
 
 
 @pytest.mark.long

@@ -35,9 +35,10 @@ from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.testing.scenarios import scenario_file
 from netchannel.values import Timing
 from netchannel.wire import envelope, frames, messages
-from placement import plan, sql_tree
-from placement.expressions import parse, parse_aggregate
-from placement.translation import AGGREGATES
+from placement import plan
+from placement.sql import sql_tree
+from placement.sql.expressions import parse, parse_aggregate
+from placement.sql.translation import AGGREGATES
 from tests.development import faces
 from tests.docs.diagrams import state_diagram
 from tests.docs.markdown import ROOT, blocks, code, headings, section, table

@@ -53,7 +53,7 @@ def test_every_error_is_described():
 
 
 def test_metadata_columns_are_those_of_the_code():
-    from spark_bridge.reading import METADATA
+    from spark_bridge.reading.range_reader import METADATA
 
     types = {"string": "STRING", "int64": "BIGINT", "timestamp[us, tz=UTC]": "TIMESTAMP"}
     assert [(code(row[0]), code(row[1])) for row in table(REFERENCE, "Metadata")] == [

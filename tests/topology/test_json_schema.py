@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from placement import query_schema
+from placement.reading import query_schema
 from tests.support.cases import CAPACITIES, cases, topologies
 from topology import TopologyError, json_schema, parse_topology
 

@@ -72,7 +72,7 @@ def _import_all() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     import nebuli.worker.fragment.fragment_process  # noqa: F401
     from nebuli.connectors.provider import import_built_in
-    from placement.sql_tree import parsed
+    from placement.sql.sql_tree import parsed
 
     import_built_in()
     parsed("true")  # the parser makes its tables at first use

@@ -21,7 +21,7 @@ from nebuli.fleet.deployed import DeployedQuery, GivenFile
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.records import Record, Records, StateUnusable
 from placement import InvalidQuery, check, parse_query
-from placement.endless import endless_sources
+from placement.checking.endless import endless_sources
 from placement.plan import BoundSource, Fragment
 from topology import SINKS, SOURCES, ConnectorUnusable, TopologyError, parse_topology
 from topology.json_schema import topology_schema

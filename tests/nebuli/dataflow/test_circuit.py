@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, extremes, hashing, zset
+from nebuli.dataflow import Circuit, DataflowError, hashing, zset
+from nebuli.dataflow.aggregates import extremes
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from placement.plan import (
     AggregateOperator,

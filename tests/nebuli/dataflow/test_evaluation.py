@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import DataflowError, arrow_schema
 from nebuli.dataflow.evaluation import compile_expression
-from placement.expressions import ExpressionError, parse
+from placement.sql.expressions import ExpressionError, parse
 from tests.nebuli.dataflow import oracle
 from tests.support.sizes import examples
 from topology import Column, DataType

@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from nebuli.dataflow import DataflowError, arrow_schema
 from nebuli.dataflow.evaluation import compile_expression
 from nebuli.spark.expressions import identifier, sql_of
-from placement.expressions import Expression, ExpressionError, parse
+from placement.fragments.spark_limits import refusals
 from placement.plan import ProjectOperator
-from placement.spark_limits import refusals
+from placement.sql.expressions import Expression, ExpressionError, parse
 from tests.nebuli.dataflow import oracle, test_evaluation
 from topology import Column
 

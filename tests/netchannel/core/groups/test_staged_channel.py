@@ -501,8 +501,8 @@ def test_a_commit_waits_while_too_much_is_kept() -> None:
 
 def test_a_commit_does_not_wait_for_room_that_nobody_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a journal that may be another one nothing is deleted: the commit fails, and the successor takes it."""
-    monkeypatch.setattr("netchannel.storage.journal._SMALL", 1)
-    monkeypatch.setattr("netchannel.storage.journal._GROWTH", 0)
+    monkeypatch.setattr("netchannel.storage.groups.journal._SMALL", 1)
+    monkeypatch.setattr("netchannel.storage.groups.journal._GROWTH", 0)
     staged = Staged(max_kept_bytes=10_000)
     winners = [[staged.write([bytes(6000)], epoch=epoch)] for epoch in range(2)]
     staged.files.fail("sync_directory", errno.EIO)

@@ -1,0 +1,1 @@
+"""The commands, a module each; those of queries on running workers are in one."""

@@ -1,0 +1,151 @@
+"""``nebuli watch``: a started query to its end, with what its policy says when a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from nebuli.cli import saved
+from nebuli.cli.commands import completion
+from nebuli.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nebuli.fleet.deployed import DeployedQuery, Endpoint, Workers
+    from nebuli.fleet.deployment import Active
+    from topology import Topology
+
+
+@click.command()
+@click.argument("id_", metavar="ID", shell_complete=completion.queries)
+@click.option(
+    "--on-loss",
+    type=click.Choice(["wait", "fail", "replace"]),
+    help="Another policy than the one that the query was registered with; it is kept.",
+)
+@click.option(
+    "--patience",
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="How long a node may be silent before the query is placed without it.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, for programs: an object for each event, on a line."
+)
+def watch(id_: str, on_loss: str | None, patience: float, *, as_json: bool) -> int:
+    """Watch the query ID to its end, and do what its policy says when a node is lost.
+
+    Without a watcher the workers wait for each other, and what can go on by itself does. One watcher is enough; Ctrl-C
+    ends the watching, and not the query.
+
+    Exit codes: 0 it has finished, 1 it has failed, 3 a worker does not answer and the policy is to fail.
+    """
+    from nebuli.fleet.supervision import Policy
+
+    query = saved.load(id_)
+    if on_loss is not None:
+        query = query.model_copy(update={"policy": Policy(on_loss)})
+        saved.save(query)
+    return asyncio.run(watching(query, patience, as_json=as_json))
+
+
+async def watching(query: DeployedQuery, patience_s: float = 10.0, *, as_json: bool = False) -> int:
+    """Watch a query; the exit code. ClickException if another one does.
+
+    What is done is said on standard error; or with ``as_json``, as an object on a line each, on standard output.
+    """
+    with saved.watched(query):
+        return await _watching(query, patience_s, _tell_data if as_json else _tell)
+
+
+_PREFIXES = {"warned": "Warning: ", "failed": "Error: "}
+
+
+def _tell(event: str, text: str) -> None:
+    click.echo(_PREFIXES.get(event, "") + text, err=True)
+
+
+def _tell_data(event: str, text: str) -> None:
+    click.echo(json.dumps({"event": event, "text": text}))
+    sys.stdout.flush()
+
+
+async def _watching(query: DeployedQuery, patience_s: float, tell: Callable[[str, str], None]) -> int:
+    from nebuli.cli.files import parsed, say_changed
+    from nebuli.cli.late import LateRows
+    from nebuli.fleet.client import WorkerRefused
+    from nebuli.fleet.deployed import Workers
+    from nebuli.fleet.errors import NodeUnreachable, QueryFailed, QueryLost
+    from nebuli.fleet.supervision import Supervisor
+
+    say_changed(query)
+    model, plan = parsed(query.topology, query.query, query.engine)
+    late = LateRows()
+    async with Workers(_endpoints(query, model).values()) as workers:
+
+        def moved(active: Active) -> None:
+            late.forget()
+            saved.save(_moved(query, active, workers))
+
+        supervisor = Supervisor(
+            _active(query),
+            plan,
+            model,
+            workers,
+            seed=query.seed,
+            strategy=query.strategy,
+            policy=query.policy,
+            patience_s=patience_s,
+            say=partial(tell, "said"),
+            report=late.report,
+            moved=moved,
+            first=query.id,
+        )
+        try:
+            await supervisor.watch()
+        except (QueryFailed, QueryLost, WorkerRefused, NodeUnreachable) as error:
+            tell("failed", str(error))
+            return ExitCode.UNREACHABLE if isinstance(error, NodeUnreachable) else ExitCode.FAILED
+    for text in late.warnings():
+        tell("warned", text)
+    tell("finished", f"query {query.id} has finished")
+    return ExitCode.DONE
+
+
+def _active(query: DeployedQuery) -> Active:
+    """The query as it is deployed."""
+    from nebuli.fleet.deployment import Active, Place
+
+    left = tuple(Place(each.fragment, each.node, each.id) for each in query.left)
+    return Active(query.deployment or query.id, query.without, query.plan, left)
+
+
+def _endpoints(query: DeployedQuery, model: Topology) -> dict[str, Endpoint]:
+    """How nodes are asked: as when the query was registered, and those that it may move to as the topology says."""
+    from nebuli.cli.files import endpoints
+    from nebuli.fleet.deployed import Endpoint
+
+    reachable = [node.address for node in model.nodes if node.grpc is not None]
+    known = {each.node: each for each in endpoints(query.topology.path, model, reachable)}
+    registered = (*query.left, *query.fragments)
+    return {**known, **{each.node: Endpoint(each.node, each.grpc, each.access) for each in registered}}
+
+
+def _moved(query: DeployedQuery, active: Active, workers: Workers) -> DeployedQuery:
+    """The query, deployed anew."""
+    update = {
+        "deployment": active.deployment,
+        "without": active.without,
+        "fragments": tuple(map(workers.located, active.places)),
+        "left": tuple(map(workers.located, active.left)),
+        "plan": active.fragments,
+    }
+    return query.model_copy(update=update)

@@ -1,0 +1,1 @@
+"""Values per group, kept up to date under changes."""

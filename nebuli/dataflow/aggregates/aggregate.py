@@ -1,0 +1,249 @@
+"""Grouping with count, sum, avg, min and max, kept up to date under changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow import hashing
+from nebuli.dataflow.aggregates.accumulators import (
+    Accumulator,
+    Change,
+    CountRows,
+    CountValues,
+    IntegerAverage,
+    IntegerSum,
+    RealAverage,
+    RealSum,
+)
+from nebuli.dataflow.aggregates.distinct_count import CountDistinct
+from nebuli.dataflow.aggregates.extremes import Extreme
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.evaluation import Evaluator, compile_expression
+from nebuli.dataflow.progress import GREATEST
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows, with_one_zero
+from nebuli.dataflow.state import KeyedState, Run
+from nebuli.dataflow.types import arrow_schema, arrow_type
+from nebuli.dataflow.zset import weighted, weights_of
+from placement.sql.expressions import AggregateCall, parse_aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nebuli.dataflow.window import Windows
+    from topology.schema import Schema
+
+    States = list[list[Any]]
+    """Per aggregate the columns of its state, with a row per group."""
+
+
+class Aggregate:
+    """Groups rows and gives, for every group that a batch changes, its old row taken back and its new row.
+
+    Null is a group of its own. Without ``by`` there is one row whatever comes in, given at the end at the
+    latest, as in SQL.
+
+    With ``windows`` among the columns of ``by`` a group is given once, when its window is over, and then forgotten.
+    """
+
+    def __init__(
+        self,
+        by: Sequence[str],
+        aggregates: Mapping[str, str],
+        schema: Schema,
+        output: Schema,
+        windows: Windows | None = None,
+    ) -> None:
+        self._windows = windows
+        calls = [parse_aggregate(sql, schema) for sql in aggregates.values()]
+        self._by = tuple(by)
+        self._schema = weighted(arrow_schema(output))
+        self._keys = [f"key{index}" for index in range(len(self._by))]
+        self._parts = [_Part(CountRows(), None, "count(*)")]  # a group is there while it has rows
+        self._parts += [_part(call, self._keys, arrow_schema(schema)) for call in calls]
+        self._state = KeyedState(self._keys, self._compacted)
+        self._given = False
+
+    def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the changes of the groups that the batch has rows of."""
+        if self._windows is not None:
+            batch = self._windows.in_time(batch)
+            if not batch.num_rows:
+                return
+        columns = [with_one_zero(batch.column(name)) for name in self._by]
+        hashes = hashing.hash_rows(columns, batch.num_rows)
+        if self._windows is not None:
+            hashes = self._windows.hashes(batch, hashes)
+        groups = group_rows(columns, hashes)
+        keys = self._key_run(columns, hashes, groups.firsts)
+        old = self._stored(keys)
+        delta = [
+            part.accumulator.change(Change(part.values(batch), weights_of(batch), groups, keys), state)
+            for part, state in zip(self._parts, old, strict=True)
+        ]
+        self._state.insert(self._state_run(keys, delta))
+        if self._windows is None:
+            rows = np.arange(len(keys.hashes))
+            yield from self._changes(keys, old, self._combined(np.concatenate([rows, rows]), [old, delta]))
+
+    def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Give the groups whose window is over, in the order of windows, and forget them."""
+        upto = None if self._windows is None else self._windows.advance(watermark)
+        if self._windows is None or upto is None:
+            return
+        column = self._keys[self._by.index(self._windows.column)]
+        for part in self._parts:
+            part.accumulator.expire(column, upto)
+        expired = self._state.expire(column, upto)
+        if expired:
+            rows = pa.concat_batches([run.rows for run in expired])
+            hashes = np.concatenate([run.hashes for run in expired])
+            yield from self._last_rows(self._compacted(Run.sorted(rows, hashes), complete=True))
+
+    @property
+    def late_rows(self) -> int:
+        """The rows that came for a window that was over."""
+        return 0 if self._windows is None else self._windows.late_rows
+
+    def ended(self, port: int) -> None:
+        """Nothing to drop: its only input."""
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Give the windows that are left; without ``by``: the row of no rows, if none came."""
+        yield from self.advance(GREATEST)
+        if not self._by and not self._given:
+            keys = self._key_run([], hashing.hash_rows([], 1), np.zeros(1, dtype=np.int64))
+            yield from self._changes(keys, self._stored(keys), self._stored(keys))
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of the groups and of what min and max keep beside them."""
+        return self._state.nbytes + sum(part.accumulator.state_bytes for part in self._parts)
+
+    def _stored(self, keys: Run) -> States:
+        """The state of each group of ``keys``, that of no rows where there is none."""
+        numbers = [np.arange(len(keys.hashes))]
+        states = [[part.accumulator.empty(len(keys.hashes)) for part in self._parts]]
+        for match in self._state.lookup(keys):
+            numbers.append(match.probe)
+            states.append(self._split(match.found.take(pa.array(match.rows))))
+        return self._combined(np.concatenate(numbers), states)
+
+    def _combined(self, numbers: NDArray[np.int64], portions: Sequence[States]) -> States:
+        """One state per group from all: ``numbers`` are the groups of their rows; older portions first."""
+        groups = group_numbers(numbers)
+        return [
+            part.accumulator.combine([pa.concat_arrays(each) for each in zip(*columns, strict=True)], groups)
+            for part, columns in zip(self._parts, zip(*portions, strict=True), strict=True)
+        ]
+
+    def _changes(self, keys: Run, old: States, new: States) -> Iterator[pa.RecordBatch]:
+        """The rows of the groups that differ: the old ones taken back, the new ones given."""
+        was, is_ = self._there(old, self._given), self._there(new, True)
+        self._given = True
+        before, after = self._results(old), self._results(new)
+        differs = was != is_
+        for left, right in zip(before, after, strict=True):
+            differs |= ~equal_values(left, right)
+        taken = _rows([*keys.rows.columns, *before], np.flatnonzero(was & differs), -1)
+        given = _rows([*keys.rows.columns, *after], np.flatnonzero(is_ & differs), 1)
+        columns = [pa.concat_arrays(pair) for pair in zip(taken, given, strict=True)]
+        yield from _portions(pa.record_batch(columns, schema=self._schema))
+
+    def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The rows of groups that will not change any more."""
+        states = self._split(run.rows)
+        columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
+        given = _rows(columns, np.flatnonzero(self._there(states, True)), 1)
+        yield from _portions(pa.record_batch(given, schema=self._schema))
+
+    def _there(self, states: States, without_by: bool) -> NDArray[np.bool_]:
+        """Which groups have a row in the result."""
+        rows = states[0][0].to_numpy()
+        return rows > 0 if self._by else np.full(len(rows), without_by)
+
+    def _results(self, states: States) -> list[Any]:
+        pairs = zip(self._parts[1:], states[1:], strict=True)
+        return [part.result(columns) for part, columns in pairs]
+
+    def _compacted(self, run: Run, complete: bool) -> Run:
+        """One row per group; a group without rows is forgotten where nothing older says otherwise."""
+        columns = run.rows.columns[: len(self._keys)]
+        groups = group_rows(columns, run.hashes)
+        states = self._combined(groups.ids, [self._split(run.rows)])
+        merged = self._state_run(self._key_run(columns, run.hashes, groups.firsts), states)
+        if not complete:
+            return merged
+        alive = np.flatnonzero(states[0][0].to_numpy())
+        return Run(merged.rows.take(pa.array(alive)), merged.hashes[alive])
+
+    def _key_run(self, columns: Sequence[Any], hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> Run:
+        keys = [column.take(pa.array(rows)) for column in columns]
+        return Run(pa.record_batch(keys, self._keys), hashes[rows])
+
+    def _state_run(self, keys: Run, states: States) -> Run:
+        columns = [column for state in states for column in state]
+        names = [*self._keys, *(f"state{index}" for index in range(len(columns)))]
+        return Run(pa.record_batch([*keys.rows.columns, *columns], names), keys.hashes)
+
+    def _split(self, rows: pa.RecordBatch) -> States:
+        columns = iter(rows.columns[len(self._keys) :])
+        return [[next(columns) for _ in part.accumulator.types] for part in self._parts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One aggregate of the operator; ``count(*)`` has no argument."""
+
+    accumulator: Accumulator
+    argument: Evaluator | None
+    sql: str
+
+    def values(self, batch: pa.RecordBatch) -> Any:
+        return self.argument(batch) if self.argument else batch.column(batch.num_columns - 1)
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        try:
+            return self.accumulator.result(columns)
+        except DataflowError as error:
+            raise DataflowError(f"{error.what}, in {self.sql!r}") from None
+
+
+def _part(call: AggregateCall, keys: Sequence[str], schema: pa.Schema) -> _Part:
+    argument = compile_expression(call.argument, schema) if call.argument else None
+    return _Part(_accumulator(call, keys), argument, call.sql)
+
+
+def _accumulator(  # noqa: PLR0911 - one per function
+    call: AggregateCall, keys: Sequence[str]
+) -> Accumulator:
+    if call.argument is None:
+        return CountRows()
+    type_ = arrow_type(call.argument.type)
+    real = pa.types.is_floating(type_)
+    match call.function:
+        case "count":
+            return CountValues()
+        case "count distinct":
+            return CountDistinct(keys)
+        case "sum":
+            return RealSum() if real else IntegerSum()
+        case "avg":
+            return RealAverage() if real else IntegerAverage()
+        case "min":
+            return Extreme(type_, keys, "ascending")
+        case _:
+            return Extreme(type_, keys, "descending")
+
+
+def _rows(columns: Sequence[Any], rows: NDArray[np.int64], weight: int) -> list[Any]:
+    return [*(column.take(pa.array(rows)) for column in columns), pa.array(np.full(len(rows), weight))]
+
+
+def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch.slice(start, MAX_BATCH_ROWS) for start in range(0, batch.num_rows, MAX_BATCH_ROWS))

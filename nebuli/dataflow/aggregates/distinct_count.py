@@ -1,0 +1,82 @@
+"""How many different values a group has, under retraction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow import hashing
+from nebuli.dataflow.aggregates.accumulators import CountRows
+from nebuli.dataflow.rows import group_rows
+from nebuli.dataflow.state import KeyedState, Run, consolidated
+from nebuli.dataflow.zset import WEIGHT, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.dataflow.aggregates.accumulators import Change
+    from nebuli.dataflow.rows import Groups
+
+_VALUE = "_value"
+_VALUE_BITS = np.uint64(36)
+
+
+class CountDistinct:
+    """``count(DISTINCT x)``: the count in a column, and every value with its weight beside it."""
+
+    types = CountRows.types
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._counts = CountRows()
+        self._values = KeyedState([*keys, _VALUE], consolidated)
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of all values."""
+        return self._values.nbytes
+
+    def expire(self, column: str, upto: int) -> None:
+        """Forget the values of groups that are over."""
+        self._values.expire(column, upto)
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """How many values each group has got, less those that it has lost."""
+        delta, owners = self._delta(change)
+        before = np.zeros(len(owners), dtype=np.int64)
+        for match in self._values.lookup(delta):
+            np.add.at(before, match.probe, weights_of(match.found.take(pa.array(match.rows))))
+        after = before + weights_of(delta.rows)
+        self._values.insert(delta)
+        counts = np.zeros(len(change.keys.hashes), dtype=np.int64)
+        np.add.at(counts, owners, (after > 0).astype(np.int64) - (before > 0))
+        return [pa.array(counts)]
+
+    def empty(self, rows: int) -> list[Any]:
+        """No values."""
+        return self._counts.empty(rows)
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """Add up."""
+        return self._counts.combine(columns, groups)
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The count."""
+        return columns[0]
+
+    def _delta(self, change: Change) -> tuple[Run, Any]:
+        """Each value of each group once, with its weight and the number of its group; no nulls."""
+        some = np.flatnonzero(change.valid_weights)
+        owners, values = change.groups.ids[some], change.values.take(pa.array(some))
+        # The highest bits are those of the group, so that runs stay sorted by window where there are windows.
+        group = change.keys.hashes[owners]
+        both = hashing.hash_rows([pa.array(group), values], len(owners))
+        hashes = (group >> _VALUE_BITS << _VALUE_BITS) | (both >> (np.uint64(64) - _VALUE_BITS))
+        grouped = group_rows([pa.array(owners), values], hashes)
+        weights = grouped.sum(change.valid_weights[some])
+        owners, rows = owners[grouped.firsts], pa.array(grouped.firsts)
+        keys = [key.take(pa.array(owners)) for key in change.keys.rows.columns]
+        names = [*change.keys.rows.schema.names, _VALUE, WEIGHT]
+        batch = pa.record_batch([*keys, values.take(rows), pa.array(weights)], names)
+        return Run(batch, hashes[grouped.firsts]), owners

@@ -1,0 +1,169 @@
+"""The least and the greatest value per group, under retraction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nebuli.dataflow import hashing
+from nebuli.dataflow.aggregates.ordering import order_codes
+from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
+from nebuli.dataflow.state import KeyedState, Run, ordered
+from nebuli.dataflow.zset import WEIGHT, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from nebuli.dataflow.aggregates.accumulators import Change
+    from nebuli.dataflow.rows import Groups
+    from nebuli.dataflow.state import Found
+
+    Owned = tuple[NDArray[np.int64], Any]
+    """Values, and the number of each one's group."""
+
+_VALUE, _CODE = "_value", "_code"
+_FIRST_LOOK = 16  # values sought per group and run at first; four times as many each time none is there
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class Extreme:
+    """``min`` and ``max``: the extreme as it is now in a column, and all values with their weights beside it.
+
+    A value that is given only has to be compared with the extreme of its group. Where the extreme itself is taken
+    back and nothing better is given, the group's values are sought from there on, best first. NaN is the greatest
+    of all, as in DuckDB.
+    """
+
+    def __init__(self, type_: pa.DataType, keys: Sequence[str], order: str) -> None:
+        self.types = (type_,)
+        self._order = order
+        self._values = KeyedState(keys, ordered(_CODE))
+
+    @property
+    def state_bytes(self) -> int:
+        """The memory of all values."""
+        return self._values.nbytes
+
+    def expire(self, column: str, upto: int) -> None:
+        """Forget the values of groups that are over."""
+        self._values.expire(column, upto)
+
+    def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
+        """The extremes after the batch."""
+        delta = self._values_of(change.groups.ids, change.values, change.valid_weights)
+        self._values.insert(_run(change.keys, delta))
+        kept = np.flatnonzero(old[0].is_valid().to_numpy(zero_copy_only=False))
+        best = self._best([(kept, old[0].drop_null()), delta.given], len(old[0]))
+        taken = delta.rows(delta.weights < 0)
+        lost = taken.rows(equal_values(taken.values, best.take(pa.array(taken.owners))))
+        if not len(lost.owners):
+            return [best]
+        others = self._best(self._following(change.keys, lost), len(best))
+        is_lost = np.zeros(len(best), dtype=np.bool_)
+        is_lost[lost.owners] = True
+        return [pc.if_else(pa.array(is_lost), others, best)]
+
+    def empty(self, rows: int) -> list[Any]:
+        """No extreme."""
+        return [pa.nulls(rows, self.types[0])]
+
+    def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
+        """The newest."""
+        return [columns[0].take(pa.array(groups.lasts))]
+
+    def result(self, columns: Sequence[Any]) -> Any:
+        """The extreme; null without values."""
+        return columns[0]
+
+    def _following(self, keys: Run, lost: _Values) -> Iterator[Owned]:
+        """The best values that the groups of ``lost`` have, which are none better than it had."""
+        groups, start, limit = lost.owners, lost.codes, _FIRST_LOOK
+        yield groups[:0], lost.values[:0]
+        while len(groups):
+            probe = Run(keys.rows.take(pa.array(groups)), keys.hashes[groups])
+            found = self._values.seek(probe, _CODE, start, limit)
+            owners, values = self._complete(found).given
+            yield groups[owners], values
+            open_ = found.more.copy()
+            open_[owners] = False
+            groups, start, limit = groups[open_], found.bounds[open_], limit * 4
+
+    def _complete(self, found: Found) -> _Values:
+        """The values found, without those whose weight may be in more rows than were seen."""
+        owners, values, weights = [_NONE], [pa.nulls(0, self.types[0])], [_NONE]
+        for match in found.matches:
+            rows = match.found.take(pa.array(match.rows))
+            owners.append(match.probe)
+            values.append(rows.column(_VALUE))
+            weights.append(weights_of(rows))
+        seen = self._values_of(np.concatenate(owners), pa.concat_arrays(values), np.concatenate(weights))
+        return seen.rows((seen.codes < found.bounds[seen.owners]) | ~found.more[seen.owners])
+
+    def _values_of(self, owners: NDArray[np.int64], values: Any, weights: NDArray[np.int64]) -> _Values:
+        """Each value of each owner once, by owner and code; without nulls and without weights of zero."""
+        some = np.flatnonzero(weights)
+        owners, values, weights = owners[some], with_one_zero(values.take(pa.array(some))), weights[some]
+        codes = order_codes(values) if self._order == "ascending" else ~order_codes(values)
+        columns = [pa.array(owners), values]
+        grouped = group_rows(
+            columns, owners.astype(np.uint64), codes, hashing.hash_rows([values], len(owners))
+        )
+        sums = grouped.sum(weights)
+        distinct = _Values(owners, values, codes, weights).at(grouped.firsts)
+        return replace(distinct, weights=sums).rows(sums != 0)
+
+    def _best(self, candidates: Iterable[Owned], groups: int) -> Any:
+        """The best value of each group among all candidates; null without any."""
+        parts = list(candidates)
+        owners = np.concatenate([each for each, _ in parts])
+        values = pa.concat_arrays([each for _, each in parts])
+        best = np.full(groups, -1, dtype=np.int64)
+        worst_first = _sorted(values, self._order)[::-1]  # of several writes to a place the last stays
+        best[owners[worst_first]] = worst_first
+        return values.take(pa.array(best, mask=best < 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values with their owners (numbers of groups), order codes and weights."""
+
+    owners: NDArray[np.int64]
+    values: Any
+    codes: NDArray[np.uint64]
+    weights: NDArray[np.int64]
+
+    def at(self, rows: NDArray[np.int64]) -> _Values:
+        return _Values(
+            self.owners[rows], self.values.take(pa.array(rows)), self.codes[rows], self.weights[rows]
+        )
+
+    def rows(self, which: NDArray[np.bool_]) -> _Values:
+        return self.at(np.flatnonzero(which))
+
+    @property
+    def given(self) -> Owned:
+        some = self.rows(self.weights > 0)
+        return some.owners, some.values
+
+
+def _sorted(values: Any, order: str) -> NDArray[np.int64]:
+    """The positions of ``values`` in order; Arrow sorts NaN last both ways, so it only gets to ascend."""
+    ascending = np.asarray(pc.array_sort_indices(values, order="ascending").to_numpy(), dtype=np.int64)
+    return ascending if order == "ascending" else ascending[::-1]
+
+
+def _run(keys: Run, values: _Values) -> Run:
+    """The values as a run: by hash and then by code, also where the hashes of two groups are the same."""
+    hashes = keys.hashes[values.owners]
+    order = np.lexsort((values.codes, hashes))
+    values, owners = values.at(order), pa.array(values.owners[order])
+    names = [*keys.rows.schema.names, _VALUE, _CODE, WEIGHT]
+    columns = [values.values, pa.array(values.codes), pa.array(values.weights)]
+    rows = pa.record_batch([*(key.take(owners) for key in keys.rows.columns), *columns], names)
+    return Run(rows, hashes[order])

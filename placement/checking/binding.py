@@ -1,0 +1,205 @@
+"""A query over a topology: sources and the sink bound to what is attached where, every schema known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from placement.checking.event_time import EventTimes
+from placement.checking.policies import Policies
+from placement.checking.schemas import RESERVED, Fault, InnerOperator, output_schema
+from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
+from placement.plan import (
+    BoundSink,
+    BoundSource,
+    Closing,
+    FragmentOperator,
+    SinkOperator,
+    SourceOperator,
+    UnionOperator,
+    WatermarkOrigin,
+)
+from placement.tree import bottom_up
+from topology.consistency import did_you_mean, listed
+from topology.mistakes import in_file_order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from placement.plan import Query, QueryOperator
+    from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, Topology
+    from topology.mistakes import Location
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPlan:
+    """A checked query, ready to be placed.
+
+    ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
+    physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
+    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
+    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
+    those of channels, wherever these will run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
+    """
+
+    name: str
+    operators: dict[str, FragmentOperator]
+    schemas: Mapping[str, Schema]
+    pins: Mapping[str, str]
+    readers: Mapping[str, str]
+    watermarks: Mapping[str, WatermarkOrigin]
+    closings: Mapping[str, Closing]
+    policies: Policies = field(default_factory=Policies)
+    spark_masters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> str:
+        """The id of the root."""
+        return next(reversed(self.operators))
+
+
+def check(query: Query, topology: Topology) -> BoundPlan:
+    """Bind a query to a topology and check every operator's columns and types.
+
+    Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake. An operator
+    whose input is wrong is not judged.
+    """
+    return _Binder(query, topology).plan()
+
+
+class _Binder:
+    def __init__(self, query: Query, topology: Topology) -> None:
+        self._query = query
+        self._policies = Policies.of(query, topology)
+        self._ids = {operator.id: operator for operator in query.operators}
+        self._places = {operator.id: index for index, operator in enumerate(query.operators)}
+        self._logical = {source.name: source for source in topology.logical}
+        self._physical: dict[str, list[tuple[str, PhysicalSource]]] = {name: [] for name in self._logical}
+        self._sinks: dict[str, tuple[str, Sink]] = {}
+        for node in topology.nodes:
+            for physical in node.physical:
+                self._physical[physical.logical].append((node.address, physical))
+            self._sinks.update((sink.name, (node.address, sink)) for sink in node.sinks)
+        self._spark_masters = {
+            node.address: node.spark_master for node in topology.nodes if node.spark_master is not None
+        }
+        self._operators: dict[str, FragmentOperator] = {}
+        self._schemas: dict[str, Schema] = {}
+        self._pins: dict[str, str] = {}
+        self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
+        self._times = EventTimes(self._operators, self._schemas)
+
+    def plan(self) -> BoundPlan:
+        root = next(operator.id for operator in self._query.operators if operator.type == "sink")
+        for identity in bottom_up({key: operator.children for key, operator in self._ids.items()}, root):
+            self._bind(self._ids[identity])
+        if self._mistakes:
+            ordered = in_file_order(list(self._mistakes))
+            raise self._mistakes[ordered[0]](ordered)
+        readers = {child: key for key, operator in self._operators.items() for child in operator.children}
+        return BoundPlan(
+            self._query.name,
+            self._operators,
+            self._schemas,
+            self._pins,
+            readers,
+            self._times.origins,
+            self._times.closings,
+            self._policies,
+            self._spark_masters,
+        )
+
+    def _bind(self, operator: QueryOperator) -> None:
+        match operator:
+            case SourceOperator():
+                self._bind_source(operator)
+            case SinkOperator():
+                self._bind_sink(operator)
+            case _:
+                self._add(operator)
+
+    def _bind_source(self, operator: SourceOperator) -> None:
+        name = operator.logical
+        source = self._logical.get(name)
+        attached = self._physical.get(name, [])
+        if source is None:
+            hint = did_you_mean(name, self._logical)
+            message = f"unknown logical source {name!r}{hint}; expected {listed(self._logical)}"
+            self._fault(operator, ("logical",), message, UnknownSource)
+        elif any(column.name == RESERVED for column in source.columns):
+            message = f"{name!r} has a column {RESERVED!r}, which is one that every stream has"
+            self._fault(operator, ("logical",), message)
+        elif not attached:
+            message = f"no node has a physical source of {name!r}; expected one at least"
+            self._fault(operator, ("logical",), message, UnknownSource)
+        elif len(attached) == 1:
+            self._add_source(operator.id, source, *attached[0])
+        else:
+            self._bind_parts(operator, source, attached)
+
+    def _bind_parts(
+        self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
+    ) -> None:
+        parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
+        if taken := [part for part in parts if part in self._ids]:
+            self._fault(operator, ("id",), f"its part {taken[0]!r} has the id of another operator")
+            return
+        for part, (node, physical) in zip(parts, attached, strict=True):
+            self._add_source(part, source, node, physical)
+        self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
+
+    def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
+        bound = BoundSource(id=identity, logical=source.name, schema=source.columns, physical=physical)
+        self._operators[identity] = bound
+        self._schemas[identity] = source.columns
+        self._times.add(bound, [])
+        self._pins[identity] = node
+
+    def _bind_sink(self, operator: SinkOperator) -> None:
+        if operator.sink not in self._sinks:
+            hint = did_you_mean(operator.sink, self._sinks)
+            message = f"unknown sink {operator.sink!r}{hint}; expected {listed(self._sinks)}"
+            self._fault(operator, ("sink",), message, UnknownSink)
+            return
+        node, sink = self._sinks[operator.sink]
+        aggregates = self._times.retracting(operator.input)
+        if sink.mode == "append" and aggregates:
+            message = (
+                f"{sink.name!r} at {node} appends, and aggregate {', '.join(aggregates)} takes back rows"
+            )
+            wanted = "expected mode final or changes, or an aggregate by the columns of a window"
+            self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
+        for column in self._schemas.get(operator.input, ()):
+            if column.type not in sink.types:
+                message = (
+                    f"{sink.name!r} at {node} ({sink.type}) takes no {column.type}, and {column.name} is one"
+                )
+                self._fault(
+                    operator, ("sink",), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}"
+                )
+        self._pins[operator.id] = node
+        self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+
+    def _add(self, operator: InnerOperator) -> None:
+        self._operators[operator.id] = operator
+        inputs = [self._schemas.get(child) for child in operator.children]
+        known = [schema for schema in inputs if schema is not None]
+        if len(known) < len(inputs):
+            return
+        faults: list[Fault] = []
+        schema = output_schema(operator, known, faults)
+        if not faults:
+            self._schemas[operator.id] = schema
+            self._times.add(operator, faults)
+        for place, message in faults:
+            self._fault(operator, place, message)
+
+    def _fault(
+        self,
+        operator: QueryOperator | BoundSink,
+        field: Location,
+        message: str,
+        kind: type[InvalidQuery] = InvalidQuery,
+    ) -> None:
+        path = ("operators", self._places[operator.id], *field)
+        self._mistakes[self._query.mistake(path, f"{operator.type} {operator.id}: {message}")] = kind

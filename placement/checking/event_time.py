@@ -1,0 +1,217 @@
+"""Event time in a plan: where watermarks begin, and what they close.
+
+A window's time column is followed down to where it comes from: from there on a watermark travels with the rows, so
+that each source has its own and a union takes the least. Its window columns are followed up: an operator whose key
+holds one of them is done with a window once the watermark has passed the window's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placement.checking.schemas import WINDOW_COLUMNS, joined_names
+from placement.durations import microseconds
+from placement.plan import (
+    AggregateOperator,
+    BoundSink,
+    Closing,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    ProjectOperator,
+    UnionOperator,
+    WatermarkOrigin,
+    WindowOperator,
+)
+from placement.sql.typed_tree import ColumnRef
+from placement.tree import bottom_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from placement.checking.schemas import Fault
+    from placement.plan import FragmentOperator
+    from topology.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class WindowColumn:
+    """A column that says in which window a row is: its start or, ``size`` later, its end; in microseconds."""
+
+    size: int
+    slide: int
+    is_start: bool
+
+    @property
+    def to_end(self) -> int:
+        """What is added to the column to have the end of the window."""
+        return self.size if self.is_start else 0
+
+
+class EventTimes:
+    """Built up operator by operator, inputs first; ``schemas`` may grow meanwhile."""
+
+    def __init__(self, operators: Mapping[str, FragmentOperator], schemas: Mapping[str, Schema]) -> None:
+        self._operators = operators
+        self._schemas = schemas
+        self._columns: dict[str, dict[str, WindowColumn]] = {}
+        self._windows: dict[str, list[str]] = {}  # by operator: the windows at and below it
+        self._retracting: dict[str, bool] = {}
+        self.origins: dict[str, WatermarkOrigin] = {}
+        self.closings: dict[str, Closing] = {}
+
+    def add(self, operator: FragmentOperator, faults: list[Fault]) -> None:
+        """Take the next operator, whose columns are right; adds what is wrong with its event time to ``faults``."""
+        children = operator.children
+        below = [window for child in children for window in self._windows[child]]
+        self._windows[operator.id] = [operator.id] if isinstance(operator, WindowOperator) else below
+        self._columns[operator.id] = self._window_columns(operator)
+        if isinstance(operator, WindowOperator):
+            self._add_window(operator, below, faults)
+        if isinstance(operator, JoinOperator | AggregateOperator | DistinctOperator):
+            self._add_closing(operator)
+        retracting = any(self._retracting[child] for child in children)
+        if operator.id in self.closings and not isinstance(operator, JoinOperator):
+            retracting = False  # each window is given once
+        elif isinstance(operator, AggregateOperator):
+            retracting = True
+        self._retracting[operator.id] = retracting
+
+    def retracting(self, operator: str) -> list[str]:
+        """The aggregates because of which ``operator`` takes rows back; none if it does not."""
+        inputs = {
+            key: [
+                child for child in self._operators[key].children if is_retracting and self._retracting[child]
+            ]
+            for key, is_retracting in self._retracting.items()
+        }
+        below = bottom_up(inputs, operator) if self._retracting.get(operator) else []
+        return [key for key in below if isinstance(self._operators[key], AggregateOperator)]
+
+    def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
+        if below:
+            message = (
+                f"{window.input} has windows of {', '.join(below)} already; expected an input without any"
+            )
+            faults.append((("input",), message))
+            return
+        for operator, column in self._sources_of(window.input, window.time, faults):
+            self.origins[operator] = WatermarkOrigin(
+                operator=operator, time=column, lateness=window.lateness, idle_after=window.idle_after
+            )
+
+    def _sources_of(self, operator: str, column: str, faults: list[Fault]) -> Iterator[tuple[str, str]]:
+        """Where the values of a column come from unchanged: operators, and what they call it."""
+        stack = [(operator, column)]
+        while stack:
+            key, name = stack.pop()
+            if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
+                message = (
+                    f"{name!r} is a result of aggregate {key}, which changes; expected a column of its by"
+                )
+                faults.append((("time",), message))
+            elif below := self._below(key, name):
+                stack += reversed(below)
+            else:
+                yield key, name
+
+    def _below(self, operator: str, column: str) -> list[tuple[str, str]]:
+        """The inputs that an operator has a column from unchanged, with its name there."""
+        match self._operators[operator]:
+            case FilterOperator(input=child) | DistinctOperator(input=child) | AggregateOperator(input=child):
+                return [(child, column)]
+            case UnionOperator(inputs=children):
+                return [(child, column) for child in children]
+            case ProjectOperator(input=child) as project:
+                renamed = self._plain_columns(project).get(column)
+                return [] if renamed is None else [(child, renamed)]
+            case JoinOperator() as join:
+                return list(self._inputs_of(join, column))
+        return []
+
+    def _inputs_of(self, join: JoinOperator, column: str) -> Iterator[tuple[str, str]]:
+        """The inputs that a join has a column from, with its name there: of a key all of them."""
+        if column in join.on:
+            yield from ((child, column) for child in join.inputs)
+            return
+        for child, names in zip(join.inputs, self._joined_names(join), strict=True):
+            yield from ((child, mine) for mine, given in names.items() if given == column)
+
+    def _joined_names(self, join: JoinOperator) -> list[dict[str, str]]:
+        inputs = [self._schemas[child] for child in join.inputs]
+        return joined_names(join.on, inputs, self._schemas[join.id])
+
+    def _plain_columns(self, project: ProjectOperator) -> dict[str, str]:
+        """The columns of a project that are columns of its input, with their names there."""
+        from placement.sql.expressions import parse
+
+        schema = self._schemas[project.input]
+        trees = {name: parse(sql, schema).tree for name, sql in project.columns.items()}
+        return {name: tree.name for name, tree in trees.items() if isinstance(tree, ColumnRef)}
+
+    def _window_columns(  # noqa: PLR0911 - one per kind
+        self, operator: FragmentOperator
+    ) -> dict[str, WindowColumn]:
+        """Which columns of an operator's output say in which window a row is."""
+        match operator:
+            case WindowOperator():
+                size, slide = microseconds(operator.size), microseconds(operator.slide or operator.size)
+                start, end = WINDOW_COLUMNS
+                return {
+                    start: WindowColumn(size, slide, is_start=True),
+                    end: WindowColumn(size, slide, is_start=False),
+                }
+            case FilterOperator(input=child) | DistinctOperator(input=child) | BoundSink(input=child):
+                return self._columns[child]
+            case ProjectOperator(input=child) as project:
+                return _renamed(self._columns[child], self._plain_columns(project))
+            case AggregateOperator(input=child):
+                return _renamed(self._columns[child], {name: name for name in operator.by})
+            case UnionOperator(inputs=children):
+                return _common(self._columns[child] for child in children)
+            case JoinOperator():
+                return self._joined_columns(operator)
+        return {}
+
+    def _joined_columns(self, join: JoinOperator) -> dict[str, WindowColumn]:
+        """Of a join: keys that are a window's in all inputs with windows, and columns of the only such input.
+
+        Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
+        where the key was computed there: that input's watermark says nothing of it.
+        """
+        found: dict[str, WindowColumn] = {}
+        with_windows = [child for child in join.inputs if self._windows[child]]
+        for key in join.on:
+            kinds = {self._columns[child].get(key) for child in with_windows}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None:
+                found[key] = kind
+        if len(with_windows) == 1:
+            names = self._joined_names(join)[join.inputs.index(with_windows[0])]
+            columns = self._columns[with_windows[0]]
+            found |= _renamed(columns, {given: mine for mine, given in names.items()})
+        return found
+
+    def _add_closing(self, operator: JoinOperator | AggregateOperator | DistinctOperator) -> None:
+        match operator:
+            case JoinOperator(on=keys) | AggregateOperator(by=keys):
+                columns = {key: self._columns[operator.id].get(key) for key in keys}
+            case _:
+                columns = dict(self._columns[operator.id])
+        for name, column in columns.items():
+            if column is not None:
+                self.closings[operator.id] = Closing(
+                    operator=operator.id, column=name, to_end_us=column.to_end, slide_us=column.slide
+                )
+                return
+
+
+def _renamed(columns: Mapping[str, WindowColumn], names: Mapping[str, str]) -> dict[str, WindowColumn]:
+    """The columns by their new names; ``names`` are the old ones by the new ones, of these and other columns."""
+    return {new: columns[old] for new, old in names.items() if old in columns}
+
+
+def _common(columns: Iterable[Mapping[str, WindowColumn]]) -> dict[str, WindowColumn]:
+    first, *others = columns
+    return {name: kind for name, kind in first.items() if all(each.get(name) == kind for each in others)}

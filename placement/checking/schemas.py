@@ -1,0 +1,201 @@
+"""The output schema of every operator, and what keeps an operator from working on its inputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, assert_never
+
+from placement.errors import QueryError
+from placement.plan import (
+    AggregateOperator,
+    BoundSink,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    ProjectOperator,
+    UnionOperator,
+    WindowOperator,
+)
+from placement.sql.typing_rules import MOMENTS
+from topology import Column, DataType, Schema
+from topology.consistency import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from topology.mistakes import Location
+
+Fault = tuple["Location", str]
+"""The field of an operator that is wrong, and why."""
+RESERVED = "_weight"
+"""The column that carries, beside a stream's own columns, how many times a row is added or taken back."""
+WINDOW_COLUMNS = ("window_start", "window_end")
+"""What a window adds to its input."""
+InnerOperator = (
+    FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
+    | BoundSink
+)
+
+
+def output_schema(  # noqa: PLR0911 - one per kind of operator
+    operator: InnerOperator, inputs: Sequence[Schema], faults: list[Fault]
+) -> Schema:
+    """The columns that ``operator`` gives out, reading ``inputs``. Adds what is wrong with it to ``faults``.
+
+    If there are faults, what is returned has no meaning.
+    """
+    match operator:
+        case FilterOperator():
+            return _filtered(operator, inputs[0], faults)
+        case ProjectOperator():
+            return _projected(operator, inputs[0], faults)
+        case AggregateOperator():
+            return _aggregated(operator, inputs[0], faults)
+        case UnionOperator():
+            return _united(operator, inputs, faults)
+        case JoinOperator():
+            _check_keys(operator, inputs, faults)
+            return _unique(joined_schema(operator, inputs), ("inputs",), faults)
+        case WindowOperator():
+            return _windowed(operator, inputs[0], faults)
+        case DistinctOperator() | BoundSink():
+            return inputs[0]
+    assert_never(operator)
+
+
+def joined_schema(join: JoinOperator, inputs: Sequence[Schema]) -> Schema:
+    """The keys once, then the other columns of each input; a name of several is ``<input id>.<name>``."""
+    types = {column.name: column for column in inputs[0]}
+    keys = [types[name] for name in join.on if name in types]
+    names = Counter(column.name for schema in inputs for column in schema if column.name not in join.on)
+    others = [
+        Column(name=f"{child}.{column.name}" if names[column.name] > 1 else column.name, type=column.type)
+        for child, schema in zip(join.inputs, inputs, strict=True)
+        for column in schema
+        if column.name not in join.on
+    ]
+    return (*keys, *others)
+
+
+def joined_names(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[dict[str, str]]:
+    """By input of a join: what its columns that are no keys are called in the join's output."""
+    given = iter([column.name for column in output[len(on) :]])
+    return [{column.name: next(given) for column in schema if column.name not in on} for schema in inputs]
+
+
+def _filtered(operator: FilterOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    from placement.sql.expressions import parse
+
+    try:
+        kind = parse(operator.predicate, schema).type
+    except QueryError as error:
+        faults.append((("predicate",), str(error)))
+    else:
+        if kind is not DataType.BOOL:
+            faults.append((("predicate",), f"the predicate {operator.predicate!r} is {kind}; expected bool"))
+    return schema
+
+
+def _projected(operator: ProjectOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    from placement.sql.expressions import parse
+
+    columns: list[Column] = []
+    for name, sql in operator.columns.items():
+        if not _is_name(name):
+            faults.append((("columns", name), f"{name!r} cannot name a column"))
+            continue
+        try:
+            columns.append(Column(name=name, type=parse(sql, schema).type))
+        except QueryError as error:
+            faults.append((("columns", name), f"column {name!r}: {error}"))
+    return _unique(columns, ("columns",), faults)
+
+
+def _aggregated(operator: AggregateOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    from placement.sql.expressions import parse_aggregate
+
+    columns = [_column(schema, name, ("by", index), faults) for index, name in enumerate(operator.by)]
+    for name, sql in operator.aggregates.items():
+        if not _is_name(name):
+            faults.append((("aggregates", name), f"{name!r} cannot name a column"))
+            continue
+        try:
+            columns.append(Column(name=name, type=parse_aggregate(sql, schema).type))
+        except QueryError as error:
+            faults.append((("aggregates", name), f"column {name!r}: {error}"))
+    return _unique((column for column in columns if column), ("by",), faults)
+
+
+def _windowed(operator: WindowOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    time = _column(schema, operator.time, ("time",), faults)
+    if time is not None and time.type not in MOMENTS:
+        faults.append((("time",), f"column {time.name!r} is {time.type}; expected {' or '.join(MOMENTS)}"))
+    added = (Column(name=name, type=DataType.TIMESTAMP) for name in WINDOW_COLUMNS)
+    return _unique((*schema, *added), ("input",), faults)
+
+
+def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Fault]) -> Schema:
+    first = inputs[0]
+    for index, (child, schema) in enumerate(zip(operator.inputs, inputs, strict=True)):
+        if schema != first:
+            message = f"inputs differ: {operator.inputs[0]} has {_difference(first, schema)} in {child}"
+            faults.append((("inputs", index), f"{message}; expected equal schemas"))
+    return first
+
+
+def _difference(ours: Schema, theirs: Schema) -> str:
+    """How two schemas differ first, as "5 columns, but there are 4" or "a int64, but it is b string"."""
+    for our, their in zip(ours, theirs, strict=False):
+        if our != their:
+            return f"{our.name} {our.type}, but it is {their.name} {their.type}"
+    return f"{len(ours)} columns, but there are {len(theirs)}"
+
+
+def _check_keys(operator: JoinOperator, inputs: Sequence[Schema], faults: list[Fault]) -> None:
+    for index, key in enumerate(operator.on):
+        found = [
+            (child, column)
+            for child, schema in zip(operator.inputs, inputs, strict=True)
+            if (column := _column(schema, key, ("on", index), faults, f" in input {child}"))
+        ]
+        types = {column.type for _, column in found}
+        if len(types) > 1:
+            shown = ", ".join(f"{column.type} in {child}" for child, column in found)
+            faults.append((("on", index), f"key {key!r} has different types: {shown}"))
+        if key in operator.on[:index]:
+            faults.append((("on", index), f"key {key!r} is given twice"))
+
+
+def _is_name(text: str) -> bool:
+    """Whether it is a text, and one that can be encoded: JSON can write half a character."""
+    return bool(text) and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _column(
+    schema: Schema, name: str, field: Location, faults: list[Fault], where: str = ""
+) -> Column | None:
+    for column in schema:
+        if column.name == name:
+            return column
+    names = [column.name for column in schema]
+    if qualified := [known for known in names if known.endswith(f".{name}")]:
+        faults.append((field, f"column {name!r} is ambiguous{where}; expected {' or '.join(qualified)}"))
+    else:
+        faults.append((field, f"unknown column {name!r}{where}; expected {listed(names)}"))
+    return None
+
+
+def _unique(columns: Iterable[Column], field: Location, faults: list[Fault]) -> Schema:
+    """The schema of these columns, each with a name of its own."""
+    schema = tuple(columns)
+    counts = Counter(column.name for column in schema)
+    faults += [(field, f"two output columns are named {name!r}") for name, n in counts.items() if n > 1]
+    if RESERVED in counts:
+        faults.append((field, f"column {RESERVED!r} is one that every stream has; expected another name"))
+    return schema

@@ -1,0 +1,181 @@
+"""Which engine computes what, and what may be given to Spark.
+
+The operators at a node with ``engine: spark`` are Spark's; sources, sinks and bridges, which compute nothing, stay with
+the worker. Spark's part of a query is a batch job where all its inputs end, and else runs in append mode: it never
+takes a row back, and nobody may take one back from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placement.errors import NotOnEngine
+from placement.fragments.spark_limits import refusals
+from placement.plan import (
+    AggregateOperator,
+    BoundSink,
+    BoundSource,
+    FilterOperator,
+    JoinOperator,
+    NetworkSink,
+    NetworkSource,
+    ProjectOperator,
+    SparkEngine,
+    UnionOperator,
+    WindowOperator,
+)
+from placement.sql.expressions import parse_aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from placement.plan import FragmentOperator
+    from placement.strategies.bottom_up import Placement
+
+_POSSIBLE = "filter, project, union and an aggregate by windows can run on Spark without an end"
+_ENDS = (BoundSource, BoundSink, NetworkSource, NetworkSink)
+
+
+class Engines:
+    """The engines of a placed plan."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._plan = placement.plan
+        self._nodes = placement.nodes
+        self._masters: Mapping[str, str] = placement.plan.spark_masters
+        self._bounded: dict[str, bool] = {}
+        self._taking_back: dict[str, str] = {}
+        """For an operator whose output takes rows back: the aggregate that begins it."""
+        for key, operator in self._plan.operators.items():
+            self._learn(key, operator)
+
+    def of(self, node: str, operators: Iterable[FragmentOperator]) -> SparkEngine | None:
+        """Of a fragment at ``node``; None: the worker's own."""
+        master = self._masters.get(node)
+        computing = [each for each in operators if not isinstance(each, _ENDS)]
+        if master is None or not computing:
+            return None
+        return SparkEngine(master=master, bounded=self._bounded[computing[-1].id])
+
+    def check(self) -> None:
+        """Raise ``NotOnEngine`` with everything that Spark cannot do where it was placed."""
+        faults = []
+        for key, operator in self._plan.operators.items():
+            where = f"{operator.type} {key} at {self._nodes[key]}"
+            if self._on_spark(key, operator):
+                faults += [
+                    f"{where}, whose engine is spark: {fault}" for fault in self._faults(key, operator)
+                ]
+            elif isinstance(operator, WindowOperator) and (below := self._endless_on_spark(key)):
+                faults.append(
+                    f"{where}: the watermark of its time does not pass {below}, which Spark computes without an end; "
+                    f"give this node the engine spark as well, or that one the engine embedded"
+                )
+        if faults:
+            raise NotOnEngine(faults)
+
+    def _on_spark(self, key: str, operator: FragmentOperator) -> bool:
+        return self._nodes[key] in self._masters and not isinstance(operator, _ENDS)
+
+    def _learn(self, key: str, operator: FragmentOperator) -> None:
+        if isinstance(operator, BoundSource):
+            self._bounded[key] = operator.physical.ends == "always"
+            return
+        self._bounded[key] = all(self._bounded[child] for child in operator.children)
+        inherited = [self._taking_back[child] for child in operator.children if child in self._taking_back]
+        closes = key in self._plan.closings and not isinstance(operator, JoinOperator)
+        if closes or (isinstance(operator, AggregateOperator) and self._on_spark(key, operator)):
+            return  # what it gives out, stays
+        if isinstance(operator, AggregateOperator):
+            self._taking_back[key] = key
+        elif inherited:
+            self._taking_back[key] = inherited[0]
+
+    def _faults(self, key: str, operator: FragmentOperator) -> Iterator[str]:
+        for child in operator.children:
+            if child in self._taking_back and not self._on_spark(child, self._plan.operators[child]):
+                yield (
+                    f"its input {child} takes rows back, since aggregate {self._taking_back[child]} at "
+                    f"{self._nodes[self._taking_back[child]]} does, and Spark takes rows that stay only; give that "
+                    f"aggregate's node the engine spark as well, or this node the engine embedded"
+                )
+        if not self._bounded[key]:
+            yield from self._without_end(key, operator)
+        inputs = [self._plan.schemas[child] for child in operator.children]
+        yield from refusals(operator, inputs)
+
+    def _without_end(self, key: str, operator: FragmentOperator) -> Iterator[str]:
+        """In append mode Spark computes row by row, and aggregates by windows that its watermark closes."""
+        match operator:
+            case FilterOperator() | ProjectOperator() | UnionOperator():
+                return
+            case WindowOperator():
+                yield from self._faults_of_window(key, operator)
+                return
+            case AggregateOperator() if key in self._plan.closings and self._window_below(operator.input):
+                yield from self._faults_of_distinct(operator)
+                return
+        ends = f"its input does not end ({', '.join(self._endless_sources(key))})"
+        if isinstance(operator, AggregateOperator):
+            yield (
+                f"{ends}, and its result is not known before that: in append mode Spark gives out what never changes, "
+                f"and sinks here have no key by which rows could be replaced; {_POSSIBLE}"
+            )
+        else:
+            yield f"{ends}, and Spark would keep every row of a {operator.type} for ever; {_POSSIBLE}"
+
+    def _faults_of_window(self, key: str, window: WindowOperator) -> Iterator[str]:
+        if window.idle_after is not None:
+            yield "it has idle_after, and Spark waits for every input; leave that away"
+        computed = [
+            each for each in self._below(key) if each in self._plan.watermarks and self._computes(each)
+        ]
+        if computed:
+            yield (
+                f"its time is computed by {computed[0]}, on Spark as well, and Spark's watermark comes from a column "
+                f"of what it reads; compute the time at a node with the engine embedded"
+            )
+        reader = self._plan.readers[key]
+        while isinstance(self._plan.operators[reader], FilterOperator) and self._computes(reader):
+            reader = self._plan.readers[reader]
+        is_by_window = (
+            isinstance(self._plan.operators[reader], AggregateOperator) and reader in self._plan.closings
+        )
+        if not is_by_window or not self._computes(reader):
+            yield (
+                f"{reader} reads it, and without an end Spark closes windows for an aggregate by window_start or "
+                f"window_end only, at the same node, with nothing but filters before it"
+            )
+
+    def _faults_of_distinct(self, operator: AggregateOperator) -> Iterator[str]:
+        schema = self._plan.schemas[operator.input]
+        for sql in operator.aggregates.values():
+            if parse_aggregate(sql, schema).function == "count distinct":
+                yield f"its input does not end, and Spark counts different values of inputs that end only, in {sql}"
+
+    def _window_below(self, key: str) -> bool:
+        """Whether ``key`` is a window on Spark, or nothing but filters is between."""
+        while isinstance(operator := self._plan.operators[key], FilterOperator) and self._computes(key):
+            key = operator.input
+        return isinstance(operator, WindowOperator) and self._computes(key)
+
+    def _computes(self, key: str) -> bool:
+        return self._on_spark(key, self._plan.operators[key])
+
+    def _below(self, key: str) -> Iterator[str]:
+        for child in self._plan.operators[key].children:
+            yield child
+            yield from self._below(child)
+
+    def _endless_on_spark(self, key: str) -> str:
+        """An operator below that Spark computes without an end."""
+        return next(
+            (each for each in self._below(key) if self._computes(each) and not self._bounded[each]), ""
+        )
+
+    def _endless_sources(self, key: str) -> Iterator[str]:
+        operator = self._plan.operators[key]
+        if isinstance(operator, BoundSource) and not self._bounded[key]:
+            yield f"source {key}"
+        for child in operator.children:
+            yield from self._endless_sources(child)

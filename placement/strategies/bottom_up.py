@@ -1,0 +1,232 @@
+"""Bottom-up placement, after the source document's section on planning.
+
+The rule
+    Sources and the sink are pinned, and use no capacity; every other operator uses one slot of its node.
+    Operators are placed from the sources to the sink, each after its inputs.
+
+    - A unary operator starts at the node of its input, an n-ary one at the lowest common ancestor of its inputs:
+      of the nodes that all of them reach, and that reach the sink's, the one with the fewest hops in total.
+    - Where the start has a free slot, the operator stays. Otherwise it moves to the next node with a free slot
+      on a random path toward the next downstream operator that is placed. A chain of unary operators keeps to
+      one path, and only a path with room for all of the chain that is left is taken: one of those shortest
+      paths that have, else one of all paths that have.
+    - The next downstream operator may be n-ary and not placed yet. Its meeting point then stands for it: the
+      lowest common ancestor of the meeting points and pinned sources below it. So branches walk toward each
+      other, and none beyond the node where it should meet its sibling; unless there is no room before, in which
+      case the walk aims at the meeting point after that one, and at last at the sink.
+    - Where neither the lowest common ancestor nor the way on from it has room, the next lowest is tried.
+    - Where an operator finds no room because a chain before it took the slots, all is drawn again a few times,
+      from all paths that have room, not the shortest only. What all draws fail for is ``NoCapacity``: where slots
+      are scarce, there may be a placement all the same, which ``placement.strategies.selection`` then asks for.
+
+Why it does not run into a dead end
+    Every node that is used reaches the sink's node: sources are checked first, and each walk ends at a node
+    that does. So the sink's node is a common ancestor of whatever is placed, however far a branch had to
+    walk. What can run out is capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import TYPE_CHECKING
+
+from placement.errors import NoCapacity
+from placement.plan import BoundSink, BoundSource
+from placement.strategies.meeting import Meeting
+from placement.strategies.paths import Paths
+from topology.graph import link_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from placement.checking.binding import BoundPlan
+    from placement.plan import FragmentOperator
+    from topology import Topology
+
+    Walk = tuple[str, ...]
+    Draw = Callable[[str, str, Callable[[str], float], float], Walk | None]
+
+
+_DETOURS = 8
+"""Further draws where the rule runs out of capacity; on random small cases they find most that exist."""
+_DETOUR_PAIRS = 2_000_000
+"""Of operators and nodes, that all further draws may look at: a draw that fails looks at nearly all, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where every operator of a plan runs, and why.
+
+    ``nodes`` and ``reasons`` are by operator, inputs first. ``paths`` is by operator too: the nodes that its
+    output passes on the way to its reader, both ends included; one node where they are neighbours in a
+    fragment. ``note`` is a sentence about how it was found, where there is something to say.
+    """
+
+    plan: BoundPlan
+    nodes: Mapping[str, str]
+    reasons: Mapping[str, str]
+    paths: Mapping[str, tuple[str, ...]]
+    note: str = ""
+
+
+def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Placement:
+    """Give every operator a node by the rule alone. Equal arguments, equal placement.
+
+    Raises ``NoPath``, ``NoCommonAncestor`` or ``NoCapacity``.
+    """
+    rng = Random(seed)  # noqa: S311 - a seed that gives the same plan again is the purpose
+    paths = Paths(link_graph(topology), rng)
+    meeting = Meeting(plan, paths, rng)
+    try:
+        draws = (paths.shortest_with_room, paths.any_with_room)
+        return _Placer(plan, topology, meeting, paths, draws).place()
+    except NoCapacity:
+        pairs = len(plan.operators) * len(topology.nodes)
+        for _ in range(min(_DETOURS, _DETOUR_PAIRS // pairs)):
+            with suppress(NoCapacity):
+                return _Placer(plan, topology, meeting, paths, draws[1:]).place()
+        raise
+
+
+def why_pinned(operator: BoundSource | BoundSink) -> str:
+    """Why the topology, and no strategy, says where a source or the sink is."""
+    what = operator.physical.reads if isinstance(operator, BoundSource) else f"sink {operator.sink}"
+    return f"pinned: {what} is attached here"
+
+
+class _Placer:
+    """One attempt; ``draws`` are the ways to draw a walk, in order."""
+
+    def __init__(
+        self, plan: BoundPlan, topology: Topology, meeting: Meeting, paths: Paths, draws: tuple[Draw, ...]
+    ) -> None:
+        self._plan = plan
+        self._meeting = meeting
+        self._paths = paths
+        self._draws = draws
+        self._capacity = {
+            node.address: math.inf if node.capacity is None else node.capacity for node in topology.nodes
+        }
+        self._used: Counter[str] = Counter()
+        self._nodes: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
+        self._walks: dict[str, Walk] = {}  # by operator: the walk of its chain, from its node on
+
+    def place(self) -> Placement:
+        paths: dict[str, Walk] = {}
+        for operator in self._plan.operators.values():
+            self._place(operator)
+            for child in operator.children:
+                paths[child] = self._path_between(child, operator.id)
+        return Placement(self._plan, self._nodes, self._reasons, paths)
+
+    def _place(self, operator: FragmentOperator) -> None:
+        key = operator.id
+        match operator:
+            case BoundSource() | BoundSink():
+                self._put(key, self._plan.pins[key], why_pinned(operator))
+            case _ if len(operator.children) == 1:
+                self._place_unary(operator, operator.children[0])
+            case _:
+                self._place_nary(operator)
+
+    def _place_unary(self, operator: FragmentOperator, child: str) -> None:
+        start = self._nodes[child]
+        why = f"with its input {child}"
+        walk = self._walks.get(child, (start,))
+        if not self._room(start):
+            if child not in self._walks:
+                walk = self._walks[child] = self._draw_walk(operator, [start])
+            why = f"{start} is full ({self._slots(start)}), next with room on the path to {walk[-1]}"
+        self._take(operator.id, walk, why, walks=child in self._walks)
+
+    def _place_nary(self, operator: FragmentOperator) -> None:
+        nodes = [self._nodes[child] for child in operator.children]
+        lowest = self._meeting.lowest(nodes, self._meeting.points[operator.id])
+        why = f"lowest common ancestor of {' and '.join(operator.children)}"
+        if self._room(lowest):
+            self._take(operator.id, [lowest], why, walks=False)
+            return
+        walk = self._draw_walk(operator, self._meeting.ancestors(nodes, lowest))
+        full = f"{lowest} is full ({self._slots(lowest)})"
+        if walk[0] == lowest:
+            why = f"{why}: {full}, next with room on the path to {walk[-1]}"
+        else:
+            why = f"common ancestor of {' and '.join(operator.children)}: {full}, and so is the way on"
+        self._take(operator.id, walk, why, walks=True)
+
+    def _take(self, key: str, walk: Sequence[str], why: str, *, walks: bool) -> None:
+        """Put the operator on the first node of the walk that has room."""
+        node = next(node for node in walk if self._room(node))
+        if walks:
+            self._walks[key] = tuple(walk[walk.index(node) :])
+        self._used[node] += 1
+        slots = "" if math.isinf(self._capacity[node]) else f", {self._slots(node)} slots used"
+        self._put(key, node, why + slots)
+
+    def _draw_walk(self, operator: FragmentOperator, starts: Sequence[str]) -> Walk:
+        """A walk with room for the operator and the chain above it, from the first start that has one."""
+        chain = self._chain_from(operator.id)
+        targets = self._targets(operator.id)
+        for start in self._promising(starts, targets, len(chain)):
+            for target, draw in product(targets, self._draws):
+                walk = draw(start, target, self._room, len(chain) - self._room(start))
+                if walk is not None:
+                    return walk
+        raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets[-1]))
+
+    def _promising(self, starts: Sequence[str], targets: Sequence[str], need: int) -> Iterator[str]:
+        """The first start, and of the others, which may be thousands, those with room for ``need`` on a way on."""
+        yield starts[0]
+        onward = [self._paths.most_room(target, self._room) for target in targets if len(starts) > 1]
+        for start in starts[1:]:
+            if any(self._room(start) + most.get(start, -math.inf) >= need for most in onward):
+                yield start
+
+    def _no_capacity(self, operator: FragmentOperator, chain: list[str], start: str, target: str) -> str:
+        on_the_way = self._paths.between(start, target)
+        what = "a free slot" if len(chain) == 1 else f"a free slot for each of {', '.join(chain)}"
+        shown = ", ".join(f"{node} ({self._slots(node)} used)" for node in on_the_way[:8])
+        more = f" and {len(on_the_way) - 8} more" if len(on_the_way) > 8 else ""
+        if len(on_the_way) == 1:
+            return f"{operator.type} {operator.id}: {shown} is the only node left, and does not have {what}"
+        return f"{operator.type} {operator.id}: no path from {start} to {target} has {what}; nodes: {shown}{more}"
+
+    def _chain_from(self, key: str) -> list[str]:
+        """The operator and the unary ones above it, up to the next n-ary one or the sink."""
+        chain = [key]
+        reader = self._plan.readers[key]
+        while reader != self._plan.sink and reader not in self._meeting.points:
+            chain.append(reader)
+            reader = self._plan.readers[reader]
+        return chain
+
+    def _targets(self, key: str) -> list[str]:
+        """Where to walk: the next meeting point downstream, else the one after it, at last the sink."""
+        targets: dict[str, None] = {}
+        while key != self._plan.sink:
+            key = self._plan.readers[key]
+            if key in self._meeting.points:
+                targets[self._meeting.points[key]] = None
+        return list({**targets, self._plan.pins[key]: None})
+
+    def _path_between(self, child: str, reader: str) -> Walk:
+        """Along the walk of the child's chain, if that leads to the reader's node, else a shortest path."""
+        start, end = self._nodes[child], self._nodes[reader]
+        walk = self._walks.get(child, ())
+        return walk[: walk.index(end) + 1] if end in walk else self._paths.shortest(start, end)
+
+    def _put(self, key: str, node: str, reason: str) -> None:
+        self._nodes[key] = node
+        self._reasons[key] = reason
+
+    def _room(self, node: str) -> float:
+        return self._capacity[node] - self._used[node]
+
+    def _slots(self, node: str) -> str:
+        return f"{self._used[node]} of {self._capacity[node]:.0f}"

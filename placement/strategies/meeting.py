@@ -1,0 +1,91 @@
+"""Where the branches of a plan can meet: common ancestors on the way to the sink."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from placement.errors import NoCommonAncestor, NoPath
+from placement.tree import bottom_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from random import Random
+
+    from placement.checking.binding import BoundPlan
+    from placement.strategies.paths import Paths
+
+
+class Meeting:
+    """The common ancestors of a plan's branches.
+
+    ``points`` has, for each n-ary operator, the node where its branches should meet if all of them stayed
+    where they begin: the lowest common ancestor of the meeting points and pinned sources below it.
+    """
+
+    def __init__(self, plan: BoundPlan, paths: Paths, rng: Random) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._rng = rng
+        self._sink_node = plan.pins[plan.sink]
+        self._check_ways()
+        self.points = self._find_points()
+
+    def lowest(self, nodes: Sequence[str], preferred: str | None = None) -> str:
+        """Of the nodes that all of ``nodes`` reach, or are, and that reach the sink's, the lowest.
+
+        Lowest has the fewest hops in total; among several that have, it is the preferred one, or any.
+        """
+        lowest = self._paths.lowest(Counter(nodes), self._sink_node)
+        return preferred if preferred in lowest else self._rng.choice(lowest)
+
+    def ancestors(self, nodes: Sequence[str], first: str) -> list[str]:
+        """All of these nodes, the lowest first, and before all others ``first``."""
+        ordered = self._paths.ancestors(Counter(nodes), self._sink_node)
+        return [first, *(node for node in ordered if node != first)]
+
+    def _find_points(self) -> dict[str, str]:
+        points: dict[str, str] = {}
+        fronts: dict[str, str] = {}
+        for key, operator in self._plan.operators.items():
+            below = [fronts[child] for child in operator.children]
+            if len(below) > 1:
+                points[key] = fronts[key] = self.lowest(below)
+            else:
+                fronts[key] = below[0] if below else self._plan.pins[key]
+        return points
+
+    def _check_ways(self) -> None:
+        """Raise what says best why the sources cannot reach the sink, if they cannot."""
+        pins = self._plan.pins
+        reaching = self._paths.hops_to(self._sink_node)
+        lost = next((key for key in pins if pins[key] not in reaching), None)
+        if lost is None:
+            return
+        for operator in self._plan.operators.values():
+            below = self._sources_below(operator.id) if len(operator.children) > 1 else []
+            if below and not self._paths.meet(pins[source] for source in below):
+                places = ", ".join(f"{source} at {pins[source]}" for source in below)
+                raise NoCommonAncestor(
+                    f"{operator.type} {operator.id}: no node is downstream of {places}; {self._remedy()}"
+                )
+        source, sink = f"source {lost} at {pins[lost]}", f"sink {self._plan.sink} at {self._sink_node}"
+        raise NoPath(f"no links lead from {source} to {sink}; {self._remedy()}")
+
+    def _remedy(self) -> str:
+        """What to change in the topology, so that every source reaches the sink."""
+        sink = self._sink_node
+        reaching = self._paths.hops_to(sink)
+        lost = [node for node in dict.fromkeys(self._plan.pins.values()) if node not in reaching]
+        below = [node for node in lost if sink in self._paths.hops_to(node)]
+        if below:  # a link back would close a cycle
+            return (
+                f"links lead from {sink} to {', '.join(below)}: turn them around, or move the sink downstream"
+            )
+        return (
+            f"add links: {{downstream: [{sink}]}} to {'nodes' if len(lost) > 1 else 'node'} {', '.join(lost)}"
+        )
+
+    def _sources_below(self, key: str) -> list[str]:
+        children = {each: operator.children for each, operator in self._plan.operators.items()}
+        return [each for each in bottom_up(children, key) if not children[each]]

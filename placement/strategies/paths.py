@@ -1,0 +1,137 @@
+"""Random paths through the links, and lowest common ancestors."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from placement.strategies.draw import draw_path
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from random import Random
+
+    import networkx as nx
+
+    from placement.strategies.draw import Room, Steps
+
+Hops: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+
+FAR = 1 << 40
+"""Hops to what is not reached: more than any sum of others."""
+
+
+class Paths:
+    """Paths in a directed acyclic graph, drawn with ``rng``.
+
+    Distances are arrays by a node's place in the graph, computed once for each node that is asked about.
+    """
+
+    def __init__(self, graph: nx.DiGraph[str], rng: Random) -> None:
+        self._downstream = {node: tuple(graph.successors(node)) for node in graph}
+        self._names = list(graph)
+        self._ranks = {node: rank for rank, node in enumerate(self._names)}
+        self._rng = rng
+        self._graph = graph
+        onward = [[self._ranks[end] for end in self._downstream[node]] for node in self._names]
+        back = [[self._ranks[start] for start in graph.predecessors(node)] for node in self._names]
+        self._hops_from: Callable[[str], Hops] = cache(lambda node: _hops(onward, self._ranks[node]))
+        self._hops_to: Callable[[str], Hops] = cache(lambda node: _hops(back, self._ranks[node]))
+        self.hops_to: Callable[[str], Mapping[str, int]] = cache(self._named)
+        """For each node that reaches the given one: over how many links, at least."""
+
+    def _named(self, node: str) -> dict[str, int]:
+        pairs = zip(self._names, self._hops_to(node).tolist(), strict=True)
+        return {name: hops for name, hops in pairs if hops != FAR}
+
+    @cached_property
+    def _last_first(self) -> list[str]:
+        """The nodes, each after all that it leads to."""
+        import networkx as nx
+
+        return list(nx.topological_sort(self._graph))[::-1]
+
+    def shortest(self, start: str, target: str) -> tuple[str, ...]:
+        """One of the shortest paths; ``start`` must reach ``target``."""
+        return draw_path(start, self._nearer(target), lambda _: 0, 0, self._rng) or ()
+
+    def shortest_with_room(self, start: str, target: str, room: Room, need: float) -> tuple[str, ...] | None:
+        """One of those shortest paths whose nodes after ``start`` have room for ``need`` operators in all."""
+        if start not in self.hops_to(target):
+            return None
+        return draw_path(start, self._nearer(target), room, need, self._rng)
+
+    def any_with_room(self, start: str, target: str, room: Room, need: float) -> tuple[str, ...] | None:
+        """One of all paths, shortest or not, whose nodes after ``start`` have room for ``need`` operators."""
+        if start not in self.hops_to(target):
+            return None
+        return draw_path(start, self._onward(target), room, need, self._rng)
+
+    def _nearer(self, target: str) -> Steps:
+        """The steps that the shortest paths to ``target`` take."""
+        hops = self.hops_to(target)
+        return lambda node: [end for end in self._downstream[node] if hops.get(end) == hops[node] - 1]
+
+    def _onward(self, target: str) -> Steps:
+        """The steps that any path to ``target`` takes."""
+        hops = self.hops_to(target)
+        return lambda node: [end for end in self._downstream[node] if end in hops]
+
+    def most_room(self, target: str, room: Room) -> dict[str, float]:
+        """For each node that reaches ``target``, the most room that the nodes after it have, over all ways there."""
+        steps = self._onward(target)
+        most: dict[str, float] = {}
+        for node in self._last_first:
+            if node in self.hops_to(target):
+                most[node] = max((room(end) + most[end] for end in steps(node)), default=0)
+        return most
+
+    def between(self, start: str, target: str) -> list[str]:
+        """The nodes on all paths, nearest to ``start`` first."""
+        hops = self._hops_from(start)
+        there = (hops < FAR) & (self._hops_to(target) < FAR)
+        return [self._names[rank] for rank in np.argsort(hops, kind="stable") if there[rank]]
+
+    def lowest(self, nodes: Counter[str], target: str) -> list[str]:
+        """The nodes that all of ``nodes`` reach or are, and that reach ``target``, with the fewest hops in total.
+
+        A node that counts several times is as far as several nodes. In the topology's order; none if there is none.
+        """
+        totals = self._totals(nodes, target)
+        fewest = totals.min()
+        return [] if fewest >= FAR else [self._names[rank] for rank in np.flatnonzero(totals == fewest)]
+
+    def ancestors(self, nodes: Counter[str], target: str) -> list[str]:
+        """All such nodes, those with the fewest hops first, and among equals in the topology's order."""
+        totals = self._totals(nodes, target)
+        return [self._names[rank] for rank in np.argsort(totals, kind="stable") if totals[rank] < FAR]
+
+    def meet(self, nodes: Iterable[str]) -> bool:
+        """Whether there is a node that all of ``nodes`` reach or are."""
+        return bool(np.any(np.all([self._hops_from(node) < FAR for node in nodes], axis=0)))
+
+    def _totals(self, nodes: Counter[str], target: str) -> Hops:
+        totals = np.where(self._hops_to(target) < FAR, 0, FAR)
+        for node, weight in nodes.items():
+            totals += weight * self._hops_from(node)
+        return totals
+
+
+def _hops(links: Sequence[Sequence[int]], start: int) -> Hops:
+    """Over how many links each node is reached, at least; `FAR` where it is not."""
+    hops = [FAR] * len(links)
+    hops[start] = count = 0
+    frontier = [start]
+    while frontier:
+        count += 1
+        reached = []
+        for node in frontier:
+            for end in links[node]:
+                if hops[end] == FAR:
+                    hops[end] = count
+                    reached.append(end)
+        frontier = reached
+    return np.array(hops, np.int64)

@@ -1,0 +1,43 @@
+"""What a placement costs: how much goes over links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placement.plan import BoundSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from placement.checking.binding import BoundPlan
+    from placement.strategies.bottom_up import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How much each operator gives out: bytes per second where all sources say their rate, else 1 each.
+
+    An operator gives out as much as it takes in: nobody says beforehand what a filter drops.
+    """
+
+    weights: Mapping[str, float]
+    unit: str
+
+    @classmethod
+    def of(cls, plan: BoundPlan) -> Traffic:
+        """Of all operators but the sink."""
+        sources = [each for each in plan.operators.values() if isinstance(each, BoundSource)]
+        if any(source.physical.rate is None for source in sources):
+            return cls(dict.fromkeys(plan.readers, 1.0), "hops")
+        weights: dict[str, float] = {}
+        for key, operator in plan.operators.items():
+            if isinstance(operator, BoundSource):
+                weights[key] = operator.physical.rate or 0.0
+            else:
+                weights[key] = sum(weights[child] for child in operator.children)
+        return cls({key: weights[key] for key in plan.readers}, "bytes/s over links")
+
+    def cost(self, placement: Placement) -> float:
+        """Of all edges: what goes over it, times the links that it crosses."""
+        return sum(self.weights[child] * (len(path) - 1) for child, path in placement.paths.items())

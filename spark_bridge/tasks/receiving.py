@@ -1,0 +1,176 @@
+"""Receiving in a task: each partition reads a channel of its own, and tells the sender where it is.
+
+Nobody knows beforehand on which machine a task will run. So a task announces its address: it sends it, as the only
+message of a channel of its own, to a receiver whose address is known, normally the sender's process.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import netchannel
+from netchannel import BufferPolicy, EndOfChannel, FaultPolicy
+from netchannel.address import TcpAddress, parse_address
+from netchannel.transports.schemes import scheme_of
+from spark_bridge.errors import SparkBridgeError
+from spark_bridge.schemas import DeclaredSchema, Normaliser, arrow_schema
+
+from .sending import WAIT
+from .task import complete, current_task, format_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from netchannel import Message, ReceiverServer
+    from netchannel.process.blocking import BlockingReceiverChannel
+
+
+@contextmanager
+def open_inbox(
+    channel: str,
+    announce: str,
+    *,
+    ack: Literal["receipt", "explicit"] = "receipt",
+    buffer: BufferPolicy | None = None,
+    fault: FaultPolicy = WAIT,
+) -> Iterator[BlockingReceiverChannel]:
+    """A channel that the current task receives on, for ``foreachPartition`` and functions of your own.
+
+    The task's address is announced to ``announce`` first, where `announced` waits for it. The stream is read from
+    its beginning or not at all: a second attempt that is offered the rest of a stream gets
+    `netchannel.PositionLost`. Leaving the ``with`` block before the end, or by an exception, closes the channel:
+    the producer gets `netchannel.ChannelClosedByPeer`.
+
+    Args:
+        channel: the channel's id; ``{partition}`` stands for the number of the partition.
+        announce: the address of the receiver that waits with `announced`, as executors reach it.
+        ack: a message is acknowledged once it is in this process (``receipt``), or when you call ``ack``.
+        buffer: how much is received ahead of the reader, at most.
+        fault: how long the receiver at ``announce``, and then the sender, are waited for.
+
+    Raises:
+        NotInTask: there is no task here.
+        ChannelTemplate: this partition would share its channel with others.
+        netchannel.NetChannelError: what became of the channel.
+    """
+    name = current_task().channel(channel)
+    receiver = netchannel.receiver_server(_listen_address(announce))
+    inbox = receiver.register_channel(name, ack=ack, resume_from=0, buffer=buffer, fault=fault)
+    try:
+        _announce(name, receiver.address, announce, fault)
+        yield inbox
+    except GeneratorExit:
+        inbox.close("its Spark task wants no more")
+        raise
+    except BaseException as error:
+        inbox.close(f"its Spark task failed: {type(error).__name__}: {error}")
+        raise
+    inbox.close("its Spark task wants no more")
+
+
+def _announce(channel: str, address: str, to: str, fault: FaultPolicy) -> None:
+    outbox = netchannel.sender_server().register_channel(
+        _announcement(channel), to, codec="bytes", stream=current_task().new_stream(), fault=fault
+    )
+    try:
+        outbox.send(address.encode())
+        outbox.close()
+    except BaseException as error:
+        outbox.abort(error)
+        raise
+
+
+def _announcement(channel: str) -> str:
+    return f"address of {channel}"
+
+
+def _listen_address(peer: str) -> str:
+    """Any port on the interface by which this machine reaches ``peer``."""
+    if scheme_of(peer) != "tcp":
+        raise SparkBridgeError(f"{peer} is not TCP: tasks announce themselves to host:port")
+    address = parse_address(peer)
+    family, kind, _, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)
+        return str(TcpAddress(probe.getsockname()[0], 0))
+
+
+async def announced(receiver: ReceiverServer, channel: str) -> str:
+    """Wait until a Spark task receives on ``channel``; the address to send to.
+
+    For the sender's process, whose ``receiver`` listens at the address that tasks announce themselves to. A call
+    serves one attempt of a task; when that attempt fails, `netchannel.ChannelClosedByPeer` comes where it was sent
+    to, and the next one can be waited for, to send the stream again from its beginning. A call that is cancelled
+    leaves nothing behind.
+
+    Raises:
+        ChannelInUse: somebody waits for this channel already.
+        ChannelFailed: the task failed while it announced itself.
+    """
+    inbox = receiver.register_channel(_announcement(channel), codec="bytes")
+    try:
+        address = bytes(await inbox.recv()).decode()
+        async for _ in inbox:
+            pass  # to the clean end, so that the task hears that it was heard
+    finally:
+        await inbox.close()
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """What `receive` makes: a function for ``mapInArrow``."""
+
+    channel: str
+    announce: str
+    schema: pa.Schema
+    buffer: BufferPolicy | None
+    fault: FaultPolicy
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the partition's channel brings; the partition's own rows are not looked at."""
+        for _ in complete(batches):
+            pass
+        normalise = Normaliser(self.schema)
+        with open_inbox(
+            self.channel, self.announce, ack="explicit", buffer=self.buffer, fault=self.fault
+        ) as inbox:
+            for message in _messages(inbox):
+                yield normalise(message.batch)
+                # Spark has taken it: it asks for the next one.
+                inbox.ack(message.sequence + 1)
+
+
+def _messages(inbox: BlockingReceiverChannel) -> Iterator[Message]:
+    with suppress(EndOfChannel):
+        while True:
+            yield inbox.recv_message()
+
+
+def receive(
+    channel: str,
+    announce: str,
+    schema: DeclaredSchema,
+    *,
+    buffer: BufferPolicy | None = None,
+    fault: FaultPolicy = WAIT,
+) -> Receive:
+    """A function for ``mapInArrow`` that reads a channel per partition, over a DataFrame with as many partitions.
+
+    ::
+
+        slots = spark.range(0, 4, 1, numPartitions=4)
+        df = slots.mapInArrow(spark_bridge.receive("flights/{partition}", announce, schema), schema)
+
+    The sender learns with `announced` where to send. ``schema`` is given as to ``mapInArrow``; received batches are
+    brought into exactly its types, and raise `SchemaConflict` if a value would change. A batch is acknowledged once
+    Spark has taken it from this function, so that the producer's ``close`` does not return before that. The rest is
+    as for `open_inbox`.
+    """
+    format_channel(channel, 0)
+    return Receive(channel, announce, arrow_schema(schema), buffer, fault)

@@ -1,0 +1,173 @@
+"""What tasks read, from real servers and without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+
+from netchannel import ChannelReader, ReceiverServer, RetainPolicy, SenderServer
+from spark_bridge import DataLost, OptionError, SchemaConflict, SparkBridgeError
+from spark_bridge.options import read_options
+from spark_bridge.reading.offsets import Range
+from spark_bridge.reading.range_reader import METADATA, RangeReader, check_declared
+from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
+
+SCHEMA = pa.schema({"id": pa.int64()})
+
+
+def batch(number: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": [number]}, schema=SCHEMA)
+
+
+async def ids(
+    address: str, stream: str, first: int, until: int, *, fail: bool = False, connect_timeout: float = 5
+) -> list[int]:
+    """The rows of a range, as a task reads them."""
+    given = {"endpoint": address, "channels": "rows", "connectTimeout": str(connect_timeout)}
+    connection = read_options(given, "streaming read").connection
+    read = RangeReader(connection, SCHEMA, metadata=False, fail_on_data_loss=fail)
+    wanted = Range(connection.sources[0], stream, first, until)
+    return await asyncio.to_thread(
+        lambda: [n for each in read(wanted) for n in each.column("id").to_pylist()]
+    )
+
+
+async def test_a_range_is_read_as_often_as_it_is_wanted():
+    """SP-RD-1."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send_many([batch(n) for n in range(6)])
+        for fail in (True, False):
+            assert await ids(sender.address, outbox.stream, 2, 5, fail=fail) == [2, 3, 4]
+
+
+async def test_a_task_that_was_away_reads_the_stream_that_is_there_now():
+    """With failOnDataLoss=false: its reader has heard of the stream before only."""
+    (address,) = free_addresses(1)
+    async with SenderServer(address) as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(batch(1))
+        assert await ids(address, outbox.stream, 0, 1) == [1]
+    async with SenderServer(address) as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(batch(2))
+        assert await ids(address, outbox.stream, 0, 1) == [2]
+
+
+async def test_a_stream_that_is_gone_is_passed_over_where_that_is_wanted(caplog):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(batch(1))
+        assert await ids(sender.address, "another", 0, 1) == []
+        assert "stream another is gone" in caplog.text
+        with pytest.raises(DataLost, match="stream 'another' was asked for"):
+            await ids(sender.address, "another", 0, 1, fail=True)
+
+
+async def test_a_task_does_not_wait_for_ever_for_a_server_that_came_back_without_a_stream():
+    async with ReceiverServer() as receiver:
+        receiver.retain_channel("rows", RetainPolicy())
+        with pytest.raises(SparkBridgeError, match=r"nothing was heard of channel 'rows' at .* for 1\.0 s"):
+            await asyncio.wait_for(ids(receiver.address, "s", 0, 1, connect_timeout=1), 60)
+
+
+async def test_what_is_freed_in_the_meantime_is_passed_over_where_that_is_wanted(caplog):
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send_many([batch(n) for n in range(6)])
+        assert await ids(sender.address, outbox.stream, 0, 6) == list(range(6))
+        async with ChannelReader(sender.address, "rows") as other:
+            await other.ack("other", 4)
+            assert await ids(sender.address, outbox.stream, 0, 6) == [4, 5]
+            assert "messages 0 to 3 are gone" in caplog.text
+            with pytest.raises(DataLost, match="number 0 of stream"):
+                await ids(sender.address, outbox.stream, 0, 6, fail=True)
+            await other.ack("other", 6)
+            assert await ids(sender.address, outbox.stream, 0, 6) == []
+
+
+async def test_a_batch_that_ends_beyond_what_a_server_has_now_can_be_read_again(tmp_path, caplog):
+    """With failOnDataLoss=false: the server was started on an older copy of its directory."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy(directory=tmp_path))
+        await outbox.send_many([batch(n) for n in range(3)])
+        assert await ids(sender.address, outbox.stream, 1, 5, connect_timeout=1) == [1, 2]
+        assert "messages 3 to 4 are gone" in caplog.text
+        assert await ids(sender.address, outbox.stream, 4, 5, connect_timeout=1) == []
+
+
+async def test_what_a_server_is_about_to_get_again_is_waited_for(caplog):
+    """With failOnDataLoss=false: it keeps in memory, and its sender sends again what it has not acknowledged."""
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(batch(0))
+        reading = asyncio.create_task(ids(sender.address, outbox.stream, 0, 3))
+        await asyncio.to_thread(wait_for, lambda: sender.statistics().connections, "somebody who asks")
+        await outbox.send_many([batch(n) for n in (1, 2)])
+        assert await reading == [0, 1, 2]
+        assert caplog.text == ""
+
+
+GIVEN = pa.schema({"b": pa.int64(), "a": pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("schema", "options"),
+    [
+        (GIVEN, {}),
+        (GIVEN, {"columns": "b, a"}),
+        (pa.schema([*GIVEN, *METADATA]), {"columns": "b, a", "includeMetadata": "true"}),
+        (pa.schema([METADATA.field("_sequence").with_nullable(True), *GIVEN]), {"includeMetadata": "true"}),
+        (pa.schema([*GIVEN, *METADATA]), {"columns": "b, a, _channel, _sequence, _timestamp"}),
+    ],
+)
+def test_a_schema_that_is_given_may_say_what_options_say(schema, options):
+    """SP-OPT-1."""
+    check_declared(schema, read_options({"endpoint": "h:1", "channels": "rows", **options}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "error", "said"),
+    [
+        (
+            GIVEN,
+            {"columns": "a, b"},
+            OptionError,
+            "columns says a, b, and the schema .* of the channel b, a:",
+        ),
+        (GIVEN, {"columns": "b"}, OptionError, "columns says b, and the schema .* of the channel b, a:"),
+        (
+            GIVEN,
+            {"includeMetadata": "true"},
+            OptionError,
+            "has none of its columns: add to it .*_sequence BIGINT",
+        ),
+        (
+            pa.schema({**dict(zip(GIVEN.names, GIVEN.types, strict=True)), "_timestamp": pa.string()}),
+            {"includeMetadata": "true"},
+            SchemaConflict,
+            r"'_timestamp' of the schema that was given is string, and includeMetadata gives timestamp\[us, tz=UTC\]",
+        ),
+    ],
+)
+def test_options_that_a_schema_would_leave_without_effect_are_refused(schema, options, error, said):
+    """SP-OPT-1."""
+    with pytest.raises(error, match=said):
+        check_declared(schema, read_options({"endpoint": "h:1", "channels": "rows", **options}))
+
+
+async def test_a_channels_own_column_is_not_hidden_by_one_of_the_messages():
+    """SP-OPT-1: with a schema that was given, nobody has looked at the channel's own before."""
+    schema = pa.schema([METADATA.field("_channel"), ("id", pa.int64())])
+    async with SenderServer("127.0.0.1:0") as sender:
+        outbox = sender.retain_channel("rows", RetainPolicy())
+        await outbox.send(pa.RecordBatch.from_pydict({"_channel": ["mine"], "id": [1]}))
+        connection = read_options({"endpoint": sender.address, "channels": "rows"}).connection
+        read = RangeReader(connection, schema, metadata=True, fail_on_data_loss=True)
+        wanted = Range(connection.sources[0], outbox.stream, 0, 1)
+        said = rf"channel 'rows' at {sender.address}: .* a column '_channel' of their own"
+        with pytest.raises(SchemaConflict, match=said):
+            await asyncio.to_thread(lambda: list(read(wanted)))
