@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.processes
 
 PROGRAM = flights.EXAMPLE / "hosts.sh"
 
+# A variable that the processes of this module's demos have, and no others: other tests have hosts with its addresses.
+_MARK = {"DEMO_OF_TEST": uuid.uuid4().hex}
+
 
 @pytest.fixture
 def demo(hosts: list[Host], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
@@ -34,7 +38,7 @@ def demo(hosts: list[Host], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=shown,
             text=True,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, **_MARK, "PATH": path},
             start_new_session=True,
         )
     with started as demo:
@@ -45,11 +49,15 @@ def demo(hosts: list[Host], tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def workers() -> list[int]:
     """Those of its hosts."""
-    return [
-        each.pid
-        for each in psutil.process_iter(["cmdline"])
-        if "topology.yaml" in (line := each.info["cmdline"] or []) and "10.77.0.1:9001" in line
-    ]
+    return [each.pid for each in psutil.process_iter() if _is_worker(each)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "worker" in process.cmdline() and process.environ().items() >= _MARK.items()
+    except psutil.Error:
+        # It ended meanwhile.
+        return False
 
 
 def test_three_hosts_give_the_result_of_one(demo: subprocess.Popen[str], tmp_path: Path) -> None:
