@@ -29,6 +29,7 @@ from netchannel.errors import (
     StorageFull,
     StreamReplaced,
 )
+from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
 from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
 from netchannel.servers.group_channels import GroupChannel, GroupClient
 from netchannel.servers.reader import ChannelReader
@@ -48,21 +49,7 @@ from netchannel.statistics import (
     ServerStatistics,
 )
 from netchannel.tls import Tls
-from netchannel.values import (
-    BufferPolicy,
-    CloseReport,
-    FaultPolicy,
-    Group,
-    Heads,
-    Located,
-    Message,
-    Moment,
-    Position,
-    RetainPolicy,
-    Sealed,
-    StagingPolicy,
-    Timing,
-)
+from netchannel.values import CloseReport, Group, Heads, Located, Message, Moment, Position, Sealed
 
 __version__ = "0.1.0"
 

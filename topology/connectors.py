@@ -105,7 +105,7 @@ class Connectors(Generic[C]):
         self.known: dict[str, type[C]] = {_name_of(each): each for each in built_in}
         """Those that come with this package, and those that were needed so far."""
         self.packages: dict[str, str] = {}
-        """Where the others come from: name and version."""
+        """Where the others come from, also while they are imported: name and version."""
         self._adapter: TypeAdapter[C] | None = None
 
     def named(self, name: str) -> type[C]:
@@ -137,20 +137,23 @@ class Connectors(Generic[C]):
             raise ConnectorUnusable(
                 f"{what} is claimed by {', '.join([package, *others])}: uninstall all but one of them"
             )
+        self.packages[name] = package
         try:
             connector = found[0].load()
         except Exception as error:  # it is somebody else's code, and may raise anything
+            del self.packages[name]
             raise ConnectorUnusable(
                 f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: {error}; "
                 f"install what it lacks, or another version of it"
             ) from error
         is_one = isinstance(connector, type) and issubclass(connector, self._base)
         if not is_one or _name_of(connector) != name or not hasattr(connector, "implementation"):
+            del self.packages[name]
             raise ConnectorUnusable(
                 f"{what} is of package {package}, whose entry point {found[0].value} is no {self._base.__name__} with "
                 f"an implementation and type: Literal[{name!r}]; tell its author"
             )
-        self.known[name], self.packages[name] = connector, package
+        self.known[name] = connector
         self._adapter = None
 
     def _validated(self, value: Any) -> C:

@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import netchannel
+from nebuli.spark.driver_messages import DONE, DRAIN, FAILED, PHASE, Job, Report
 from nebuli.spark.failures import sentence
-from nebuli.spark.job import DONE, DRAIN, FAILED, PHASE, Job, Report
 from nebuli.spark.phases import STARTING, WAITING, jobs_told
 from nebuli.spark.session import open_session
 

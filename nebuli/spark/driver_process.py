@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.errors import FragmentError
 from spark_bridge.versions import limits
 
-from .job import FAILED, PHASE, Report
+from .driver_messages import FAILED, PHASE, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .job import Job
+    from .driver_messages import Job
 
 _log = logging.getLogger("nebuli.spark")
 _TOLD_LINES = 5

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import netchannel
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import FragmentError, FragmentStopped
+from nebuli.spark.driver_messages import FAILED, Report
 from nebuli.spark.driver_process import DriverProcess
-from nebuli.spark.job import FAILED, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.spark.job import Job
+    from nebuli.spark.driver_messages import Job
     from netchannel.servers.retained_channels import RetainedSenderChannel
 
 _QUEUED_BATCHES = 4

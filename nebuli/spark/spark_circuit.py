@@ -17,8 +17,8 @@ from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.progress import BEGINNING
 from topology.schema import DataType as T
 
+from .driver_messages import DRAIN, RUN, Input, Job
 from .expressions import TYPES, identifier
-from .job import DRAIN, RUN, Input, Job
 from .plans import compile_plan, view
 from .rendezvous import Rendezvous
 from .session import is_local

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.errors import HandshakeError
-    from netchannel.values import Timing
+    from netchannel.policies import Timing
     from netchannel.wire.frames import Buffer
 
     from .timers import Timer

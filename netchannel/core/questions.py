@@ -33,7 +33,7 @@ from .retrying import Episode, Retries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.values import FaultPolicy
+    from netchannel.policies import FaultPolicy
     from netchannel.wire.declared import Message
 
     from .timers import Timer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.values import FaultPolicy
+    from netchannel.policies import FaultPolicy
 
     from .timers import Timer, Timers
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.timers import Timer
+    from netchannel.policies import BufferPolicy
     from netchannel.storage import LogRecord, StagingStore
-    from netchannel.values import BufferPolicy
     from netchannel.wire.frames import Buffer
 
 READ_BYTES = 1 << 22

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.core.sending.outbound import OutboundChannel
-    from netchannel.values import BufferPolicy
+    from netchannel.policies import BufferPolicy
     from netchannel.wire.codec import Encoder
 
 SEGMENT_BYTES = 1 << 26

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from netchannel.core.link import Core
     from netchannel.core.replay.history import History
+    from netchannel.policies import RetainPolicy
     from netchannel.storage import FileSystem
-    from netchannel.values import RetainPolicy
 
     Then = Callable[[History | NetChannelError, float], None]
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from netchannel.errors import NetChannelError
+    from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy
     from netchannel.servers import receiver, receiver_channel, retained_channels, sender
     from netchannel.statistics import (
         ReceiverChannelStatistics,
@@ -31,20 +32,7 @@ if TYPE_CHECKING:
         SenderServerStatistics,
     )
     from netchannel.tls import Tls
-    from netchannel.values import (
-        BufferPolicy,
-        CloseReport,
-        FaultPolicy,
-        Group,
-        Heads,
-        Located,
-        Message,
-        Moment,
-        Position,
-        RetainPolicy,
-        Sealed,
-        StagingPolicy,
-    )
+    from netchannel.values import CloseReport, Group, Heads, Located, Message, Moment, Position, Sealed
     from netchannel.wire.codec import CodecName
 
 __all__ = [

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from netchannel.core.questions import ClientCore
 from netchannel.errors import NetChannelError
+from netchannel.policies import FaultPolicy, Timing
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
 from netchannel.transports.secured import TlsDialer
-from netchannel.values import FaultPolicy, Timing, check_channel_id, check_kind
+from netchannel.values import check_channel_id, check_kind
 
 from .identity import encoded, node_name, wall_us
 from .waiting import check_loop

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
     from netchannel.disk.open_buffer import Opened
+    from netchannel.policies import BufferPolicy, FaultPolicy, Timing
     from netchannel.tls import Tls
-    from netchannel.values import BufferPolicy, FaultPolicy, Timing
     from netchannel.wire.codec import CodecName, Encoder
     from netchannel.wire.frames import Body
 

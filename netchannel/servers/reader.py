@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from netchannel.core.questions import ClientChannel, Question
     from netchannel.core.receiving.queue import Chunk
     from netchannel.core.replay.read_client import RangeRead
+    from netchannel.policies import FaultPolicy, Timing
     from netchannel.tls import Tls
-    from netchannel.values import FaultPolicy, Timing
     from netchannel.wire.codec import Decoder
 
 MESSAGE_LIMIT = 1 << 30

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from netchannel.address import parse_address
 from netchannel.core.groups.staged_channel import StagedChannel
-from netchannel.core.receiving.node import Node
+from netchannel.core.receiving.membership import Membership
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.disk.staged_files import StagedFiles
 from netchannel.errors import NetChannelError
+from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
 from netchannel.reporting import log
 from netchannel.statistics import ReceiverServerStatistics
 from netchannel.storage import StagingStore
@@ -27,17 +28,7 @@ from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.schemes import check, listen, scheme_of
 from netchannel.transports.secured import accepting, check_scheme
 from netchannel.transports.unix import listen_privately
-from netchannel.values import (
-    BufferPolicy,
-    FaultPolicy,
-    Position,
-    RetainPolicy,
-    StagingPolicy,
-    Timing,
-    check_channel_id,
-    check_given,
-    check_kind,
-)
+from netchannel.values import Position, check_channel_id, check_given, check_kind
 from netchannel.wire.codec import CodecName, make_decoder
 
 from .identity import encoded, node_name, shown, wall_us
@@ -165,7 +156,7 @@ class ReceiverServer:
             accept = self._core.accept_member
             self._member_listener = listen_privately(self._members, lambda: LinkProtocol(runner, accept))
         if self._node is not None:
-            self._core.node = Node(
+            self._core.node = Membership(
                 self._core, self._core.registry, self._node, _port(self._advertise or self._listener.address)
             )
             self._core.node.join(runner.clock())

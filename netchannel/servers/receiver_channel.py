@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Any
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
 from netchannel.statistics import ReceiverChannelStatistics
-from netchannel.values import (
-    Message,
-    Position,
-)
+from netchannel.values import Message, Position
 from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown

@@ -14,7 +14,7 @@ from netchannel.disk.disk_history import DiskHistory
 from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.statistics import ReceiverChannelStatistics, SenderChannelStatistics
-from netchannel.values import BufferPolicy, CloseReport, FaultPolicy, Heads, RetainPolicy
+from netchannel.values import CloseReport, Heads
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from netchannel.core.receiving.receiver_core import ReceiverCore
+    from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy
     from netchannel.wire.codec import Encoder
 
 YIELD_AFTER = 1 << 19

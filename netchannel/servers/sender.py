@@ -12,22 +12,14 @@ from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import SenderState
 from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import NetChannelError
+from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, Timing
 from netchannel.reporting import encodable, log
 from netchannel.statistics import PeerStatistics, SenderServerStatistics
 from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
 from netchannel.transports.secured import TlsDialer
-from netchannel.values import (
-    BufferPolicy,
-    FaultPolicy,
-    Group,
-    RetainPolicy,
-    Timing,
-    check_channel_id,
-    check_given,
-    check_kind,
-)
+from netchannel.values import Group, check_channel_id, check_given, check_kind
 from netchannel.wire.messages import TEXT_LIMIT
 
 from .group_channels import GroupChannel, open_attempt

@@ -11,9 +11,7 @@ from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
 from netchannel.reporting import log
 from netchannel.statistics import SenderChannelStatistics
-from netchannel.values import (
-    CloseReport,
-)
+from netchannel.values import CloseReport
 
 from .identity import shown
 from .retained_channels import check_note

@@ -26,14 +26,14 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import control, incoming, states
+from netchannel.core import accepted, control, states
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.receiving import answering, offers, tombstones
 from netchannel.core.replay import consumers, read_server, retained
+from netchannel.policies import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.testing.scenarios import scenario_file
-from netchannel.values import Timing
 from netchannel.wire import envelope, frames, messages
 from placement import plan
 from placement.sql import sql_tree
@@ -522,7 +522,7 @@ def test_limits_are_those_of_the_code() -> None:
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [answering.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
-        "connections that have not shown who they are": [incoming.STRANGERS],
+        "connections that have not shown who they are": [accepted.STRANGERS],
         "ranges asked for ahead on a connection": [read_server.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],
         "name of a consumer or holder": [consumers.NAME_LIMIT],

@@ -15,9 +15,9 @@ import pytest
 
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
+from netchannel.core.accepted import STRANGERS
 from netchannel.core.complaints import CAUSES, QUIET_S
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
-from netchannel.core.incoming import STRANGERS
 from netchannel.core.link import Closing, Link
 from netchannel.core.receiving import answering
 from netchannel.core.receiving.receiver_core import ReceiverCore

@@ -32,8 +32,8 @@ from netchannel import (
     Timing,
     Tls,
 )
+from netchannel.core.accepted import STRANGERS
 from netchannel.core.control import FOR_CONTROL, greeting
-from netchannel.core.incoming import STRANGERS
 from netchannel.tls import Credentials
 from netchannel.transports import register, schemes, tls_connection, unregister
 from netchannel.transports.secured import Accepted, TlsDialer, accepting

@@ -11,7 +11,7 @@ from netchannel.core.replay.read_client import RangeRead, ReadClient
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, PositionLost
-from netchannel.values import BufferPolicy, FaultPolicy, RetainPolicy
+from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy
 from netchannel.wire import messages
 from netchannel.wire.codec import make_decoder
 from netchannel.wire.frames import FRAME_LIMIT, PACK_LIMIT

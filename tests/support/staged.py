@@ -11,9 +11,10 @@ from netchannel.core.questions import ClientChannel, ClientCore
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.disk.staged_files import StagedFiles
+from netchannel.policies import BufferPolicy, FaultPolicy, StagingPolicy
 from netchannel.servers.group_channels import Tally, as_winners, open_attempt
 from netchannel.storage import StagingStore
-from netchannel.values import BufferPolicy, FaultPolicy, Group, Sealed, StagingPolicy
+from netchannel.values import Group, Sealed
 from netchannel.wire import messages
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from tests.support.simulated_files import SimulatedFiles

@@ -14,7 +14,8 @@ from netchannel.core.replay.read_server import serve_reads
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.sender_core import SenderCore
-from netchannel.values import BufferPolicy, FaultPolicy, Position, Timing
+from netchannel.policies import BufferPolicy, FaultPolicy, Timing
+from netchannel.values import Position
 from netchannel.wire.codec import make_decoder, make_encoder
 from netchannel.wire.frames import Buffer
 

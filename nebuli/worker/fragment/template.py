@@ -21,6 +21,8 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, NoReturn
 
+from topology import SINKS, SOURCES
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
@@ -58,13 +60,14 @@ def fork_worker() -> socket.socket:
 class _WithoutPandas(MetaPathFinder):
     """Where there is a pandas, Arrow imports it to see whether a list of ours is one of pandas'.
 
-    That takes longer than all else that a fragment does at its start, in each process anew.
+    That takes longer than all else that a fragment does at its start, in each process anew. A connector of another
+    package may use it.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raise for pandas, which Arrow takes for not installed; pass over all others."""
-        if name == "pandas":
-            raise ModuleNotFoundError("workers use no pandas", name=name)
+        """Raise for pandas, which Arrow takes for not installed, while all connectors are ours; else pass over."""
+        if name == "pandas" and not (SOURCES.packages or SINKS.packages):
+            raise ModuleNotFoundError("workers use no pandas of their own", name=name)
 
 
 def _import_all() -> None:

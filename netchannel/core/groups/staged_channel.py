@@ -18,8 +18,9 @@ from netchannel.errors import (
     StorageFull,
     StreamReplaced,
 )
+from netchannel.policies import FaultPolicy
 from netchannel.reporting import log
-from netchannel.values import AttemptKey, FaultPolicy
+from netchannel.values import AttemptKey
 from netchannel.wire import messages
 
 from .attempts import AttemptDecoder
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from netchannel.core.receiving.answering import RequestControl
     from netchannel.core.receiving.receiver_core import ReceiverCore
     from netchannel.core.timers import Timer
-    from netchannel.values import StagingPolicy
+    from netchannel.policies import StagingPolicy
     from netchannel.wire.codec import Decoder
 
     from .attempts import Attempt, SealedFile

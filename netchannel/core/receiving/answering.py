@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from netchannel.core.incoming import AcceptedControl
+from netchannel.core.accepted import AcceptedControl
 from netchannel.core.questions import ANSWERS, TOLD
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.wire import messages
@@ -14,7 +14,7 @@ from netchannel.wire.declared import as_map
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from netchannel.core.incoming import Connections
+    from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
     from netchannel.wire.declared import Message
 

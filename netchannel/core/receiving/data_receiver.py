@@ -24,7 +24,7 @@ from .admission import Available, Refusal
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.incoming import Connections
+    from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
 
     from .inbound import InboundChannel

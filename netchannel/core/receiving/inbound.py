@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.core.link import Core
-    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.policies import BufferPolicy, FaultPolicy
     from netchannel.wire.codec import Decoder
 
     from .queue import Item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.incoming import AcceptedControl
+from netchannel.core.accepted import AcceptedControl
 from netchannel.errors import ChannelInUse, ProtocolError
 from netchannel.statistics import MemberStatistics
 from netchannel.wire import messages
@@ -13,7 +13,7 @@ from .answering import OVER_LIMIT
 from .tombstones import Tombstone
 
 if TYPE_CHECKING:
-    from netchannel.core.incoming import Connections
+    from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
     from netchannel.wire.declared import Message
 

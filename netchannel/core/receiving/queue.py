@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from netchannel.values import BufferPolicy
+    from netchannel.policies import BufferPolicy
 
 ITEM_COST = 256
 """Bytes that a message in the queue costs beside its body and note, so that empty ones fill it too."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from netchannel.core.accepted import Connections
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
-from netchannel.core.incoming import Connections
 from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
@@ -14,7 +14,7 @@ from .answering import RequestControl, Services
 from .data_receiver import ReceiverData
 from .inbound import InboundChannel
 from .members import MemberControl, Members, in_use
-from .node import Node
+from .membership import Membership
 from .opening import Opening
 from .registry import Registry
 from .sessions import ReceiverControl
@@ -23,8 +23,9 @@ from .tombstones import ANY_STREAM, Tombstone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.incoming import Incoming
-    from netchannel.values import BufferPolicy, FaultPolicy, Position, Timing
+    from netchannel.core.accepted import Incoming
+    from netchannel.policies import BufferPolicy, FaultPolicy, Timing
+    from netchannel.values import Position
     from netchannel.wire.codec import Decoder
 
     from .answering import Service
@@ -57,7 +58,7 @@ class ReceiverCore(Core):
         self.services = Services(self)
         self.registry = Registry(self.services)
         self.members = Members(name, self.registry)
-        self.node: Node | None = None
+        self.node: Membership | None = None
         self.opening = Opening(self, self.registry, self.members, message_limit)
         self.connections = Connections(self, max_connections)
         self.connections.kinds = {
@@ -169,7 +170,7 @@ class ReceiverCore(Core):
 
     def join(self, address: str, port: int, now: float) -> None:
         """Become a member of the node that takes members at ``address``; senders reach this process at ``port``."""
-        self.node = Node(self, self.registry, address, port)
+        self.node = Membership(self, self.registry, address, port)
         self.node.join(now)
 
     # -- connections

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from netchannel.core.incoming import AcceptedControl
+from netchannel.core.accepted import AcceptedControl
 from netchannel.errors import ProtocolError
 from netchannel.wire import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.core.incoming import Connections
+    from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
     from netchannel.wire.declared import Message
 

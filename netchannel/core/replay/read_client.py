@@ -10,8 +10,8 @@ from netchannel.core.link import Closing, Link
 from netchannel.core.questions import ERRORS
 from netchannel.core.receiving.queue import Chunk, Queue
 from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, ProtocolError
+from netchannel.policies import BufferPolicy
 from netchannel.reporting import log, printable
-from netchannel.values import BufferPolicy
 from netchannel.wire import messages
 from netchannel.wire.frames import Frame, Kind, signal, unpack
 from netchannel.wire.parsing import FrameParser

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from netchannel.core.receiving.answering import RequestControl
     from netchannel.core.receiving.receiver_core import ReceiverCore
     from netchannel.core.timers import Timer
-    from netchannel.values import Located, RetainPolicy
+    from netchannel.policies import RetainPolicy
+    from netchannel.values import Located
 
     from .history import History
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from netchannel.core.receiving.inbound import InboundChannel
     from netchannel.core.receiving.queue import Chunk
     from netchannel.core.receiving.receiver_core import ReceiverCore
-    from netchannel.values import BufferPolicy, FaultPolicy, RetainPolicy
+    from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy
     from netchannel.wire.codec import Decoder
 
     from .history import History

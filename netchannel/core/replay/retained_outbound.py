@@ -12,7 +12,7 @@ from .retained import RetainedService
 
 if TYPE_CHECKING:
     from netchannel.core.receiving.receiver_core import ReceiverCore
-    from netchannel.values import RetainPolicy
+    from netchannel.policies import RetainPolicy
     from netchannel.wire.frames import Body
 
     from .history import History

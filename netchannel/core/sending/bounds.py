@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .packing import MOST
 
 if TYPE_CHECKING:
-    from netchannel.values import BufferPolicy
+    from netchannel.policies import BufferPolicy
 
     from .store import Store
 

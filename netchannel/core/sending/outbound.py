@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.link import Core
     from netchannel.core.timers import Timer
-    from netchannel.values import BufferPolicy, FaultPolicy
+    from netchannel.policies import BufferPolicy, FaultPolicy
 
     from .store import DurableStore, Store
 

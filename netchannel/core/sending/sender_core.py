@@ -27,7 +27,7 @@ from .outbound import OutboundChannel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netchannel.values import BufferPolicy, FaultPolicy, Timing
+    from netchannel.policies import BufferPolicy, FaultPolicy, Timing
     from netchannel.wire.declared import Message
 
 PERMANENT: dict[str, type[NetChannelError]] = {

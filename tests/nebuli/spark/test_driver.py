@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nebuli.spark.driver import Driver
-from nebuli.spark.job import DRAIN
+from nebuli.spark.driver_messages import DRAIN
 
 
 class Query:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nebuli.connectors.errors import FragmentError
+from nebuli.spark.driver_messages import DONE, FAILED, PHASE, Job, Report
 from nebuli.spark.driver_process import DriverProcess
-from nebuli.spark.job import DONE, FAILED, PHASE, Job, Report
 from tests.support.waiting import wait_for
 
 JOB = Job("f", "sc://nowhere", True, (), (), "", "", "", "/", "")

@@ -9,7 +9,7 @@ import pytest
 from netchannel.core.questions import ClientChannel, ClientCore
 from netchannel.core.receiving.answering import UNANSWERED_BYTES, RequestControl, Service
 from netchannel.errors import ChannelBroken, ChannelInUse, HandshakeError, NetChannelError
-from netchannel.values import FaultPolicy
+from netchannel.policies import FaultPolicy
 from netchannel.wire import messages
 from netchannel.wire.envelope import STRANGER_LIMIT
 from tests.support.world import World
@@ -295,7 +295,7 @@ def test_the_connection_is_closed_after_the_last_client() -> None:
 
 
 def _settings(world: World) -> dict[str, Any]:
-    from netchannel.values import BufferPolicy
+    from netchannel.policies import BufferPolicy
     from netchannel.wire.codec import make_decoder
 
     return {

@@ -14,8 +14,9 @@ from netchannel.core.receiving.offers import Lease
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import ReceiverState
 from netchannel.errors import AttemptLost, ChannelBroken, ChannelClosed, LogDamaged, NetChannelError
+from netchannel.policies import BufferPolicy, Timing
 from netchannel.servers.group_channels import open_attempt
-from netchannel.values import BufferPolicy, Group, Timing
+from netchannel.values import Group
 from netchannel.wire.codec import make_encoder
 from netchannel.wire.messages import Answer, Commit, Drop, Epoch, Watch
 from tests.support.forged import forged

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from netchannel import NetChannelError, SchemaMismatch, Timing
-from netchannel.core.incoming import AcceptedControl
+from netchannel.core.accepted import AcceptedControl
 from netchannel.core.questions import ClientCore
 from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.members import MemberControl
@@ -17,7 +17,7 @@ from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay.history import MemoryHistory
 from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.core.states import ReceiverState, SenderState
-from netchannel.values import FaultPolicy, RetainPolicy
+from netchannel.policies import FaultPolicy, RetainPolicy
 from netchannel.wire import messages
 from tests.simulator.network import FaultyWorld
 from tests.support.world import Consumer, Producer, World

@@ -19,7 +19,7 @@ from netchannel.core.replay.index import Index
 from netchannel.core.sending.packing import Packer
 from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
-from netchannel.values import RetainPolicy
+from netchannel.policies import RetainPolicy
 from netchannel.wire.codec import make_encoder
 from netchannel.wire.frames import ALONE, Scattered
 from netchannel.wire.rows import count_rows, unpacked

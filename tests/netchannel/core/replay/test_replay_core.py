@@ -19,7 +19,7 @@ from netchannel.core.replay.read_client import RangeRead, ReadClient, ReadClient
 from netchannel.core.replay.read_server import REQUEST, REQUESTS_LIMIT, ReadServerData
 from netchannel.core.replay.retained_outbound import RetainedOutbound
 from netchannel.errors import NetChannelError, ProtocolError
-from netchannel.values import FaultPolicy, RetainPolicy
+from netchannel.policies import FaultPolicy, RetainPolicy
 from netchannel.wire import messages
 from netchannel.wire.codec import make_decoder
 from netchannel.wire.frames import Kind, blob, pack, signal

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .tombstones import Tombstone
 
 
-class Node(Dialer):
+class Membership(Dialer):
     """The node that this process is a member of, by the address at which it takes members.
 
     It is told of all channels that are registered here, and anew after each connection. ``port`` is where senders
@@ -123,7 +123,7 @@ class NodeControl(DialedControl):
     purpose = FOR_MEMBERS
     up = "%s: is a member of the node of %s"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Membership) -> None:
         super().__init__(node, node.address)
         self._owner = node
 

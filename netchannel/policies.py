@@ -1,0 +1,176 @@
+"""How servers and channels behave: deadlines, and how much is kept, where, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf
+from typing import TYPE_CHECKING, Literal
+
+from netchannel.values import CONSUMERS_LIMIT, NAME_LIMIT, is_consumer
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The deadlines of a server, in seconds.
+
+    Both sides of a control connection send a heartbeat every ``heartbeat_s`` and give each other up after
+    ``dead_after_s`` without a byte. A connection that does not finish its handshake within ``handshake_s`` is
+    dropped; a token is good for ``token_s``. Dialing and asking again back off from ``backoff_s`` to
+    ``backoff_limit_s``, with jitter. Control connections without channels are closed after ``idle_s``; a server that
+    is left waits at most ``leave_s`` for its peers.
+    """
+
+    heartbeat_s: float = 1.0
+    dead_after_s: float = 5.0
+    handshake_s: float = 5.0
+    token_s: float = 10.0
+    backoff_s: float = 0.05
+    backoff_limit_s: float = 2.0
+    idle_s: float = 1.0
+    leave_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < inf or (value == 0 and field.name != "leave_s"):
+                raise ValueError(f"{field.name} is {value}: expected seconds, more than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPolicy:
+    """How much a sender keeps until it is acknowledged, and what ``send`` does when that is full.
+
+    ``max_bytes`` counts message bytes, ``max_messages`` messages; None is unbounded. One message is always admitted
+    to an empty buffer, whatever its size. When full, ``send`` waits (``block``), raises `BufferFull` (``fail``), drops
+    the oldest messages that were never sent (``drop_oldest``; the numbers that the consumer sees have a gap there,
+    and it waits while there is nothing to drop), or goes on in temporary files (``spill``; gone with the process).
+
+    ``directory`` makes the buffer durable: ``send`` returns once the message is on the disk, in a folder of the
+    channel's own, and a process that registers the channel with the same directory goes on where the last one was.
+
+    Where messages go to disk, ``max_bytes`` bounds those that wait in memory (None: 64 MiB), up to half of it more are
+    on their way from the disk to the connection, and ``max_disk_bytes`` bounds the files; room in these comes back an
+    eighth of it at a time.
+
+    On a receiver ``max_bytes`` and ``max_messages`` bound what is received and not yet read: above them the
+    channel's socket is not read.
+    """
+
+    max_bytes: int | None = 64 * MIB
+    max_messages: int | None = None
+    when_full: Literal["block", "fail", "drop_oldest", "spill"] = "block"
+    directory: str | PathLike[str] | None = None
+    max_disk_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_messages", "max_disk_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: expected at least 1, or None for no bound")
+        if self.when_full not in ("block", "fail", "drop_oldest", "spill"):
+            raise ValueError(
+                f"when_full is {self.when_full!r}: expected 'block', 'fail', 'drop_oldest' or 'spill'"
+            )
+        if self.directory is not None and self.when_full in ("drop_oldest", "spill"):
+            raise ValueError(
+                f"when_full={self.when_full!r} does not go with a directory ({self.directory}): a durable buffer keeps "
+                f"all of its messages on disk; use 'block' or 'fail', or leave the directory away"
+            )
+        if self.max_disk_bytes is not None and self.directory is None and self.when_full != "spill":
+            raise ValueError(
+                f"max_disk_bytes={self.max_disk_bytes} bounds files, and this buffer has none: give a directory, or "
+                f"when_full='spill'"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPolicy:
+    """How long a channel without a connection is retried.
+
+    ``retry`` is ``"forever"``, a number of seconds counted from registration or from the last loss, or 0 to give up
+    at the first loss. ``on_failure`` is what follows then: the channel fails, or one warning is logged, and it waits
+    on. ``accept_new_stream`` lets a receiver go on with a new stream of a sender that lost its old one, which may leave
+    a gap.
+    """
+
+    retry: Literal["forever"] | float = "forever"
+    accept_new_stream: bool = False
+    on_failure: Literal["fail", "wait"] = "fail"
+
+    def __post_init__(self) -> None:
+        if self.retry != "forever" and not (isinstance(self.retry, int | float) and self.retry >= 0):
+            raise ValueError(f"retry is {self.retry!r}: expected 'forever' or seconds, 0 or more")
+        if self.on_failure not in ("fail", "wait"):
+            raise ValueError(f"on_failure is {self.on_failure!r}: expected 'fail' or 'wait'")
+        if self.on_failure == "wait" and self.retry in ("forever", 0):
+            raise ValueError(
+                f"on_failure='wait' does not go with retry={self.retry!r}, which says when it is told that the channel "
+                f"waits on: expected seconds above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RetainPolicy:
+    """How much of a stream an end keeps to be read any number of times, and where.
+
+    ``max_bytes`` bounds what is kept, in message bytes and some for each message: when that is full, the producer
+    waits. One message is always admitted where nothing is kept. ``directory`` keeps it on disk, in a folder of the
+    channel's own, from where a process that registers the channel with the same directory goes on; None keeps it in
+    memory. A consumer's name is its holder's for ``lease_s`` beyond the loss of the holder's connection. The names in
+    ``consumers`` are known before anybody comes under them: all of each stream is kept for them, until they have
+    acknowledged it or are forgotten.
+    """
+
+    max_bytes: int = 1 << 30
+    directory: str | PathLike[str] | None = None
+    lease_s: float = 10.0
+    consumers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = self.consumers
+        if (
+            not isinstance(names, tuple)
+            or len(names) > CONSUMERS_LIMIT
+            or not all(isinstance(name, str) and is_consumer(name) for name in names)
+        ):
+            raise ValueError(
+                f"consumers is {str(names)[:200]}: expected a tuple of at most {CONSUMERS_LIMIT} names, each of 1 to "
+                f"{NAME_LIMIT} characters that can be printed"
+            )
+        if not isinstance(self.max_bytes, int) or self.max_bytes < 1:
+            raise ValueError(f"max_bytes is {self.max_bytes!r}: expected a number of bytes, at least 1")
+        if not 0 <= self.lease_s < inf:
+            raise ValueError(f"lease_s is {self.lease_s}: expected seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPolicy:
+    """Where a receiver holds staged attempts, and how much of them.
+
+    ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
+    ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed
+    attempt that nobody commits is dropped ``orphan_s`` seconds after the last one of its group was sealed, while none
+    of it is being written, and so is one whose sender is gone for that time.
+    ``max_kept_bytes`` bounds the files of what is committed and not acknowledged: a commit that would go above it
+    waits; one of more than that waits until nothing is kept. None: no bound.
+    Of files that nobody needs any more, a fourth of ``max_staged_bytes`` is kept for up to a minute, to be written
+    again, while the disk has as much again free.
+    """
+
+    directory: str | PathLike[str]
+    max_staged_bytes: int = 4 << 30
+    orphan_s: float = 3600.0
+    max_kept_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_kept_bytes is not None and self.max_kept_bytes < 1:
+            raise ValueError(f"max_kept_bytes is {self.max_kept_bytes}: expected at least 1, or None")
+        if self.max_staged_bytes < 1:
+            raise ValueError(f"max_staged_bytes is {self.max_staged_bytes}: expected at least 1")
+        if not self.orphan_s > 0:
+            raise ValueError(f"orphan_s is {self.orphan_s}: expected seconds, more than 0")
