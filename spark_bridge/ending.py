@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_S = 0.5
+_SHORTEST_S = 0.001  # Spark counts whole milliseconds, and refuses to wait for none
 
 
 def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> bool:
@@ -38,7 +39,7 @@ def stop_at_end(query: StreamingQuery | Any, timeout_s: float | None = None) -> 
         left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
         if left <= 0:
             return False
-        if wait(left):
+        if wait(max(left, _SHORTEST_S)):
             return True
 
 
