@@ -140,7 +140,7 @@ class Connectors(Generic[C]):
         self.packages[name] = package
         try:
             connector = found[0].load()
-        except Exception as error:  # it is somebody else's code, and may raise anything
+        except (Exception, SystemExit) as error:  # it is somebody else's code, and may raise anything
             del self.packages[name]
             raise ConnectorUnusable(
                 f"{what} is of package {package}, which cannot be imported here: {type(error).__name__}: {error}; "

@@ -84,7 +84,7 @@ def _made(
 ) -> Any:
     try:
         return resolve_name(settings.implementation)(settings, *arguments)
-    except Exception as error:  # most of it is somebody else's code
+    except (Exception, SystemExit) as error:  # most of it is somebody else's code
         package = connectors.packages.get(settings.type, "built in")
         raise blamed(
             f"type {settings.type!r} ({package}): {settings.implementation} cannot be used here: "
@@ -93,7 +93,11 @@ def _made(
 
 
 def import_built_in() -> None:
-    """Import what does the work of the connectors that come with this package."""
+    """Import what does the work of the connectors that come with this package.
+
+    What other packages bring, a fragment imports that needs it: where that fails, it fails alone, and says why.
+    """
     for connectors in (SOURCES, SINKS):
-        for connector in connectors.known.values():
-            resolve_name(connector.implementation)
+        for name, connector in connectors.known.items():
+            if name not in connectors.packages:
+                resolve_name(connector.implementation)

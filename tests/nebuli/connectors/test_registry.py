@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from nebuli.cli import saved
 from nebuli.connectors import InputError
-from nebuli.connectors.provider import source_of
+from nebuli.connectors.provider import import_built_in, source_of
 from nebuli.fleet.deployed import DeployedQuery, GivenFile
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.records import Record, Records, StateUnusable
@@ -186,13 +186,24 @@ def test_an_unknown_type_lists_those_that_are_installed(packages: Packages) -> N
     assert why == f"t.yaml:4:40: unknown type 'Qeue' (did you mean 'Queue'?); expected one of {known}"
 
 
-def test_a_package_that_cannot_be_imported_is_named_with_the_reason(packages: Packages) -> None:
-    packages.install("queue_bad", "import a_driver_that_is_not_there\n")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "import a_driver_that_is_not_there\n",
+            "ModuleNotFoundError: No module named 'a_driver_that_is_not_there'",
+        ),
+        ("raise SystemExit('no licence')\n", "SystemExit: no licence"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_named_with_the_reason(
+    packages: Packages, code: str, reason: str
+) -> None:
+    packages.install("queue_bad", code)
     (why,) = said(TOPOLOGY)
     assert why == (
-        "t.yaml:4:40: source type 'Queue' is of package queue_bad 1.5, which cannot be imported here: "
-        "ModuleNotFoundError: No module named 'a_driver_that_is_not_there'; install what it lacks, or another version "
-        "of it"
+        f"t.yaml:4:40: source type 'Queue' is of package queue_bad 1.5, which cannot be imported here: {reason}; "
+        "install what it lacks, or another version of it"
     )
 
 
@@ -221,7 +232,10 @@ def test_an_entry_point_to_something_else_is_its_authors_mistake(
 
 
 def test_what_does_the_work_and_cannot_be_had_is_named_with_its_package(packages: Packages) -> None:
+    """By the fragment that needs it; the worker imports only what is ours before, and is there."""
     packages.install()
+    SOURCES.named("Queue")
+    import_built_in()
     with pytest.raises(InputError) as caught:
         source_of(source(), print)
     assert str(caught.value) == (
