@@ -209,7 +209,8 @@ class Receiving:
                 assert stream.ending in str(error)
                 self._reach_the_end(stream, lossy=lossy)
             case StreamReplaced():
-                assert len(streams) > 1, error
+                # Another one, or one that was over and is sent again under its name, which may have less.
+                assert len(streams) > 1 or (stream is not None and stream.over), error
                 self.position = None
             case PositionLost():
                 assert self.begins_at is not None
