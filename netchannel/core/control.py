@@ -65,6 +65,8 @@ class ControlLink(Link):
     """Which side this is, and the other; in the proofs, so that a peer's own cannot be sent back to it."""
     dialed = False
     """Whether it is this side that made the connection."""
+    features: frozenset[str] = frozenset()
+    """What this side can do that a smaller one may not."""
 
     def __init__(self, core: Core, remote: str) -> None:
         super().__init__(core, remote)
@@ -73,6 +75,7 @@ class ControlLink(Link):
         self.line = b""
         """What the connections that one process has made to one place have in common, one after the other."""
         self.greeted = False
+        self.peer_features: frozenset[str] = frozenset()
         self.round_trip = RoundTrip()
         self._parser = MessageParser(STRANGER_LIMIT)
         self._nonce = core.random(messages.NONCE_SIZE)
@@ -96,6 +99,7 @@ class ControlLink(Link):
             nonce=self._nonce,
             line=self.line or None,
             secret=self.core.secret is not None,
+            features=" ".join(sorted(self.features)) or None,
         )
         self.say(hello)
 
@@ -148,6 +152,7 @@ class ControlLink(Link):
             raise HandshakeError(f"{self.peer} {has} secret, this side {lacks}: give both the same secret=")
         self._peer_nonce = message.nonce
         self.line = self.line or message.line or self._peer_nonce
+        self.peer_features = frozenset((message.features or "").split())
         self.node = printable(message.node[:200])
         self.peer = f"{self.node} at {self.remote}"
         self._beat_s = min(self._beat_s, max(message.dead_after_ms / 3000, 0.01))

@@ -224,9 +224,13 @@ class Link(ABC):
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """The peer broke the protocol."""
+        self.complain_of(error, now)
+        self.abort(str(error))
+
+    def complain_of(self, error: ProtocolError, now: float) -> None:
+        """Log that the peer broke the protocol."""
         text = "%s: connection with %s closed: %s"
         self.core.complain(self.remote, now, text, self.core.name, self.remote, error)
-        self.abort(str(error))
 
     @abstractmethod
     def _received(self, n: int, now: float) -> None: ...

@@ -407,6 +407,7 @@ class ClientControl(DialedControl):
 
     role, other_role = b"client", b"receiver"
     purpose = FOR_REQUESTS
+    features = messages.TAKES - {messages.GAPS} | {messages.ELSEWHERE}
     up = "%s: connection with %s is up"
 
     def __init__(self, peer: ClientPeer) -> None:

@@ -1,9 +1,9 @@
 """The wire format of data connections: frames with a fixed header, packed on one side and parsed on the other.
 
-A frame is a header of 48 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
+A frame is a header of 40 bytes, little-endian, and a payload (docs/protocol.md, section Data connection)::
 
     checksum u32 | check u16 | kind u8 | flags u8 | count u32 | length u32
-    sequence u64 | timestamp i64 (microseconds since 1970 UTC) | group u64 | extent u64
+    sequence u64 | timestamp i64 (microseconds since 1970 UTC) | extent u64
 
 ``checksum`` is the lower half of XXH3-64 over the rest of the header and the payload: what TCP's own sixteen bits let
 pass, and what a middlebox breaks, ends the connection, and the message is sent again. ``check`` is the lowest quarter
@@ -11,8 +11,9 @@ of XXH3-64 over the header behind it, so that a length is believed before its pa
 
 The payload of ``DATA`` is a table of ``count`` body lengths (u32), with the flag ``NOTES`` a table of as many note
 lengths and the notes, then the bodies; each of these parts is padded with zeros to a multiple of 8, so that Arrow
-bodies keep their alignment. A message too large for one frame goes as ``PART`` frames, numbered by ``count``: part 0
-carries its note and in ``extent`` the size of its body, the others carry the body.
+bodies keep their alignment. What may be too large for one frame goes in pieces, numbered by ``count``: a message as
+``PART`` frames, schemas and contexts as ``SCHEMA`` and ``CONTEXT``. Piece 0 has in ``extent`` the size of the whole,
+and a message's note as its payload; the others carry the whole, up to its last byte.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Buffer = bytes | bytearray | memoryview
 
 _CHECKSUM = struct.Struct("<I")
 _CHECK = struct.Struct("<H")
-_FIELDS = struct.Struct("<BBIIQqQQ")
-HEADER = struct.Struct("<IHBBIIQqQQ")
+_FIELDS = struct.Struct("<BBIIQqQ")
+HEADER = struct.Struct("<IHBBIIQqQ")
 HEADER_SIZE = HEADER.size
 SUMMED_FROM = _CHECKSUM.size
 """Where in a frame begins what its checksum covers."""
@@ -60,18 +61,18 @@ PACK_COUNT = 1 << 16
 SEQUENCE_LIMIT = 1 << 63
 """Above every number; there is room for a frame's count, so that a sum still fits its field."""
 
-NOTES, LAST = 1, 2
-"""Flags: the frame has a table of note lengths; the frame is the last part of what it carries."""
+NOTES = 1
+"""The flag of a frame that has a table of note lengths."""
 
 
 class Kind(IntEnum):
     """Kinds of frames. Those from 16 on run against the stream's direction."""
 
     ATTACH = 1  # payload: token; sequence: the first number that the sender still has
-    SCHEMA = 2  # payload: the codec's description of all bodies, in pieces up to LAST
-    CONTEXT = 3  # payload: what the bodies that follow need beside the schema (dictionaries), likewise
+    SCHEMA = 2  # the codec's description of all bodies, in pieces
+    CONTEXT = 3  # what the bodies that follow need beside the schema (dictionaries), likewise
     DATA = 4
-    PART = 5
+    PART = 5  # one message, likewise
     END = 6  # sequence: the number of messages of the stream
     FAIL = 7  # sequence: as END; payload: the producer's message
     GAP = 8  # count messages from sequence on were dropped before they were sent
@@ -81,18 +82,21 @@ class Kind(IntEnum):
     RECEIPT = 18  # sequence: everything below is received
     FINISHED = 19  # the end is acknowledged
     CLOSED = 20  # the consumer wants no more; payload: why
-    REFUSED = 21  # the token, or once attached the schema, is not taken; payload: why
+    REFUSED = 21  # what came is not taken; payload: a code, a space, and why
     STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
     REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
 
 
 KINDS = frozenset(int(kind) for kind in Kind)
+IN_PIECES = frozenset((int(Kind.SCHEMA), int(Kind.CONTEXT), int(Kind.PART)))
+"""Kinds that carry one piece of something."""
 
 
 class Frame(NamedTuple):
     """A received frame; ``payload`` is memory that nothing else will write to.
 
-    PART frames come out twice: part 0 with the note, and the last with the whole body as its payload.
+    What comes in pieces comes out once, as its last frame, with the whole as its payload, and of a message the
+    ``note``.
     """
 
     kind: int
@@ -101,6 +105,7 @@ class Frame(NamedTuple):
     sequence: int
     timestamp: int
     payload: memoryview
+    note: bytes = b""
 
 
 class Scattered:
@@ -131,7 +136,7 @@ def _fields(
     extent: int = 0,
 ) -> bytes:
     """A header but for its checksum."""
-    fields = _FIELDS.pack(kind, flags, count, length, sequence, timestamp, 0, extent)
+    fields = _FIELDS.pack(kind, flags, count, length, sequence, timestamp, extent)
     return _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields
 
 
@@ -151,23 +156,12 @@ def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
 
 def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
     """A whole frame that carries no messages, e.g. an acknowledgement."""
-    fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0, 0)
+    fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0)
     frame = _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields + payload
     return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
 
 
-def blob(kind: Kind, payload: bytes) -> list[Buffer]:
-    """SCHEMA or CONTEXT frames, the last of them with the flag LAST."""
-    view = memoryview(payload)
-    pieces = [view[start : start + FRAME_LIMIT] for start in range(0, len(view), FRAME_LIMIT)] or [view]
-    buffers: list[Buffer] = []
-    for index, piece in enumerate(pieces):
-        flags = LAST if index == len(pieces) - 1 else 0
-        buffers += _scattered(_fields(kind, len(piece), flags=flags, count=index), [piece])
-    return buffers
-
-
-_ALONE = struct.Struct("<BBIIQqQQII")
+_ALONE = struct.Struct("<BBIIQqQII")
 """The fields of a DATA frame, and its table of one length, padded."""
 _DATA = int(Kind.DATA)
 _PAD = bytes(8)
@@ -230,7 +224,7 @@ def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer
         return pack([body], {0: note}, sequence, timestamp)
     size = len(body)
     pad = _PADS[size & 7]
-    head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, 0, size, 0)
+    head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, size, 0)
     head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
     digest = xxh3_64(head)
     pieces: list[Buffer] = [head]
@@ -247,19 +241,25 @@ def _pieces(body: Body) -> Sequence[Buffer]:
     return body.pieces if isinstance(body, Scattered) else (body,)
 
 
-def cut(body: Body, note: bytes, sequence: int, timestamp: int) -> Iterator[list[Buffer]]:
-    """The PART frames of one message of any size."""
-    fields = _fields(Kind.PART, len(note), sequence=sequence, timestamp=timestamp, extent=len(body))
+def cut(
+    kind: Kind, whole: Body, note: bytes = b"", sequence: int = 0, timestamp: int = 0
+) -> Iterator[list[Buffer]]:
+    """The frames of something of any size but nothing: of a message, a schema or a context."""
+    fields = _fields(kind, len(note), sequence=sequence, timestamp=timestamp, extent=len(whole))
     yield [_joined(fields, note)]
-    views = [memoryview(piece).cast("B") for piece in _pieces(body)]
-    index, left = 1, len(body)
+    views = [memoryview(piece).cast("B") for piece in _pieces(whole)]
+    index, left = 1, len(whole)
     while left:
         length = min(left, FRAME_LIMIT)
         left -= length
-        flags = 0 if left else LAST
-        fields = _fields(Kind.PART, length, flags=flags, count=index, sequence=sequence, timestamp=timestamp)
+        fields = _fields(kind, length, count=index, sequence=sequence, timestamp=timestamp)
         yield _scattered(fields, _take(views, length))
         index += 1
+
+
+def blob(kind: Kind, whole: bytes) -> list[Buffer]:
+    """All frames of a schema or a context."""
+    return list(chain.from_iterable(cut(kind, whole)))
 
 
 def _take(views: list[memoryview], length: int) -> list[memoryview]:
@@ -357,9 +357,14 @@ _ONE = struct.Struct("<II")
 """A table of one length, padded."""
 
 
+def kind_of(frame: Buffer) -> int:
+    """The kind of a frame as it goes on the wire."""
+    return int(frame[CHECKED_FROM])
+
+
 def largest_message(frames: memoryview) -> int:
     """The size in bytes of the largest message in ``frames``, one DATA frame or all PART frames of a message."""
-    _, _, kind, _, count, _, _, _, _, extent = HEADER.unpack_from(frames)
+    _, _, kind, _, count, _, _, _, extent = HEADER.unpack_from(frames)
     if kind == Kind.PART:
         return int(extent)
     return max(map(int, struct.unpack_from(f"<{count}I", frames, HEADER_SIZE)))

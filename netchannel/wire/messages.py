@@ -26,9 +26,20 @@ LINE_SIZE = 16
 WINNER_SIZE = 48
 """Bytes of an attempt that a commit names."""
 
+PARTS, NOTES, CONTEXTS, GAPS = "parts", "notes", "contexts", "gaps"
+"""Features of a side that takes messages: frames of these kinds, and notes."""
+ELSEWHERE, PORTS = "elsewhere", "ports"
+"""Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
+TAKES = frozenset((PARTS, NOTES, CONTEXTS, GAPS))
+
 CODECS = ("arrow", "bytes")
 REASONS = ("end", "failed", "closed")
 """Why a stream is over."""
+
+
+def _is_feature(name: str) -> bool:
+    return name.isascii() and name.isalpha() and name.islower()
+
 
 Boolean = Annotated[bool, Rule("boolean", "true or false", lambda value: True)]
 Integer = Annotated[int, Rule("integer", "from 0 to 2^64 - 1", lambda value: value >= 0)]
@@ -43,6 +54,14 @@ Name = Annotated[
 ChannelId = Annotated[str, Rule("channel id", "1 to 255 bytes of printable UTF-8", is_channel_id)]
 Codec = Annotated[str, Rule("codec", " or ".join(CODECS), CODECS.__contains__)]
 Reason = Annotated[str, Rule("reason", " or ".join(REASONS), REASONS.__contains__)]
+Features = Annotated[
+    str,
+    Rule(
+        "features",
+        "names of lower-case letters, with one space in between",
+        lambda value: len(value) <= TEXT_LIMIT and all(map(_is_feature, value.split(" "))),
+    ),
+]
 Bytes = Annotated[bytes, Rule("bytes", "as many as the message may have", lambda value: True)]
 Nonce = Annotated[bytes, Rule("nonce", f"{NONCE_SIZE} bytes", lambda value: len(value) == NONCE_SIZE)]
 Line = Annotated[bytes, Rule("line", f"{LINE_SIZE} bytes", lambda value: len(value) == LINE_SIZE)]
@@ -69,6 +88,7 @@ class Hello(Message):
     nonce: Nonce
     line: Line | None = None
     secret: Boolean
+    features: Features | None = None
 
 
 @declared

@@ -13,8 +13,8 @@ from .frames import (
     FRAME_LIMIT,
     HEADER,
     HEADER_SIZE,
+    IN_PIECES,
     KINDS,
-    LAST,
     NOTE_LIMIT,
     PAYLOAD_LIMIT,
     SEQUENCE_LIMIT,
@@ -33,6 +33,7 @@ DIRECT = 1 << 14
 into the slab, so that nothing of the next payload has to be copied."""
 
 _DATA, _PART, _REFUSED = int(Kind.DATA), int(Kind.PART), int(Kind.REFUSED)
+_NONE = memoryview(b"")
 _KIND, _LENGTH = 2, 5
 """The places of a frame's kind and its payload's length in a header."""
 
@@ -42,8 +43,7 @@ class FrameParser:
 
     ``slab`` is shared by all parsers of a core: a reader asks for a buffer, fills it and reports it before another
     reader asks. ``pool`` gives payloads their memory. What is left of an incomplete frame is stashed until the next
-    read. ``message_limit`` bounds the body of a message in PART frames, ``payload_limit`` each frame's payload, in
-    bytes.
+    read. ``message_limit`` bounds what comes in pieces, ``payload_limit`` each frame's payload, in bytes.
     """
 
     def __init__(
@@ -59,11 +59,12 @@ class FrameParser:
         self._digest = xxh3_64()
         self._target: memoryview | None = None  # where the payload is received of the frame of `_header`
         self._filled = 0
-        self._body = memoryview(b"")  # of the message whose PART frames are coming, and a header behind it
+        self._whole = _NONE  # of what comes in pieces, and a header behind it
         self._extent = 0
         self._joined = 0
-        self._part = 0  # the part that must come next; 0: no message is open
-        self._sequence = 0  # of the message that is
+        self._piece = 0  # the piece that must come next; 0: nothing is begun
+        self._of: tuple[int, int] = (0, 0)  # kind and number of what is
+        self._note = b""
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
@@ -125,64 +126,69 @@ class FrameParser:
 
     def _place(self, header: tuple[int, ...]) -> memoryview:
         """Where the payload goes, with room for a header behind it."""
-        _, _, kind, _, part, length, sequence, *_ = header
-        if kind == _PART and part:
-            return self._room(part, length, sequence)
+        _, _, kind, _, piece, length, sequence, *_ = header
+        if kind in IN_PIECES and piece:
+            return self._room(piece, length, (kind, sequence))
         return self._pool.take(length + HEADER_SIZE)
 
     def _own(self, header: tuple[int, ...], payload: memoryview) -> memoryview:
         """The same in memory that nothing else will write to."""
-        if header[_KIND] not in (_DATA, _PART):
+        kind = header[_KIND]
+        if kind != _DATA and kind not in IN_PIECES:
             return memoryview(bytes(payload))
         own = self._place(header)[: len(payload)]
         own[:] = payload
         return own
 
     def _completed(self, header: tuple[int, ...], payload: memoryview) -> list[Frame]:
-        _, _, kind, flags, count, length, sequence, timestamp, _, extent = header
-        if self._part and not (kind == _PART and count) and kind != _REFUSED:
+        _, _, kind, flags, count, length, sequence, timestamp, extent = header
+        in_pieces = kind in IN_PIECES
+        if self._piece and not (in_pieces and count) and kind != _REFUSED:
             raise ProtocolError(
-                f"a frame {Kind(kind).name} with number {sequence} came where part {self._part} of message "
-                f"{self._sequence} was due"
+                f"a frame {Kind(kind).name} with number {sequence} came where {self._due()} was due"
             )
-        if kind == _DATA:
-            payload = payload.toreadonly()
-        elif kind == _PART and count:
-            self._joined += length
-            self._part += 1
-            if not flags & LAST:
-                return []
-            payload = self._whole_body()
-        elif kind == _PART:
-            self._begin_message(sequence, length, extent)
-        return [Frame(kind, flags, count, sequence, timestamp, payload)]
+        if not in_pieces:
+            if kind == _DATA:
+                payload = payload.toreadonly()
+            return [Frame(kind, flags, count, sequence, timestamp, payload)]
+        if not count:
+            self._begin(kind, sequence, bytes(payload), extent)
+            return []
+        self._joined += length
+        self._piece += 1
+        if self._joined < self._extent:
+            return []
+        whole, self._whole, self._piece = self._whole[: self._extent], _NONE, 0
+        return [Frame(kind, flags, count, sequence, timestamp, whole.toreadonly(), self._note)]
 
-    def _begin_message(self, sequence: int, note: int, extent: int) -> None:
-        if note > NOTE_LIMIT:
-            raise ProtocolError(f"message {sequence} has a note of {note} bytes: the limit is {NOTE_LIMIT}")
+    def _begin(self, kind: int, sequence: int, note: bytes, extent: int) -> None:
+        what = f"a {Kind(kind).name} with number {sequence}"
+        most = NOTE_LIMIT if kind == _PART else 0
+        if len(note) > most:
+            raise ProtocolError(f"{what} has a note of {len(note)} bytes: the limit is {most}")
         if not 0 < extent <= self._message_limit:
             raise ProtocolError(
-                f"message {sequence} claims {extent} bytes in parts: expected 1 to {self._message_limit}"
+                f"{what} claims {extent} bytes in pieces: expected 1 to {self._message_limit}"
             )
-        self._body, self._extent = self._pool.take(extent + HEADER_SIZE), extent
-        self._joined, self._part, self._sequence = 0, 1, sequence
+        self._whole, self._extent, self._note = self._pool.take(extent + HEADER_SIZE), extent, note
+        self._joined, self._piece, self._of = 0, 1, (kind, sequence)
 
-    def _room(self, part: int, length: int, sequence: int) -> memoryview:
-        if not self._part or part != self._part or sequence != self._sequence:
-            due = f"part {self._part} of message {self._sequence}" if self._part else "none"
-            raise ProtocolError(f"part {part} of message {sequence} came where {due} was due")
-        most = min(self._extent - self._joined, FRAME_LIMIT)
-        if length > most:
+    def _due(self) -> str:
+        kind, sequence = self._of
+        return f"piece {self._piece} of a {Kind(kind).name} with number {sequence}" if self._piece else "none"
+
+    def _room(self, piece: int, length: int, of: tuple[int, int]) -> memoryview:
+        if piece != self._piece or of != self._of:
+            kind, sequence = of
             raise ProtocolError(
-                f"part {part} of message {sequence} has {length} bytes: at most {most} were due"
+                f"piece {piece} of a {Kind(kind).name} with number {sequence} came where {self._due()} was due"
             )
-        return self._body[self._joined : self._joined + length + HEADER_SIZE]
-
-    def _whole_body(self) -> memoryview:
-        if self._joined != self._extent:
-            raise ProtocolError(f"the last part of a message ends at byte {self._joined} of {self._extent}")
-        body, self._body, self._part = self._body[: self._extent], memoryview(b""), 0
-        return body.toreadonly()
+        most = min(self._extent - self._joined, FRAME_LIMIT)
+        if not 0 < length <= most:
+            raise ProtocolError(
+                f"piece {piece} of a {Kind(of[0]).name} has {length} bytes: 1 to {most} were due"
+            )
+        return self._whole[self._joined : self._joined + length + HEADER_SIZE]
 
 
 def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> int:

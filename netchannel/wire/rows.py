@@ -37,7 +37,7 @@ def rows_of(codec: str, body: Buffer) -> int:
 def unpacked(frames: Buffer) -> tuple[list[memoryview], list[bytes], int]:
     """The bodies, notes and timestamp of a DATA frame as it goes on the wire."""
     frame = memoryview(frames)
-    _, _, kind, flags, count, length, sequence, timestamp, _, _ = HEADER.unpack_from(frame)
+    _, _, kind, flags, count, length, sequence, timestamp, _ = HEADER.unpack_from(frame)
     payload = frame[HEADER_SIZE : HEADER_SIZE + length]
     bodies, notes, _ = unpack(Frame(Kind(kind), flags, count, sequence, timestamp, payload))
     return bodies, notes, timestamp

@@ -13,7 +13,7 @@ from netchannel.core.states import ReceiverState
 from netchannel.wire import frames, messages
 from netchannel.wire.codec import CodecName
 from netchannel.wire.envelope import MessageParser
-from netchannel.wire.frames import HEAD, HEADER, LAST, Kind, pack, signal
+from netchannel.wire.frames import HEAD, HEADER, Kind, blob, pack, signal
 from tests.support.forged import forged, proof
 from tests.support.world import Consumer, World
 
@@ -40,6 +40,10 @@ def streamed(batch: pa.RecordBatch, compression: str | None = None) -> list[byte
 
 def frame(kind: Kind, payload: bytes = b"", **fields: int) -> bytes:
     return frames._joined(frames._fields(kind, len(payload), **fields), payload)
+
+
+def pieces(kind: Kind, whole: bytes) -> bytes:
+    return b"".join(bytes(each) for each in blob(kind, whole))
 
 
 def data(*bodies: bytes, first: int = 0, notes: dict[int, bytes] | None = None) -> bytes:
@@ -84,7 +88,7 @@ class Dialed:
         self.say(self.data, signal(Kind.ATTACH, payload=ok.token + HEAD.pack(5)))
         assert self.channel.state is ReceiverState.ATTACHED
         if schema is not None:
-            self.say(self.data, frame(Kind.SCHEMA, schema, flags=LAST))
+            self.say(self.data, pieces(Kind.SCHEMA, schema))
         self.said(self.data)
 
     def _linked(self, purpose: int) -> Link:

@@ -200,12 +200,14 @@ class RequestControl(AcceptedControl):
         services, channel_id = self._services, message.channel
         if channel_id in services.offered or channel_id in services.over or services.is_channel(channel_id):
             self.deny(message, "policy", _not_offered(message))
-        elif (port := services.member(channel_id)) is not None:
-            self._reply(message, messages.Elsewhere, port=port)
-        else:
+        elif (port := services.member(channel_id)) is None:
             services.wait(self, channel_id)
             text = f"channel {channel_id!r} is not registered there with {_needed(message)}"
             self.deny(message, "unregistered", text)
+        elif messages.ELSEWHERE in self.peer_features:
+            self._reply(message, messages.Elsewhere, port=port)
+        else:
+            self.deny(message, "elsewhere", at_port(channel_id, port))
 
     def answer(self, message: messages.Question, **fields: Any) -> None:
         """Answer ``message``."""
@@ -225,6 +227,11 @@ class RequestControl(AcceptedControl):
         for service in self.asked_of:
             service.left(self, now)
         self._services.on_client_gone()
+
+
+def at_port(channel_id: str, port: int) -> str:
+    """What is said to whoever does not go to another process of the node by itself."""
+    return f"channel {channel_id!r} is with another process of this node: ask at port {port}"
 
 
 _OF_GROUPS = (messages.Commit, messages.Drop, messages.Epoch)

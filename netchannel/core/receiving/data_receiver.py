@@ -18,7 +18,6 @@ from netchannel.wire.frames import (
 )
 from netchannel.wire.messages import TOKEN_SIZE
 from netchannel.wire.parsing import FrameParser
-from netchannel.wire.pieces import Pieces
 
 from .admission import Available, Refusal
 from .tombstones import Tombstone
@@ -57,17 +56,18 @@ class ReceiverData(Link):
         self._opening = opening
         self._parser = FrameParser(core.slab, core.pool, message_limit, TOKEN_FRAME_LIMIT)
         self._channel: InboundChannel | None = None
-        self._leaving = False  # the channel is over; what still comes is passed over
+        self._leaving = False  # the last word is said; what still comes is passed over
         self.acknowledging = False
-        self._pieces = Pieces(message_limit)
 
     def connected(self, now: float) -> None:
         self.arm(now + self.core.timing.handshake_s, self._expired)
 
     def get_buffer(self, hint: int) -> memoryview:
-        return self._parser.get_buffer()
+        return self.core.slab if self._leaving else self._parser.get_buffer()
 
     def _received(self, n: int, now: float) -> None:
+        if self._leaving:
+            return
         if self._channel is not None and self._channel.session is not None:
             self._channel.session.heard(now)
         for frame in self._parser.received(n):
@@ -107,14 +107,18 @@ class ReceiverData(Link):
         self.close()
 
     def _take(self, channel: InboundChannel, frame: Frame, now: float) -> None:
-        self._pieces.check_whole(frame)
         match frame.kind:
             case Kind.DATA:
                 channel.deliver(frame)
             case Kind.PART:
-                channel.deliver_part(frame)
-            case Kind.SCHEMA | Kind.CONTEXT:
-                self._collect(channel, frame, now)
+                channel.deliver_large(frame)
+            case Kind.SCHEMA:
+                try:
+                    channel.learn(bytes(frame.payload))
+                except SchemaMismatch as error:
+                    channel.fail(error, now)
+            case Kind.CONTEXT:
+                channel.learn_context(bytes(frame.payload))
             case Kind.GAP:
                 channel.gap(frame.sequence, frame.items)
             case Kind.BLOCKED:
@@ -125,18 +129,6 @@ class ReceiverData(Link):
                 channel.aborted(frame.sequence, bytes(frame.payload).decode(errors="replace"), now)
             case kind:
                 raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
-
-    def _collect(self, channel: InboundChannel, frame: Frame, now: float) -> None:
-        whole = self._pieces.add(frame)
-        if whole is None:
-            return
-        try:
-            if frame.kind == Kind.CONTEXT:
-                channel.learn_context(whole)
-            else:
-                channel.learn(whole)
-        except SchemaMismatch as error:
-            channel.fail(error, now)
 
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
@@ -169,6 +161,22 @@ class ReceiverData(Link):
         if self._channel is not None:
             self.send(*self._channel.acknowledgements())
         self._channel = None
+        self._say_last(farewell, now)
+
+    def violated(self, error: ProtocolError, now: float) -> None:
+        """Say why; the sender, which may be innocent of it, comes back by another connection."""
+        self.complain_of(error, now)
+        self.cause = str(error)
+        channel, self._channel = self._channel, None
+        if channel is None:
+            self._refuse(Refusal("protocol", self.cause), now)
+            return
+        self._say_last(refused("protocol", self.cause), now)
+        self._detach(channel, self.cause, now)
+
+    def _say_last(self, farewell: Buffer, now: float) -> None:
+        """Not closed at once: what is on its way here would make that a reset, which could overtake the last word."""
+        self._leaving = True
         self.reading = True
         self.send(farewell)
         self._connections.farewells.add(self)
@@ -180,5 +188,8 @@ class ReceiverData(Link):
     def _lost(self, reason: str, now: float) -> None:
         self._connections.gone(self)
         channel, self._channel = self._channel, None
+        self._detach(channel, reason, now)
+
+    def _detach(self, channel: InboundChannel | None, reason: str, now: float) -> None:
         if channel is not None and channel.link is self:
             channel.lost(f"the data connection from {self.remote} failed: {reason}", now)

@@ -96,7 +96,6 @@ class InboundChannel:
         self.queue = Queue(buffer)
         self._receipted = 0
         self._last_failure = "nobody asked for the channel"
-        self._part_note = b""
         self._retries = Retries(core.timers, fault, give_up=self._gave_up, wait_on=self._waits_on, now=now)
 
     # -- the application's side
@@ -272,8 +271,10 @@ class InboundChannel:
                 return signal(Kind.FINISHED)
             case ReceiverState.CLOSED:
                 return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
-            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch | ProtocolError):
+            case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch):
                 return refused("schema", self.last_word)
+            case ReceiverState.BROKEN if isinstance(self.error, ProtocolError):
+                return refused("unreadable", self.last_word)
         return None
 
     def _waits_on(self) -> None:
@@ -405,14 +406,11 @@ class InboundChannel:
         else:
             self.fail(ProtocolError(text), now)
 
-    def deliver_part(self, frame: Frame) -> None:
-        """A message in parts: first its note, then its whole body."""
-        expected = self._due(frame.sequence)
-        if frame.items == 0:
-            self._part_note = bytes(frame.payload)
-        elif frame.sequence == expected:
+    def deliver_large(self, frame: Frame) -> None:
+        """A message that came in pieces."""
+        if frame.sequence == self._due(frame.sequence):
             self._check([frame.payload])
-            self.take_in([frame.payload], [self._part_note], frame.timestamp)
+            self.take_in([frame.payload], [frame.note], frame.timestamp)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""

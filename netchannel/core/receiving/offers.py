@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from netchannel.wire.messages import TOKEN_SIZE
+from netchannel.wire.messages import PORTS, TOKEN_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,9 +71,9 @@ class Offers:
     def make(
         self, session: ReceiverControl, request: messages.Open, channel: InboundChannel | None, now: float
     ) -> tuple[bytes, int | None]:
-        """A token, and the port to come to with it. Raises OSError if there is no port."""
+        """A token, and the port to come to, if the sender dials others. Raises OSError if there is none."""
         self.void(session, request.channel)
-        lease = None if self.lease is None else self.lease()
+        lease = None if self.lease is None or PORTS not in session.peer_features else self.lease()
         token = self._core.random(TOKEN_SIZE)
         expiry = self._core.timers.at(now + self._core.timing.token_s, lambda _: self._expired(token))
         request = replace(request, schema=None)  # which comes again with the data, and may be large

@@ -8,6 +8,7 @@ from netchannel.core.link import Closing
 from netchannel.wire import messages
 
 from .admission import Refusal, misplaced, refusal
+from .answering import at_port
 from .members import MemberControl
 from .offers import OFFERS_LIMIT, Offers
 from .tombstones import Tombstone
@@ -45,8 +46,10 @@ class Opening:
                     channel=channel_id, request=number, count=count, reason=reason, message=text
                 )
                 session.say(finished)
-            case MemberControl(port=port):
+            case MemberControl(port=port) if messages.ELSEWHERE in session.peer_features:
                 session.say(messages.Elsewhere(channel=channel_id, request=number, port=port))
+            case MemberControl() as member:
+                _deny(session, request, Refusal("elsewhere", at_port(channel_id, member.port)))
             case Refusal(error=None) as against:
                 if request.into is None or against.code == "unregistered":
                     self._registry.services.wait(session, _target(request))

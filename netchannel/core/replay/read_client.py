@@ -15,7 +15,6 @@ from netchannel.reporting import log, printable
 from netchannel.wire import messages
 from netchannel.wire.frames import Frame, Kind, signal, unpack
 from netchannel.wire.parsing import FrameParser
-from netchannel.wire.pieces import Pieces
 
 from .read_server import REQUEST
 
@@ -50,7 +49,6 @@ class RangeRead:
         self.backoff = Backoff(reader.channel.core)
         self.link: ReadClientData | None = None
         self.question: Question | None = None
-        self._part_note = b""
 
     @property
     def over(self) -> bool:
@@ -73,11 +71,8 @@ class RangeRead:
 
     def deliver(self, frame: Frame, context: memoryview | None) -> None:
         """Messages came. Raises ProtocolError for any but the next ones."""
-        if frame.kind == Kind.PART and frame.items == 0:
-            self._part_note = bytes(frame.payload)
-            return
         if frame.kind == Kind.PART:
-            bodies, notes = [frame.payload], [self._part_note] if self._part_note else []
+            bodies, notes = [frame.payload], [frame.note] if frame.note else []
         else:
             bodies, notes, _ = unpack(frame)
         end = frame.sequence + len(bodies)
@@ -239,7 +234,6 @@ class ReadClientData(Link):
         self._attached = False
         self._reading: RangeRead | None = None
         self._context: memoryview | None = None
-        self._pieces = Pieces(reader.message_limit)
 
     def begin(self, reading: RangeRead) -> None:
         """Ask for a range, once the connection is attached."""
@@ -276,8 +270,6 @@ class ReadClientData(Link):
             self.admit(full=reading.queue.full)
 
     def _take(self, reading: RangeRead, frame: Frame) -> None:
-        if frame.kind != Kind.REFUSED:
-            self._pieces.check_whole(frame)
         match frame.kind:
             case Kind.DATA | Kind.PART if self._attached:
                 try:
@@ -286,7 +278,7 @@ class ReadClientData(Link):
                     self._misled(reading, error)
                     raise
             case Kind.SCHEMA | Kind.CONTEXT if self._attached:
-                self._collect(reading, frame)
+                self._learn(reading, frame.kind, bytes(frame.payload))
             case Kind.END if self._attached:
                 try:
                     reading.finished(frame.sequence)
@@ -312,12 +304,9 @@ class ReadClientData(Link):
         self._reading = None
         self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
 
-    def _collect(self, reading: RangeRead, frame: Frame) -> None:
-        blob = self._pieces.add(frame)
-        if blob is None:
-            return
+    def _learn(self, reading: RangeRead, kind: int, blob: bytes) -> None:
         decoder = self._reader.decoder_of(self.stream)
-        if frame.kind == Kind.CONTEXT:
+        if kind == Kind.CONTEXT:
             decoder.check_context(blob, self._reader.message_limit)
             self._context = memoryview(blob)
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from netchannel.core.control import FOR_READING
 from netchannel.core.link import Closing
 from netchannel.core.sending.data_sender import WRITE_LIMIT
+from netchannel.core.sending.features import lacking, missing
 from netchannel.errors import NetChannelError, ProtocolError, StreamReplaced
 from netchannel.wire.frames import FRAME_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, blob, refused, signal
 from netchannel.wire.parsing import FrameParser
@@ -97,6 +98,13 @@ class ReadServerData(ReadLink):
         self.send(refused(code, why))
         self.close()
 
+    def violated(self, error: ProtocolError, now: float) -> None:
+        """Say why before hanging up."""
+        self.complain_of(error, now)
+        self.cause = str(error)
+        self._stop()
+        self._refuse("protocol", self.cause)
+
     def replaced(self, now: float) -> None:
         self._end(StreamReplaced(f"stream {self._history.stream!r} is over, and another one is kept"))
 
@@ -162,6 +170,8 @@ class ReadServerData(ReadLink):
 
     def _begin(self, record: Record) -> list[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
+        if self.client is not None and (feature := missing(record, self.client.peer_features)) is not None:
+            raise NetChannelError(lacking(self.client.peer, feature))
         before = self._schema()
         if record.context is not self._context_sent and record.context != self._context_sent:
             before += blob(Kind.CONTEXT, record.context)

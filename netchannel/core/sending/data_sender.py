@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.link import Closing
 from netchannel.core.states import SenderEvent
-from netchannel.errors import ProtocolError
+from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.reporting import printable
 from netchannel.wire.frames import FRAME_LIMIT, HEAD, Buffer, Frame, Kind, blob, signal
 from netchannel.wire.parsing import FrameParser
 
+from .features import lacking, missing
 from .outbound import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from netchannel.errors import HandshakeError
 
     from .outbound import OutboundChannel
     from .send_buffer import Record
@@ -28,7 +27,10 @@ WRITE_LIMIT = 1 << 20
 
 
 class Session(Protocol):
-    """The control connection that a data connection belongs to."""
+    """The control connection that a data connection belongs to; ``peer_features`` is what its other end can do."""
+
+    peer: str
+    peer_features: frozenset[str]
 
     def heard(self, now: float) -> None:
         """A byte came from the peer."""
@@ -50,6 +52,7 @@ class SenderData(Connection):
         self._schema_sent = False
         self._context_sent = b""
         self._parts: Iterator[Sequence[Buffer]] | None = None  # of a message that was begun
+        self._lacking = False  # and the channel is being given up for what the receiver cannot take
         self.end_sent = False
         self._token = token
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
@@ -108,7 +111,7 @@ class SenderData(Connection):
         buffers = super().output()
         channel = self.channel
         self.more = bool(buffers) and self.attached
-        if not buffers and channel is not None and self.attached:
+        if not buffers and channel is not None and self.attached and not self._lacking:
             channel.before_output()
             buffers = self._records(channel)
             channel.after_output()
@@ -125,7 +128,7 @@ class SenderData(Connection):
         send_buffer = channel.send_buffer
         buffers = self.schema(channel) if send_buffer.unsent else []
         size = 0
-        while size < WRITE_LIMIT:
+        while size < WRITE_LIMIT and not self._lacking:
             if self._parts is not None and (part := next(self._parts, None)) is not None:
                 buffers += part
                 size += FRAME_LIMIT
@@ -135,7 +138,8 @@ class SenderData(Connection):
             else:
                 break
         self.more = size >= WRITE_LIMIT
-        if channel.closing is not None and not send_buffer.unsent and not (self.end_sent or self.more):
+        sent_all = not (send_buffer.unsent or self.more or self._lacking)
+        if channel.closing is not None and sent_all and not self.end_sent:
             ending = channel.ending()
             if ending is not None:
                 buffers.append(ending)
@@ -144,6 +148,11 @@ class SenderData(Connection):
 
     def _begin(self, channel: OutboundChannel, record: Record) -> list[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
+        if (feature := missing(record, self.session.peer_features)) is not None:
+            self._lacking = True
+            error = HandshakeError(f"channel {channel.id!r}: {lacking(self.session.peer, feature)}")
+            self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))
+            return []
         channel.sent = max(channel.sent, record.end)
         before: list[Buffer] = []
         if record.context is not self._context_sent:

@@ -73,7 +73,7 @@ class Record:
 
     def parts(self) -> Iterator[Sequence[Buffer]]:
         """The frames of a message that goes in parts."""
-        return cut(self.body, self.note, self.first, self.timestamp)
+        return cut(Kind.PART, self.body, self.note, self.first, self.timestamp)
 
     def on_the_wire(self) -> Sequence[Buffer]:
         """All of its frames, for the disk."""

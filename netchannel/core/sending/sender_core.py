@@ -22,6 +22,7 @@ from netchannel.errors import (
 from netchannel.wire import messages
 
 from .data_sender import SenderData
+from .features import lacking, limit_of
 from .outbound import OutboundChannel
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 PERMANENT: dict[str, type[NetChannelError]] = {
     "codec": SchemaMismatch,
     "schema": SchemaMismatch,
+    "unreadable": SchemaMismatch,
     "policy": HandshakeError,
     "attempt": AttemptLost,
     "regressed": EpochRegressed,
@@ -250,6 +252,7 @@ class SenderControl(DialedControl):
 
     role, other_role = b"sender", b"receiver"
     purpose = FOR_CONTROL
+    features = frozenset((messages.ELSEWHERE, messages.PORTS))
 
     def __init__(self, peer: SenderPeer) -> None:
         super().__init__(peer, peer.address, peer.node)
@@ -286,8 +289,12 @@ class SenderControl(DialedControl):
         remote = self.remote
         if answer.port is not None:
             remote = f"{remote.rpartition(':')[0]}:{answer.port}"
+        if channel.buffer.when_full == "drop_oldest" and messages.GAPS not in self.peer_features:
+            error = HandshakeError(f"channel {channel.id!r}: {lacking(self.peer, messages.GAPS)}")
+            channel.fail(SenderEvent.GIVE_UP, error, now)
+            return
         link = SenderData(channel, self, remote, answer.token)
-        channel.granted(link, answer.message_limit, now)
+        channel.granted(link, limit_of(answer.message_limit, self.peer_features), now)
 
     def _denied(self, channel: OutboundChannel, answer: messages.Deny, now: float) -> None:
         code, text = answer.code, answer.message

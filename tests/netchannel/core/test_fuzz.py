@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from netchannel.core.accepted import Incoming
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, greeting, with_check
-from netchannel.core.link import Closing
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.membership import NodeControl
@@ -28,7 +27,7 @@ from netchannel.core.sending.sender_core import SenderControl
 from netchannel.core.states import ReceiverState, SenderState
 from netchannel.errors import ProtocolError
 from netchannel.wire import frames
-from netchannel.wire.frames import LAST, Kind, signal
+from netchannel.wire.frames import Kind, signal
 from netchannel.wire.messages import MESSAGES as KINDS
 from netchannel.wire.messages import TOKEN_SIZE
 from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
@@ -300,15 +299,15 @@ PIECES = st.one_of(
         st.sampled_from([Kind.DATA, Kind.PART, Kind.SCHEMA, Kind.CONTEXT, Kind.GAP, Kind.BLOCKED, Kind.END]),
         COUNTS,
         COUNTS,
-        st.sampled_from([0, LAST]),
+        st.sampled_from([0, 1, 2]),
         st.sampled_from([0, 8, *map(len, BODIES)]),
     ),
     st.builds(
-        lambda body, first: (
-            frame(Kind.PART, sequence=first, extent=len(body))
-            + frame(Kind.PART, body, sequence=first, count=1, flags=LAST)
+        lambda whole, kind, first: (
+            frame(kind, sequence=first, extent=len(whole)) + frame(kind, whole, sequence=first, count=1)
         ),
-        st.sampled_from(BODIES),
+        st.sampled_from([*BODIES, *CONTEXTS]),
+        st.sampled_from([Kind.PART, Kind.SCHEMA, Kind.CONTEXT]),
         COUNTS,
     ),
 )
@@ -397,5 +396,5 @@ def test_who_has_shown_no_token_is_refused_by_a_header(kind: Kind) -> None:
     end.inbox[:0] = bytes(4) + frames._fields(kind, frames.TOKEN_FRAME_LIMIT + 1)
     link = end.link
     session.world._read(end)
-    assert link.closing is Closing.ABORT
+    assert f"claims {frames.TOKEN_FRAME_LIMIT + 1} bytes" in link.cause
     assert transfer(session.world, session.producer, session.consumer) == session.sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel.core.link import Closing
 from netchannel.core.states import ReceiverState
-from netchannel.wire.frames import FRAME_LIMIT, LAST, NOTE_LIMIT, PACK_LIMIT, WHOLE_LIMIT, Kind
-from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, schema_of, streamed
+from netchannel.wire.frames import (
+    CHECKED_FROM,
+    FRAME_LIMIT,
+    HEADER_SIZE,
+    NOTE_LIMIT,
+    PACK_LIMIT,
+    WHOLE_LIMIT,
+    Kind,
+)
+from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, pieces, schema_of, streamed
 
 BATCH = pa.record_batch({"n": pa.array([1, 2, 3]), "s": pa.array(["a", "b", "c"])})
 DICTIONARIES = pa.record_batch({"d": pa.array(["x", "y", "x"]).dictionary_encode()})
@@ -22,7 +30,7 @@ ZEROS = pa.record_batch({"n": pa.array([0] * (LIMIT // 4), pa.int64())})
 WORDS = pa.array([f"{number:054d}" for number in range(LIMIT // 32)])
 MANY = pa.record_batch({"d": WORDS.dictionary_encode()})
 OTHERS = pa.record_batch({"e": pa.array([1, 2, 1]).dictionary_encode()})
-PART_0 = frame(Kind.PART, sequence=0, extent=8)
+BEGUN = frame(Kind.PART, extent=8)
 NULLS = bytes(8)
 
 WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
@@ -32,23 +40,44 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "no messages": ({}, frame(Kind.DATA), "claims 0 messages from number 0 on"),
     "a message in a message": (
         {},
-        PART_0 + data(b"x"),
-        "frame DATA with number 0 came where part 1 of message 0",
+        BEGUN + data(b"x"),
+        "frame DATA with number 0 came where piece 1 of a PART with number 0",
     ),
-    "the end in a message": ({}, PART_0 + frame(Kind.END), "frame END .* where part 1 of message 0 was due"),
-    "a message in parts in another": ({}, PART_0 * 2, "frame PART .* where part 1 of message 0 was due"),
-    "a part of another message": (
+    "the end in a message": ({}, BEGUN + frame(Kind.END), "frame END .* where piece 1 of a PART .* was due"),
+    "a message in pieces in another": ({}, BEGUN * 2, "frame PART .* where piece 1 of a PART .* was due"),
+    "a piece of another message": (
         {},
-        PART_0 + frame(Kind.PART, NULLS, count=1, sequence=1, flags=LAST),
-        "part 1 of message 1 came where part 1 of message 0 was due",
+        BEGUN + frame(Kind.PART, NULLS, count=1, sequence=1),
+        "piece 1 of a PART with number 1 came where piece 1 of a PART with number 0 was due",
     ),
-    "a part of none": ({}, frame(Kind.PART, NULLS, count=1, flags=LAST), "came where none was due"),
-    "a large part": (
+    "a piece of none": ({}, frame(Kind.PART, NULLS, count=1), "came where none was due"),
+    "a piece that is left out": (
+        {},
+        frame(Kind.PART, extent=16) + frame(Kind.PART, NULLS, count=2),
+        "piece 2 of a PART .* came where piece 1 of a PART .* was due",
+    ),
+    "a large piece": (
         {},
         frame(Kind.PART, extent=LIMIT) + frame(Kind.PART, bytes(FRAME_LIMIT + 8), count=1),
-        f"{FRAME_LIMIT + 8} bytes: at most {FRAME_LIMIT}",
+        f"{FRAME_LIMIT + 8} bytes: 1 to {FRAME_LIMIT} were due",
     ),
-    "a large note in front of parts": (
+    "more than was said": (
+        {},
+        BEGUN + frame(Kind.PART, bytes(9), count=1),
+        "piece 1 of a PART has 9 bytes: 1 to 8 were due",
+    ),
+    "an empty piece": (
+        {},
+        BEGUN + frame(Kind.PART, count=1),
+        "piece 1 of a PART has 0 bytes: 1 to 8 were due",
+    ),
+    "a large message": (
+        {},
+        frame(Kind.PART, extent=LIMIT + 1),
+        f"a PART with number 0 claims {LIMIT + 1} bytes in pieces: expected 1 to {LIMIT}",
+    ),
+    "pieces of nothing": ({}, frame(Kind.PART), f"claims 0 bytes in pieces: expected 1 to {LIMIT}"),
+    "a large note in front of pieces": (
         {},
         frame(Kind.PART, bytes(NOTE_LIMIT + 1), extent=8),
         f"a note of {NOTE_LIMIT + 1} bytes: the limit is {NOTE_LIMIT}",
@@ -63,13 +92,13 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
         data(*[bytes(PACK_LIMIT // 2)] * 3),
         f"3 messages of {PACK_LIMIT // 2 * 3} bytes from number 0 on: the limit is {PACK_LIMIT}",
     ),
-    "a body that should go in parts": (
+    "a body that should go in pieces": (
         {},
         data(bytes(WHOLE_LIMIT + 8)),
         f"{WHOLE_LIMIT + 8} bytes: the limit is {WHOLE_LIMIT}",
     ),
-    "a schema under bytes": ({}, frame(Kind.SCHEMA, b"schema", flags=LAST), "a schema of 6 bytes"),
-    "a context under bytes": ({}, frame(Kind.CONTEXT, b"context", flags=LAST), "a context of 7 bytes"),
+    "a schema under bytes": ({}, pieces(Kind.SCHEMA, b"schema"), "a schema of 6 bytes"),
+    "a context under bytes": ({}, pieces(Kind.CONTEXT, b"context"), "a context of 7 bytes"),
     "a batch before its schema": (
         {"codec": "arrow"},
         data(body_of(BATCH)),
@@ -105,43 +134,50 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     },
     "dictionaries that compression hides": (
         {"codec": "arrow", "schema": schema_of(MANY)},
-        frame(Kind.CONTEXT, b"".join(streamed(MANY, "zstd")[:-1]), flags=LAST),
+        pieces(Kind.CONTEXT, b"".join(streamed(MANY, "zstd")[:-1])),
         f"a context of .* bytes has .* once it is decompressed: the limit here is {LIMIT}",
     ),
     "a context of another schema": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
-        frame(Kind.CONTEXT, b"".join(streamed(OTHERS)[:-1]), flags=LAST),
+        pieces(Kind.CONTEXT, b"".join(streamed(OTHERS)[:-1])),
         "a context has the schema .*, and the channel",
     ),
     "a batch among dictionaries": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
-        frame(Kind.CONTEXT, b"".join(streamed(DICTIONARIES)), flags=LAST),
+        pieces(Kind.CONTEXT, b"".join(streamed(DICTIONARIES))),
         "a message of kind 3 is among its dictionaries",
     ),
     "pieces of two things": (
         {"codec": "arrow"},
-        frame(Kind.SCHEMA, b"begun") + frame(Kind.CONTEXT, b"x", flags=LAST),
-        "a frame CONTEXT came where piece 1 of a SCHEMA was due",
+        frame(Kind.SCHEMA, extent=8) + frame(Kind.CONTEXT, NULLS, count=1),
+        "piece 1 of a CONTEXT .* came where piece 1 of a SCHEMA .* was due",
     ),
-    "a piece that is left out": (
+    "a large schema": (
         {"codec": "arrow"},
-        frame(Kind.SCHEMA, b"begun") + frame(Kind.SCHEMA, b"x", count=2, flags=LAST),
-        "piece 2 of a SCHEMA came where piece 1 was due",
+        frame(Kind.SCHEMA, extent=LIMIT + 1),
+        f"a SCHEMA with number 0 claims {LIMIT + 1} bytes",
+    ),
+    "a schema with a note": (
+        {"codec": "arrow"},
+        frame(Kind.SCHEMA, b"note", extent=8),
+        "a SCHEMA with number 0 has a note of 4 bytes: the limit is 0",
     ),
 }
 
 
 @pytest.mark.parametrize(("how", "said", "why"), WRONG.values(), ids=WRONG)
 def test_what_breaks_the_rules_is_not_taken(how: dict[str, Any], said: bytes, why: str) -> None:
-    """The connection is closed with a sentence that has the numbers; nothing is queued, acknowledged or finished."""
+    """It is refused by a sentence that has the numbers; nothing is queued, acknowledged or finished, nor goes on."""
     dialed = Dialed(**how)
     dialed.say(dialed.data, said + frame(Kind.END, sequence=1))
-    assert dialed.data.closing is Closing.ABORT
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(dialed.data.cause)
+    refusal = dialed.said(dialed.data)
+    dialed.say(dialed.data, data(b"x"))
+    assert re.search(why, dialed.data.cause)
+    assert refusal[CHECKED_FROM] == Kind.REFUSED
+    assert bytes(refusal[HEADER_SIZE:]) == f"protocol {dialed.data.cause}".encode()[:1000]
     assert dialed.channel.expected == 0
     assert not dialed.channel.queue
-    assert not dialed.channel.terminal
+    assert dialed.channel.state is ReceiverState.REGISTERED
     assert not dialed.answers()
 
 
@@ -159,7 +195,7 @@ RIGHT: dict[str, tuple[dict[str, Any], Callable[[], bytes]]] = {
     "compressed dictionaries": (
         {"codec": "arrow", "schema": schema_of(DICTIONARIES)},
         lambda: (
-            frame(Kind.CONTEXT, b"".join(streamed(DICTIONARIES, "lz4")[:-1]), flags=LAST)
+            pieces(Kind.CONTEXT, b"".join(streamed(DICTIONARIES, "lz4")[:-1]))
             + data(*[streamed(DICTIONARIES, "lz4")[-1]] * 2)
         ),
     ),

@@ -111,6 +111,17 @@ def test_a_cut_at_every_byte(kind: type) -> None:
     assert cuts > 50
 
 
+def test_a_smaller_client_is_told_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For good, in the place of what it cannot take."""
+    monkeypatch.setattr(ClientControl, "features", ClientControl.features - {"notes"})
+    session = Session()
+    reading = session.read()
+    session.world.run(lambda: reading.over)
+    assert type(reading.error) is NetChannelError
+    assert "channel 'c': client at client:0 takes no notes" in str(reading.error)
+    assert bodies(reading) == []
+
+
 def answer(session: Session, *frames: bytes) -> RangeRead:
     """Attach a reading connection by hand, and answer its range by ``frames``."""
     reading = session.read()
