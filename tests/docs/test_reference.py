@@ -28,8 +28,11 @@ from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
 from netchannel.core import accepted, control, states
 from netchannel.core.groups import staged_channel as groups
+from netchannel.core.questions import ClientControl
 from netchannel.core.receiving import answering, offers, tombstones
+from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained
+from netchannel.core.sending.sender_core import SenderControl
 from netchannel.policies import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
@@ -51,6 +54,8 @@ API, CLI = DOCS / "reference" / "api.md", DOCS / "reference" / "cli.md"
 TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "query.md"
 SCENARIOS = DOCS / "reference" / "scenarios.md"
 PROTOCOL = DOCS / "protocol.md"
+MEMBERS = DOCS / "protocol-members.md"
+OF_MEMBERS = ["member", "claim", "release", "over", "taken"]
 
 
 # -- api.md
@@ -442,13 +447,28 @@ def test_every_control_message_is_described_with_its_fields(name: str) -> None:
         field.name: f"{field.rule.name} or nil" if field.optional else field.rule.name
         for field in messages.MESSAGES[name].fields
     }
-    fields = {code(row[0]): row[1] for row in table(PROTOCOL, name)[: len(wanted)]}
+    page = MEMBERS if name in OF_MEMBERS else PROTOCOL
+    fields = {code(row[0]): row[1] for row in table(page, name)[: len(wanted)]}
     assert fields == wanted
 
 
 def test_no_other_control_message_is_described() -> None:
-    levels = [heading for heading in headings(PROTOCOL) if heading.level == 4]
-    assert [heading.text for heading in levels] == list(messages.MESSAGES)
+    """Those between the processes of a node are on a page of their own."""
+    described = [heading.text for heading in headings(PROTOCOL) if heading.level == 4]
+    assert described == [name for name in messages.MESSAGES if name not in OF_MEMBERS]
+    assert [heading.text for heading in headings(MEMBERS) if heading.level == 3] == OF_MEMBERS
+
+
+def test_features_are_those_of_the_code() -> None:
+    rows = {code(row[0]): row[1] for row in table(PROTOCOL, "Features")}
+    takers, readers, askers, clients = (
+        {name for name, who in rows.items() if role in who}
+        for role in ("a receiver", "a client that reads", ": a sender", "a client")
+    )
+    assert takers == ReceiverControl.features
+    assert askers == SenderControl.features
+    assert readers <= clients == ClientControl.features
+    assert table(PROTOCOL, "Features")[0][2].startswith(f"the largest body is {frames.WHOLE_LIMIT} bytes")
 
 
 def test_every_kind_of_frame_is_described_with_its_number() -> None:
@@ -465,7 +485,7 @@ def test_the_header_is_described_byte_by_byte() -> None:
     sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
     (flags,) = [row[3] for row in table(PROTOCOL, "Data connection") if row[2] == "flags"]
-    assert flags == f"{frames.NOTES} `NOTES`, {frames.LAST} `LAST`"
+    assert flags == f"{frames.NOTES} `NOTES`"
 
 
 def test_the_greeting_is_described_byte_by_byte() -> None:
@@ -491,6 +511,14 @@ def test_the_prefix_of_a_control_message_is_described_byte_by_byte() -> None:
     rows = [[int(row[0]), int(row[1])] for row in table(PROTOCOL, "Control connection")]
     sizes = [struct.calcsize(f"<{each}") for each in prefix.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
+
+
+def test_each_limit_says_who_sees_to_it() -> None:
+    said = {
+        re.match(r"(checked|the sender's duty|(the receiver|the sender|each side)'s own)", row[2]) is not None
+        for row in table(PROTOCOL, "Limits")
+    }
+    assert said == {True}
 
 
 def test_limits_are_those_of_the_code() -> None:
@@ -544,8 +572,19 @@ def test_the_example_of_a_payload_is_one() -> None:
 def test_refusals_that_are_for_good_are_those_of_the_code() -> None:
     from netchannel.core.sending.sender_core import PERMANENT
 
-    codes = {code(row[0]): row[2] for row in table(PROTOCOL, "deny")[4:]}
-    assert {name for name, then in codes.items() if then == "gives up"} == set(PERMANENT)
+    rows = table(PROTOCOL, "Refusals")
+    assert {code(row[0]) for row in rows if row[3] == "gives up"} == set(PERMANENT)
+    assert {row[2] for row in rows} == {"either", "`deny`", "`REFUSED`"}
+
+
+def test_every_refusal_of_a_channel_is_described() -> None:
+    """By the codes that stand in the code of the receiving side."""
+    described = {code(row[0]) for row in table(PROTOCOL, "Refusals")}
+    folders = ("core/receiving", "core/groups")
+    sources = [path for each in folders for path in sorted((ROOT / "netchannel" / each).rglob("*.py"))]
+    sources.append(ROOT / "netchannel" / "core" / "accepted.py")
+    written = "\n".join(source.read_text() for source in sources)
+    assert described == set(re.findall(r'\b(?:Refusal|refused)\(\s*"(\w+)"', written))
 
 
 def test_refusals_of_clients_that_are_for_good_are_those_of_the_code() -> None:

@@ -1,0 +1,254 @@
+"""The wire's vectors: what is said, and its bytes, as docs/protocol.md has them and not as our code does.
+
+``python -m tests.golden.wire`` writes the vectors of this version, and the page that shows them. They are made of
+`struct`, msgpack, hmac and xxhash alone. A vector that was released is never changed: another form on the wire is
+another version of the protocol.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import xxhash
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "tests" / "golden" / "0.1.0" / "wire.json"
+PAGE = ROOT / "docs" / "protocol-vectors.md"
+
+NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
+LINE, TOKEN, ATTEMPT = bytes([0x11] * 16), bytes([0x22] * 16), bytes([0x33] * 16)
+SCHEMA = b"a schema, shorter than any of Arrow's"
+WINNERS = struct.pack("<QQQQ16s", 0, 2, 10, 0x1122334455667788, ATTEMPT)
+
+PURPOSES = {"control": 0, "data": 1, "member": 2, "client": 3, "reading": 4}
+
+PROOFS: list[dict[str, Any]] = [
+    {"secret": secret, "role": role, "own nonce": NONCE, "other nonce": OTHER_NONCE}
+    for secret, role in (("", "sender"), ("", "receiver"), ("open sesame", "sender"), ("grüße", "client"))
+]
+
+_ANSWER = {"channel": "flights", "request": 7}
+_ASKED = {"channel": "flights", "request": 9}
+_GROUP = {"into": "flights", "application": "job", "epoch": 3, "partition": 0}
+
+MESSAGES: list[dict[str, Any]] = [
+    {"t": "hello", "version": 1, "node": "edge-1/4711", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
+     "secret": False, "features": "elsewhere ports"},
+    {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
+     "secret": True, "features": "contexts gaps notes parts"},
+    {"t": "proof", "mac": hmac.digest(b"", b"netchannel sender" + NONCE + OTHER_NONCE, "sha256")},
+    {"t": "ping", "at": 1_000_000},
+    {"t": "pong", "at": 1_000_000},
+    {"t": "error", "message": "the sender speaks versions 9 to 9, the receiver version 1", "permanent": True},
+    {"t": "open", **_ANSWER, "stream": "s", "codec": "bytes", "schema": None, "lossy": False,
+     **dict.fromkeys(_GROUP)},
+    {"t": "open", **_ANSWER, "stream": "33" * 16, "codec": "arrow", "schema": SCHEMA, "lossy": False, **_GROUP},
+    {"t": "ok", **_ANSWER, "token": TOKEN, "port": None, "message_limit": 1 << 30},
+    {"t": "ok", **_ANSWER, "token": TOKEN, "port": 40_001, "message_limit": 1 << 30},
+    {"t": "deny", **_ANSWER, "code": "unregistered", "message": "channel 'flights' is not registered there"},
+    {"t": "finished", **_ANSWER, "count": 3, "reason": "end", "message": "it ended cleanly"},
+    {"t": "elsewhere", **_ANSWER, "port": 9002},
+    {"t": "ready", "channel": "flights"},
+    {"t": "member", "port": 9002},
+    {"t": "claim", "channel": "flights", "number": 1, "held": False},
+    {"t": "release", "channel": "flights"},
+    {"t": "over", "channel": "flights", "stream": "s", "count": 3, "reason": "end", "message": "it ended cleanly",
+     "answers": None},
+    {"t": "taken", "channel": "flights", "number": 1, "message": "hub/43 has it"},
+    {"t": "watch", **_ASKED},
+    {"t": "locate", **_ASKED, "stream": "s", "first": 0, "max_rows": 1000, "max_bytes": None},
+    {"t": "when", **_ASKED, "stream": "s", "at": 1_700_000_000_000_000},
+    {"t": "read", **_ASKED, "stream": "s"},
+    {"t": "hold", **_ASKED, "consumer": "loader", "holder": "host/77", "renew": False, "fresh": False},
+    {"t": "acknowledge", **_ASKED, "consumer": "loader", "holder": "host/77", "stream": "s", "upto": 2},
+    {"t": "forget", **_ASKED, "consumer": "loader"},
+    {"t": "yield", "channel": "flights", "request": 0, "consumer": "loader", "holder": "host/77"},
+    {"t": "unwatch", **_ASKED},
+    {"t": "commit", **_ASKED, "application": "job", "epoch": 3, "winners": WINNERS, "end": False},
+    {"t": "drop", **_ASKED, "application": "job", "epoch": 3},
+    {"t": "epoch", **_ASKED, "application": "job"},
+    {"t": "heads", **_ASKED, "stream": "s", "codec": "bytes", "oldest": 0, "head": 3, "rows": 3, "bytes": 15,
+     "ended": False, "failure": None, "schema": None},
+    {"t": "located", **_ASKED, "until": 2, "rows": 2, "bytes": 10},
+    {"t": "moment", **_ASKED, "since": 1, "before": 1},
+    {"t": "reading", **_ASKED, "token": TOKEN},
+    {"t": "held", **_ASKED, "stream": "s", "position": 0},
+    {"t": "acknowledged", **_ASKED, "position": 2},
+    {"t": "forgotten", **_ASKED},
+    {"t": "committed", **_ASKED, "fresh": True},
+    {"t": "dropped", **_ASKED},
+    {"t": "epoch_is", **_ASKED, "epoch": 3},
+]  # fmt: skip
+
+AT = 1_700_000_000_000_000
+
+
+def _padded(part: bytes) -> bytes:
+    return part + bytes(-len(part) % 8)
+
+
+def _lengths(*parts: bytes) -> bytes:
+    return _padded(b"".join(struct.pack("<I", len(part)) for part in parts))
+
+
+_NOTED = _lengths(b"one", b"", b"three") + _lengths(b"", b"n2", b"") + _padded(b"n2")
+FRAMES: list[dict[str, Any]] = [
+    {"kind": "ATTACH", "what": "the token, and the next new message's number", "sequence": 5,
+     "payload": TOKEN + struct.pack("<Q", 8)},
+    {"kind": "ATTACH", "what": "of a sender that takes the number that is wanted", "payload": TOKEN},
+    {"kind": "SCHEMA", "what": "piece 0", "extent": len(SCHEMA)},
+    {"kind": "SCHEMA", "what": "piece 1, and all of it", "count": 1, "payload": SCHEMA},
+    {"kind": "CONTEXT", "what": "piece 0", "extent": 8},
+    {"kind": "CONTEXT", "what": "piece 1, and all of it (shorter than any of Arrow's)", "count": 1,
+     "payload": b"contexts"},
+    {"kind": "DATA", "what": "one message", "count": 1, "sequence": 5, "timestamp": AT,
+     "payload": _lengths(b"hello") + _padded(b"hello")},
+    {"kind": "DATA", "what": "three messages, the second of which is empty and has the note n2", "flags": 1,
+     "count": 3, "sequence": 6, "timestamp": AT, "payload": _NOTED + _padded(b"one") + _padded(b"three")},
+    {"kind": "PART", "what": "piece 0, with a note", "sequence": 9, "timestamp": AT, "extent": 12,
+     "payload": b"note"},
+    {"kind": "PART", "what": "piece 1", "count": 1, "sequence": 9, "timestamp": AT, "payload": b"twelve "},
+    {"kind": "PART", "what": "piece 2, the last", "count": 2, "sequence": 9, "timestamp": AT, "payload": b"bytes"},
+    {"kind": "END", "sequence": 10},
+    {"kind": "FAIL", "sequence": 10, "payload": b"the disk is full"},
+    {"kind": "GAP", "what": "two messages", "count": 2, "sequence": 10},
+    {"kind": "BLOCKED", "what": "all below 10 is received, 4 of it not acknowledged", "count": 4, "sequence": 10},
+    {"kind": "ATTACHED", "sequence": 5, "payload": b"n2"},
+    {"kind": "ACK", "sequence": 6},
+    {"kind": "RECEIPT", "sequence": 10},
+    {"kind": "FINISHED", "sequence": 10},
+    {"kind": "CLOSED", "payload": b"enough"},
+    {"kind": "REFUSED", "payload": b"token the token is not, or no longer, good"},
+    {"kind": "STARVED", "sequence": 10},
+    {"kind": "REQUEST", "what": "messages 5 to 10", "sequence": 5, "payload": struct.pack("<Q", 10)},
+]  # fmt: skip
+KINDS = {
+    "ATTACH": 1, "SCHEMA": 2, "CONTEXT": 3, "DATA": 4, "PART": 5, "END": 6, "FAIL": 7, "GAP": 8, "BLOCKED": 9,
+    "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21, "STARVED": 22,
+    "REQUEST": 32,
+}  # fmt: skip
+
+
+def lowest(size: int, data: bytes) -> bytes:
+    return xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")[:size]
+
+
+def greeting(purpose: int) -> bytes:
+    start = b"NETC" + bytes([1, 1, purpose])
+    return start + lowest(1, start)
+
+
+def message(fields: Mapping[str, Any]) -> bytes:
+    packed = msgpack.packb(fields)
+    length = struct.pack("<I", len(packed))
+    return length + lowest(2, length) + lowest(4, packed) + packed
+
+
+def frame(fields: Mapping[str, Any]) -> bytes:
+    payload = fields.get("payload", b"")
+    numbers = [fields.get(name, 0) for name in ("flags", "count", "sequence", "timestamp", "extent")]
+    flags, count, sequence, timestamp, extent = numbers
+    header = struct.pack(
+        "<BBIIQqQ", KINDS[fields["kind"]], flags, count, len(payload), sequence, timestamp, extent
+    )
+    rest = lowest(2, header) + header + payload
+    return lowest(4, rest) + rest
+
+
+def mac(proof: Mapping[str, Any]) -> bytes:
+    said = f"netchannel {proof['role']}".encode() + proof["own nonce"] + proof["other nonce"]
+    return hmac.digest(proof["secret"].encode(), said, "sha256")
+
+
+def vectors() -> dict[str, list[dict[str, Any]]]:
+    """All of them, as the file has them: bytes are hexadecimal digits."""
+    return {
+        "greetings": [{"purpose": name, "hex": greeting(number).hex()} for name, number in PURPOSES.items()],
+        "proofs": [{**_shown(proof), "mac": mac(proof).hex()} for proof in PROOFS],
+        "messages": [{"fields": _shown(each), "hex": message(each).hex()} for each in MESSAGES],
+        "frames": [{**_shown(each), "hex": frame(each).hex()} for each in FRAMES],
+    }
+
+
+def _shown(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {"hex": value.hex()} if isinstance(value, bytes) else value for name, value in fields.items()
+    }
+
+
+def meant(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a vector, with bytes as such."""
+    return {
+        name: bytes.fromhex(value["hex"]) if isinstance(value, dict) else value
+        for name, value in shown.items()
+    }
+
+
+def page(known: Mapping[str, list[dict[str, Any]]]) -> str:
+    """The page that shows them."""
+    return "\n".join(_lines(known)) + "\n"
+
+
+def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+    yield "# Vectors of the protocol"
+    yield ""
+    yield (
+        "Bytes as they go over the wire, of all that [the protocol](protocol.md) has, to try another implementation "
+        "with: what it writes, and what it makes of these. [A file of JSON](../tests/golden/0.1.0/wire.json) has the "
+        'same. In the fields, bytes are `{"hex": ...}`; what is not said of a frame is zero. The fields of a control '
+        "message may come in any order, and what is nil may be left out: other bytes may be the same message."
+    )
+    yield ""
+    yield "## Greetings"
+    yield ""
+    yield "| purpose | bytes |"
+    yield "|---|---|"
+    for each in known["greetings"]:
+        yield f"| {each['purpose']} | `{each['hex']}` |"
+    yield ""
+    yield "## Proofs"
+    yield ""
+    yield "| secret | role | own nonce | other nonce | `mac` |"
+    yield "|---|---|---|---|---|"
+    for each in known["proofs"]:
+        nonces = [each[name]["hex"] for name in ("own nonce", "other nonce")]
+        yield f"| {each['secret'] or 'none'} | {each['role']} | `{nonces[0]}` | `{nonces[1]}` | `{each['mac']}` |"
+    yield ""
+    yield "## Control messages"
+    for each in known["messages"]:
+        yield ""
+        yield f"**{each['fields']['t']}** `{json.dumps(each['fields'], ensure_ascii=False)}`"
+        yield ""
+        yield from _block(each["hex"])
+    yield ""
+    yield "## Frames"
+    for each in known["frames"]:
+        fields = {name: value for name, value in each.items() if name not in {"kind", "what", "hex"}}
+        yield ""
+        what = f", {each['what']}:" if "what" in each else ""
+        yield f"**{each['kind']}**{what} `{json.dumps(fields)}`"
+        yield ""
+        yield from _block(each["hex"])
+
+
+def _block(digits: str) -> Iterator[str]:
+    yield "```text"
+    for start in range(0, len(digits), 80):
+        line = digits[start : start + 80]
+        yield " ".join(line[at : at + 8] for at in range(0, len(line), 8))
+    yield "```"
+
+
+def main() -> None:
+    FILE.write_text(json.dumps(vectors(), indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page(vectors()))
+
+
+if __name__ == "__main__":
+    main()
