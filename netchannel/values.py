@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,9 +13,24 @@ NAME_LIMIT = 255
 """The longest name of a consumer, or of a holder, in characters."""
 
 
+_NOT_PRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\xa0\\xad\\u0600-\\u0605\\u061c\\u06dd\\u070f\\u0890\\u0891\\u08e2\\u1680\\u180e"
+    "\\u2000-\\u200f\\u2028-\\u202f\\u205f-\\u206f\\u3000\\ud800-\\uf8ff\\ufeff\\ufff9-\\ufffb\\ufffe\\uffff"
+    "\\U000110bd\\U000110cd\\U00013430-\\U0001343f\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a"
+    "\\U000e0000-\\U000e00ff\\U000e01f0-\\U0010ffff]"
+)
+"""Control and format characters, spaces but U+0020, private use, halves of pairs, and what is none: fixed, where
+`str.isprintable` follows the Unicode that a Python knows, so that two peers would take different names."""
+
+
+def is_printable(text: str) -> bool:
+    """Whether all of it can be shown, whatever version of Unicode there is."""
+    return _NOT_PRINTABLE.search(text) is None
+
+
 def is_consumer(name: str) -> bool:
     """Whether it can be the name of a consumer, or of a holder."""
-    return name.isprintable() and 0 < len(name) <= NAME_LIMIT
+    return 0 < len(name) <= NAME_LIMIT and is_printable(name)
 
 
 class Position(NamedTuple):
@@ -134,7 +150,7 @@ def check_given(name: str, value: object, kind: type) -> None:
 def is_channel_id(text: str) -> bool:
     """Whether it can be one: 1 to 255 bytes of printable UTF-8."""
     # Surrogates are not printable, so what passes can be encoded.
-    return text.isprintable() and 1 <= len(text.encode()) <= 255
+    return 1 <= len(text) <= 255 and is_printable(text) and len(text.encode()) <= 255
 
 
 def check_channel_id(channel_id: str) -> str:

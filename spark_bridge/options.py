@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from netchannel import FaultPolicy, Tls
 from netchannel.servers.group_channels import NUMBERS
 from netchannel.transports import schemes
-from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer
+from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer, is_printable
 from netchannel.wire.messages import TEXT_LIMIT
 
 from .errors import OptionError
@@ -63,7 +63,7 @@ def _consumer(value: str) -> str:
 
 def _application(value: str) -> str:
     name = value.strip()
-    if not (name.isprintable() and 0 < len(name) <= TEXT_LIMIT):
+    if not (is_printable(name) and 0 < len(name) <= TEXT_LIMIT):
         raise ValueError(f"1 to {TEXT_LIMIT} characters that can be printed")
     return name
 

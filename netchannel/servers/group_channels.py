@@ -13,7 +13,7 @@ from netchannel.core.sending.outbound import GroupOf
 from netchannel.core.sending.packing import Packer
 from netchannel.disk.open_buffer import open_buffer
 from netchannel.errors import ChannelClosed, NetChannelError
-from netchannel.values import CloseReport, Group, Sealed, check_given, check_kind
+from netchannel.values import CloseReport, Group, Sealed, check_given, check_kind, is_printable
 from netchannel.wire import messages
 from netchannel.wire.codec import ArrowEncoder
 from netchannel.wire.frames import Scattered
@@ -57,7 +57,7 @@ def check_group(group: Group) -> Group:
 
 def _check_application(application: str) -> None:
     check_kind("application", application, str)
-    if not 1 <= len(application) <= TEXT_LIMIT or not application.isprintable():
+    if not 1 <= len(application) <= TEXT_LIMIT or not is_printable(application):
         raise ValueError(
             f"the application {application[:60]!r} has {len(application)} characters: expected 1 to {TEXT_LIMIT}, "
             f"all of them printable"

@@ -192,7 +192,7 @@ class FrameParser:
 
 
 def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> int:
-    _, check, kind, _, _, length, sequence, *_ = header
+    _, check, kind, _, _, length, sequence, timestamp, _ = header
     if xxh3_64_intdigest(fields) & 0xFFFF != check:
         raise ProtocolError("a frame's header does not match its check: it was changed on the way")
     if kind not in KINDS:
@@ -201,6 +201,8 @@ def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> 
         raise ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
     if sequence >= SEQUENCE_LIMIT:
         raise ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
+    if timestamp < 0:
+        raise ProtocolError(f"a frame has the timestamp {timestamp}: they begin at 0, in 1970")
     return length
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from netchannel.core import control
 from netchannel.core.link import Core
-from netchannel.errors import HandshakeError
+from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.policies import Timing
 from netchannel.wire import frames, messages
 from netchannel.wire.declared import Message, as_map
@@ -68,8 +68,11 @@ def made() -> Iterator[bytes]:
         sequence, timestamp = fields.get("sequence", 0), fields.get("timestamp", 0)
         if kind is Kind.DATA and fields["count"] == 1:
             yield b"".join(frames.alone(b"hello", b"", sequence, timestamp))
-        elif kind is Kind.DATA:
+        elif kind is Kind.DATA and sequence == 6:
             yield b"".join(frames.pack([b"one", b"", b"three"], {1: b"n2"}, sequence, timestamp))
+        elif kind is Kind.DATA:
+            notes = {0: b"a", 1: b"bcd", 2: b"efghi"}
+            yield b"".join(frames.pack([b""] * 3, notes, sequence, timestamp))
         elif kind is Kind.REFUSED:
             code, _, text = payload.decode().partition(" ")
             yield frames.refused(code, text)
@@ -114,6 +117,22 @@ def test_frames_that_are_read() -> None:
             *(fields.get(name, 0) for name in ("count", "sequence", "timestamp", "flags")),
             fields.get("payload", b""),
         )
+
+
+@pytest.mark.parametrize("vector", KNOWN["wrong"], ids=lambda each: each["what"])
+def test_what_is_against_the_rules(vector: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        _understand(vector["of"], bytes.fromhex(vector["hex"]))
+
+
+def _understand(what: str, said: bytes) -> None:
+    if what == "message":
+        list(MessageParser().received(memoryview(said)))
+        return
+    reader = FrameParser(memoryview(bytearray(SLAB)), Pool(), 1 << 20)
+    reader.get_buffer()[: len(said)] = said
+    for frame in reader.received(len(said)):
+        frames.unpack(frame)
 
 
 @pytest.mark.parametrize("vector", KNOWN["proofs"], ids=lambda each: f"{each['role']} {each['secret']}")

@@ -30,7 +30,15 @@ PURPOSES = {"control": 0, "data": 1, "member": 2, "client": 3, "reading": 4}
 
 PROOFS: list[dict[str, Any]] = [
     {"secret": secret, "role": role, "own nonce": NONCE, "other nonce": OTHER_NONCE}
-    for secret, role in (("", "sender"), ("", "receiver"), ("open sesame", "sender"), ("grüße", "client"))
+    for secret, role in (
+        ("", "sender"),
+        ("", "receiver"),
+        ("open sesame", "sender"),
+        ("open sesame", "receiver"),
+        ("grüße", "client"),
+        ("", "member"),
+        ("", "node"),
+    )
 ]
 
 _ANSWER = {"channel": "flights", "request": 7}
@@ -42,8 +50,11 @@ MESSAGES: list[dict[str, Any]] = [
      "secret": False, "features": "elsewhere ports"},
     {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
      "secret": True, "features": "contexts gaps notes parts"},
+    {"t": "hello", "version": 1, "node": "loader", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
+     "secret": False, "features": None},
     {"t": "proof", "mac": hmac.digest(b"", b"netchannel sender" + NONCE + OTHER_NONCE, "sha256")},
     {"t": "ping", "at": 1_000_000},
+    {"t": "ping", "at": (1 << 64) - 1},
     {"t": "pong", "at": 1_000_000},
     {"t": "error", "message": "the sender speaks versions 9 to 9, the receiver version 1", "permanent": True},
     {"t": "open", **_ANSWER, "stream": "s", "codec": "bytes", "schema": None, "lossy": False,
@@ -115,19 +126,67 @@ FRAMES: list[dict[str, Any]] = [
      "payload": b"note"},
     {"kind": "PART", "what": "piece 1", "count": 1, "sequence": 9, "timestamp": AT, "payload": b"twelve "},
     {"kind": "PART", "what": "piece 2, the last", "count": 2, "sequence": 9, "timestamp": AT, "payload": b"bytes"},
-    {"kind": "END", "sequence": 10},
-    {"kind": "FAIL", "sequence": 10, "payload": b"the disk is full"},
+    {"kind": "DATA", "what": "three empty messages, each with a note", "flags": 1, "count": 3, "sequence": 10,
+     "timestamp": AT, "payload": _lengths(b"", b"", b"") + _lengths(b"a", b"bcd", b"efghi") + _padded(b"abcdefghi")},
+    {"kind": "END", "sequence": 13},
+    {"kind": "END", "what": "of a stream without messages"},
+    {"kind": "FAIL", "sequence": 13, "payload": "die Platte ist voll: tschüss".encode()},
     {"kind": "GAP", "what": "two messages", "count": 2, "sequence": 10},
     {"kind": "BLOCKED", "what": "all below 10 is received, 4 of it not acknowledged", "count": 4, "sequence": 10},
-    {"kind": "ATTACHED", "sequence": 5, "payload": b"n2"},
+    {"kind": "ATTACHED", "what": "of a receiver that has nothing yet"},
+    {"kind": "ATTACHED", "what": "with the last note that it has", "sequence": 7, "payload": b"n2"},
     {"kind": "ACK", "sequence": 6},
     {"kind": "RECEIPT", "sequence": 10},
     {"kind": "FINISHED", "sequence": 10},
     {"kind": "CLOSED", "payload": b"enough"},
+    {"kind": "REFUSED", "payload": b"protocol a frame has the unknown kind 99"},
     {"kind": "REFUSED", "payload": b"token the token is not, or no longer, good"},
     {"kind": "STARVED", "sequence": 10},
     {"kind": "REQUEST", "what": "messages 5 to 10", "sequence": 5, "payload": struct.pack("<Q", 10)},
 ]  # fmt: skip
+
+
+def _changed(said: bytes, at: int) -> bytes:
+    return said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :]
+
+
+def wrong() -> list[dict[str, Any]]:
+    """What breaks the protocol, and why."""
+    ping, ack = message({"t": "ping", "at": 1}), frame({"kind": "ACK", "sequence": 6})
+    packed = msgpack.packb({"t": "ping", "at": 1})
+    first = {"kind": "DATA", "count": 1}
+    said = [
+        ("message", "another check", _changed(ping, 4)),
+        ("message", "another checksum", _changed(ping, 6)),
+        ("message", "a length of 4 GiB", b"\xff" * 4 + lowest(2, b"\xff" * 4) + bytes(4)),
+        ("message", "an unknown type", message({"t": "pang", "at": 1})),
+        ("message", "a field that is missing", message({"t": "ping"})),
+        ("message", "a number that is a float", message({"t": "ping", "at": 1.0})),
+        ("message", "a number that is true", message({"t": "ping", "at": True})),
+        ("message", "a number below zero", message({"t": "ping", "at": -1})),
+        ("message", "a map in a field", message({"t": "ping", "at": {}})),
+        ("message", "an array in a field that nobody knows", message({"t": "ping", "at": 1, "x": []})),
+        ("message", "bytes behind the map", enclosed(packed + b"\xc0")),
+        ("message", "no map", enclosed(msgpack.packb(["ping", 1]))),
+        ("message", "an id with a space that is none", message({"t": "ready", "channel": "a\u00a0b"})),
+        ("message", "features that are an empty text", message({**MESSAGES[0], "features": ""})),
+        ("message", "a schema under bytes", message({**MESSAGES[-35], "schema": SCHEMA})),
+        ("frame", "another check", _changed(ack, 4)),
+        ("frame", "another checksum", _changed(ack, 0)),
+        ("frame", "an unknown kind", frame({"kind": 99})),
+        ("frame", "a length above the limit", _claiming(1_310_721)),
+        ("frame", "a number of 2^63", frame({"kind": "ACK", "sequence": 1 << 63})),
+        ("frame", "a time before 1970", frame({**first, "timestamp": -1, "payload": bytes(8)})),
+        ("frame", "no messages", frame({"kind": "DATA"})),
+        ("frame", "no room for the lengths", frame({"kind": "DATA", "count": 3, "payload": bytes(8)})),
+        ("frame", "parts that do not add up", frame({**first, "payload": _lengths(b"nine char") + bytes(8)})),
+        ("frame", "a piece of nothing", frame({"kind": "PART", "count": 1, "payload": b"x"})),
+        ("frame", "an end among pieces", frame({"kind": "PART", "extent": 8}) + frame({"kind": "END"})),
+        ("frame", "pieces of nothing", frame({"kind": "SCHEMA"})),
+    ]  # fmt: skip
+    return [{"of": of, "what": what, "hex": each.hex()} for of, what, each in said]
+
+
 KINDS = {
     "ATTACH": 1, "SCHEMA": 2, "CONTEXT": 3, "DATA": 4, "PART": 5, "END": 6, "FAIL": 7, "GAP": 8, "BLOCKED": 9,
     "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21, "STARVED": 22,
@@ -145,19 +204,29 @@ def greeting(purpose: int) -> bytes:
 
 
 def message(fields: Mapping[str, Any]) -> bytes:
-    packed = msgpack.packb(fields)
+    return enclosed(msgpack.packb(fields))
+
+
+def enclosed(packed: bytes) -> bytes:
     length = struct.pack("<I", len(packed))
     return length + lowest(2, length) + lowest(4, packed) + packed
 
 
 def frame(fields: Mapping[str, Any]) -> bytes:
-    payload = fields.get("payload", b"")
+    payload, kind = fields.get("payload", b""), fields["kind"]
     numbers = [fields.get(name, 0) for name in ("flags", "count", "sequence", "timestamp", "extent")]
     flags, count, sequence, timestamp, extent = numbers
     header = struct.pack(
-        "<BBIIQqQ", KINDS[fields["kind"]], flags, count, len(payload), sequence, timestamp, extent
+        "<BBIIQqQ", KINDS.get(kind, kind), flags, count, len(payload), sequence, timestamp, extent
     )
     rest = lowest(2, header) + header + payload
+    return lowest(4, rest) + rest
+
+
+def _claiming(length: int) -> bytes:
+    """A header alone."""
+    header = struct.pack("<BBIIQqQ", KINDS["DATA"], 0, 1, length, 0, 0, 0)
+    rest = lowest(2, header) + header
     return lowest(4, rest) + rest
 
 
@@ -173,6 +242,7 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
         "proofs": [{**_shown(proof), "mac": mac(proof).hex()} for proof in PROOFS],
         "messages": [{"fields": _shown(each), "hex": message(each).hex()} for each in MESSAGES],
         "frames": [{**_shown(each), "hex": frame(each).hex()} for each in FRAMES],
+        "wrong": wrong(),
     }
 
 
@@ -233,6 +303,17 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
         yield ""
         what = f", {each['what']}:" if "what" in each else ""
         yield f"**{each['kind']}**{what} `{json.dumps(fields)}`"
+        yield ""
+        yield from _block(each["hex"])
+
+    yield ""
+    yield "## Against the rules"
+    yield ""
+    yield "Of a control message, behind the handshake: answered by `error`. Of a frame, on a data connection behind"
+    yield "`ATTACHED`: answered by `REFUSED`, `protocol`, if it is the receiver that gets it."
+    for each in known["wrong"]:
+        yield ""
+        yield f"A {each['of']} with {each['what']}:"
         yield ""
         yield from _block(each["hex"])
 

@@ -268,7 +268,7 @@ class InboundChannel:
                 # successor would get it again.
                 return refused("unregistered", f"channel {self.id!r} was left to a successor")
             case ReceiverState.ENDED | ReceiverState.FAILED:
-                return signal(Kind.FINISHED)
+                return signal(Kind.FINISHED, sequence=self.expected or 0)
             case ReceiverState.CLOSED:
                 return signal(Kind.CLOSED, payload=self.last_word.encode()[:1000])
             case ReceiverState.BROKEN if isinstance(self.error, SchemaMismatch):

@@ -37,6 +37,11 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
     "a gap of a sender without": ({}, frame(Kind.GAP, count=2), "dropped 2 messages from number 0"),
     "the same, acknowledged explicitly": ({"explicit": True}, frame(Kind.GAP, count=2), "drops none"),
     "a gap of nothing": ({"lossy": True}, frame(Kind.GAP), "a gap of 0 messages"),
+    "a time before 1970": (
+        {},
+        frame(Kind.DATA, bytes(8), count=1, timestamp=-7),
+        "a frame has the timestamp -7: they begin at 0, in 1970",
+    ),
     "no messages": ({}, frame(Kind.DATA), "claims 0 messages from number 0 on"),
     "a message in a message": (
         {},
@@ -206,7 +211,7 @@ RIGHT: dict[str, tuple[dict[str, Any], Callable[[], bytes]]] = {
 def test_what_is_beside_it_is_taken(how: dict[str, Any], said: Callable[[], bytes]) -> None:
     dialed = Dialed(**how)
     dialed.say(dialed.data, said() + frame(Kind.END, sequence=2))
-    assert dialed.answers() == [(Kind.ACK, 2), (Kind.FINISHED, 0)]
+    assert dialed.answers() == [(Kind.ACK, 2), (Kind.FINISHED, 2)]
 
 
 @pytest.mark.parametrize("explicit", [False, True])
