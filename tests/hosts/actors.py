@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Self
 
+from tests.hosts.messages import DEAD_AFTER
 from tests.support.hosts import Host
 from tests.support.waiting import wait_for
 
@@ -18,12 +20,15 @@ ROOT = Path(__file__).parents[2]
 class Actor:
     """A process on a host."""
 
-    def __init__(self, host: Host, module: str, *arguments: str, files: Path) -> None:
+    def __init__(
+        self, host: Host, module: str, *arguments: str, files: Path, dead_after_s: float = 1.0
+    ) -> None:
         self._stdout, self._stderr = (files.with_suffix(f".{name}") for name in ("stdout", "stderr"))
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = host.start(
                 *(sys.executable, "-m", f"tests.hosts.{module}", *arguments),
                 cwd=ROOT,
+                env=os.environ | {DEAD_AFTER: str(dead_after_s)},
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,
@@ -56,8 +61,8 @@ class Actor:
 class Producer(Actor):
     """Sends to channels given as ``COUNT,SIZE,RATE,CHANNEL,ADDRESS``."""
 
-    def __init__(self, host: Host, *channels: str, files: Path) -> None:
-        super().__init__(host, "producer", *channels, files=files)
+    def __init__(self, host: Host, *channels: str, files: Path, dead_after_s: float = 1.0) -> None:
+        super().__init__(host, "producer", *channels, files=files, dead_after_s=dead_after_s)
 
     def numbers(self) -> dict[str, dict[str, Any]]:
         """What it said last of its channels; nothing if it has said nothing."""

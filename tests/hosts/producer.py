@@ -1,7 +1,8 @@
 """A producer on a host: ``... COUNT,SIZE,RATE,CHANNEL,ADDRESS ...``, one argument for each of its channels.
 
 COUNT 0 is endless, until standard input is readable; RATE 0 is as fast as the channel takes them. It prints a line of
-JSON ten times in a second: the numbers of its channels, which are as `ChannelStatistics` has them.
+JSON ten times in a second: the numbers of its channels, which are as `ChannelStatistics` has them, and
+``round_trip_min_s`` of the receiver.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ async def send(outbox: SenderChannel, count: int, size: int, rate: float, stop: 
     await outbox.close()
 
 
-async def report(channels: dict[str, SenderChannel]) -> None:
+async def report(sender: SenderServer, channels: dict[str, SenderChannel]) -> None:
     while True:
-        say(channels)
+        say(sender, channels)
         await asyncio.sleep(0.1)
 
 
-def say(channels: dict[str, SenderChannel]) -> None:
+def say(sender: SenderServer, channels: dict[str, SenderChannel]) -> None:
     numbers = {id_: dataclasses.asdict(outbox.statistics()) for id_, outbox in channels.items()}
+    for outbox_numbers in numbers.values():
+        outbox_numbers["round_trip_min_s"] = next(
+            (peer.round_trip_min_s for peer in sender.statistics().peers), None
+        )
     sys.stdout.write(json.dumps(numbers) + "\n")
     sys.stdout.flush()
 
@@ -46,7 +51,7 @@ async def main(*arguments: str) -> None:
     async with SenderServer(timing=TIMING) as sender, asyncio.TaskGroup() as group:
         channels: dict[str, SenderChannel] = {}
         sending = []
-        reporting = group.create_task(report(channels))
+        reporting = group.create_task(report(sender, channels))
         for count, size, rate, id_, address in (argument.split(",") for argument in arguments):
             buffer = BufferPolicy(max_bytes=BUFFER_BYTES)
             channels[id_] = sender.register_channel(id_, to=address, codec="bytes", buffer=buffer)
@@ -54,7 +59,7 @@ async def main(*arguments: str) -> None:
             sending.append(group.create_task(work))
         await asyncio.gather(*sending)
         reporting.cancel()
-        say(channels)
+        say(sender, channels)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ next network removes what a killed run has left.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import os
 import re
 import secrets
@@ -19,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.relay import HEALTHY, Faults, device
 from tests.support.waiting import wait_for
 
 _PREFIX = "netchannel-test"
@@ -46,6 +49,7 @@ class Host:
 
     def __init__(self, network: Network, name: str, number: int) -> None:
         self.name = name
+        self.number = number
         self.address = f"{_SUBNET}{number}"
         self._network = network
         self._port = f"port{number}"
@@ -85,6 +89,59 @@ class Host:
         _run(*self.command(sys.executable, "-c", _ANNOUNCE, _LINK, address))
 
 
+class Link:
+    """All that two hosts send each other, through a process that spoils it (`tests.support.relay`).
+
+    Their addresses stay what they are, and so do connections that are open. With the context it goes, and they are on
+    the bridge again. ``seed`` is that of the faults.
+    """
+
+    def __init__(self, network: Network, first: Host, second: Host, seed: int) -> None:
+        self._hosts = (first, second)
+        relay = Path(__file__).with_name("relay.py")
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", network.name, sys.executable, relay]
+            + [first.name, str(first.number), second.name, str(second.number), str(seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def spoil(self, there: Faults, back: Faults | None = None) -> None:
+        """Have these faults from now on, from the first to the second host, and ``back`` (None: the same)."""
+        assert self._process.stdin is not None
+        both = [dataclasses.asdict(there), dataclasses.asdict(there if back is None else back)]
+        self._process.stdin.write(json.dumps(both) + "\n")
+        self._process.stdin.flush()
+        self._wait_until_ready()
+
+    def heal(self) -> None:
+        """Lose and hold nothing any more."""
+        self.spoil(HEALTHY)
+
+    def _wait_until_ready(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise NotPermitted(f"{' '.join(map(str, self._process.args))} ended with {self._process.wait()}")
+
+    def __enter__(self) -> Link:
+        try:
+            self._wait_until_ready()
+            for here, there in (self._hosts, self._hosts[::-1]):
+                link = device(there.number)
+                _run("ip", "-n", here.name, "link", "set", link, "txqueuelen", "10000", "up")
+                way = ("dev", link, "src", here.address)
+                _run("ip", "-n", here.name, "route", "add", f"{there.address}/32", *way)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()  # its devices and the routes through them go with it
+        self._process.communicate()
+
+
 class Network:
     """A bridge and its hosts, as long as the context lasts. ``NotPermitted`` where the system refuses."""
 
@@ -97,6 +154,10 @@ class Network:
     def names(self) -> list[str]:
         """Its namespaces."""
         return [self.name, *(host.name for host in self.hosts)]
+
+    def link(self, first: Host, second: Host, seed: int = 0) -> Link:
+        """A link of their own for two hosts, that can be spoilt. ``NotPermitted`` where there are no TUN devices."""
+        return Link(self, first, second, seed)
 
     def bridge(self, *command: str) -> None:
         """Have ``ip`` change something on the bridge's side."""
