@@ -93,7 +93,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._runner.protocols.discard(self)
-        reason = "the other side hung up" if exc is None else (str(exc) or type(exc).__name__)
+        reason = _why(exc)
         if self._link.closing is not Closing.OPEN:
             reason = "closed by this side"
         if isinstance(exc, HandshakeError):
@@ -133,6 +133,15 @@ class LinkProtocol(asyncio.BufferedProtocol):
                 break
         if link.closing is Closing.FLUSH and link.writable:
             transport.close()
+
+
+def _why(lost: Exception | None) -> str:
+    """Why a connection is lost: the system's word for what nobody acknowledges is that of a dial without an answer."""
+    if lost is None:
+        return "the other side hung up"
+    if isinstance(lost, TimeoutError):
+        return f"what was sent to it is not acknowledged ({lost})"
+    return str(lost) or type(lost).__name__
 
 
 def _remote(transport: asyncio.Transport) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import os
 import struct
 from collections.abc import Iterable
 from typing import Any, cast
@@ -138,6 +140,13 @@ class Unforgetting(FramedConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         pass
+
+
+class Unacknowledged(FramedConnection):
+    """Says of its loss what a socket says whose bytes are not acknowledged any more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
 
 
 class FramedTransport:

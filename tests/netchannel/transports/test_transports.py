@@ -13,14 +13,14 @@ from typing import cast
 import pytest
 
 import netchannel
-from netchannel import FaultPolicy, ReceiverServer, SenderServer
+from netchannel import ChannelBroken, FaultPolicy, ReceiverServer, SenderServer
 from netchannel.address import parse_address
 from netchannel.core.link import Link
 from netchannel.transports import Listener, MakeProtocol, register, tcp, unregister
 from netchannel.transports.runner import HIGH_WATER, LinkProtocol
 from netchannel.transports.schemes import check, scheme_of
 from netchannel.wire.frames import Buffer
-from tests.support.framed import FramedTransport
+from tests.support.framed import FramedTransport, Unacknowledged
 
 
 @pytest.fixture
@@ -260,3 +260,28 @@ async def test_a_connection_that_is_reset_before_it_is_accepted_leaves_nothing(
     assert bytes(await inbox.recv()) == b"x"
     live = len(receiver._running().protocols)
     assert (live, failures) == (2, [])
+
+
+async def test_who_is_not_acknowledged_any_more_says_so() -> None:
+    """The system's word for it alone, `timed out`, could as well be of what the peer did not say."""
+    made: list[Unacknowledged] = []
+
+    class Recorded(Unacknowledged):
+        def __init__(self, protocol: asyncio.BufferedProtocol) -> None:
+            super().__init__(protocol)
+            made.append(self)
+
+    register("unheard", FramedTransport("unheard", Recorded))
+    try:
+        async with ReceiverServer("unheard:127.0.0.1:0") as receiver, SenderServer() as sender:
+            receiver.register_channel("c", codec="bytes", ack="explicit")
+            once = FaultPolicy(retry=0)
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes", fault=once)
+            await outbox.send(b"x")
+            await outbox.attached()
+            for connection in made:
+                connection.abort()
+            with pytest.raises(ChannelBroken, match=r"sent to it is not acknowledged \(\[Errno 110\]"):
+                await outbox.flush()
+    finally:
+        unregister("unheard")
