@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,6 +11,8 @@ import pytest
 
 from tests.support.hosts import Host, Link, Network, NotPermitted
 from tests.support.needs import leave_out, need_program
+
+log = logging.getLogger(__name__)
 
 _HOW = "run the tests as root, in a container one that is privileged"
 
@@ -34,9 +37,9 @@ def hosts(network: Network) -> list[Host]:
 
 @pytest.fixture
 def link(network: Network) -> Iterator[Link]:
-    """A link between the first two of the hosts that can be spoilt, by a seed that is printed."""
+    """A link between the first two of the hosts that can be spoilt, by a seed that is logged."""
     seed = random.randrange(1 << 32)
-    print(f"the link is spoilt by the seed {seed}")
+    log.info("the link is spoilt by the seed %d", seed)
     with ExitStack() as stack:
         try:
             made = stack.enter_context(network.link(*network.hosts[:2], seed=seed))

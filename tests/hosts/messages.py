@@ -9,9 +9,7 @@ from netchannel import Timing
 
 DEAD_AFTER = "TEST_DEAD_AFTER_S"
 """The environment of an actor says by this how long its servers wait for a word, where it is not a second."""
-TIMING = Timing(
-    heartbeat_s=0.2, dead_after_s=float(os.environ.get(DEAD_AFTER, "1.0")), backoff_limit_s=0.2
-)
+TIMING = Timing(heartbeat_s=0.2, dead_after_s=float(os.environ.get(DEAD_AFTER, "1.0")), backoff_limit_s=0.2)
 _BLOB = random.Random(0).randbytes(1 << 18)
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from tests.examples import flights
 from tests.support.commands import Command, nebuli
-from tests.support.hosts import Host
+from tests.support.hosts import Host, Link, Network
+from tests.support.relay import Faults
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
 
-LOST = re.compile(r"control connection with .* is down: (not heard of for 5.0 s|\[Errno 110\])")
+LOST = re.compile(r"control connection with .* is down: (not heard of for 5.0 s|what was sent)")
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +120,18 @@ def test_the_demo_goes_on_after_the_flights_host_was_cut_off_in_mid_stream(
     slow_hosts[0].mend()
     slow_hosts[2].speed_up()
     flights.assert_equal(site.finish(id_), expected)
+
+
+def test_the_demo_over_links_that_lose_and_hold_packets(
+    network: Network, link: Link, site: Site, expected: pa.Table
+) -> None:
+    """DP-2: 2 % of all packets between any two hosts are lost, and each takes 15 ms."""
+    first, second, third = network.hosts
+    faults = Faults(loss=0.02, delay_s=(0.015, 0.015))
+    with (
+        network.link(first, third, seed=1) as flights_link,
+        network.link(second, third, seed=2) as weather_link,
+    ):
+        for each in (link, flights_link, weather_link):
+            each.spoil(faults)
+        flights.assert_equal(site.finish(site.start()), expected)

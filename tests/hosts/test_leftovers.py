@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.support.hosts import Host, Network, existing, sweep
+from tests.support.relay import device
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.processes
@@ -63,6 +64,43 @@ def test_a_failure_in_a_network_leaves_nothing(hosts: list[Host]) -> None:
         fail()
     assert not names & set(existing())  # others may have come meanwhile, of tests beside this one
     assert started[0].wait(60) == -signal.SIGKILL
+
+
+SPOILT = """
+import sys
+from tests.support.hosts import Network
+with Network(2) as network, network.link(*network.hosts) as link:
+    print(link.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_link_that_is_spoilt_goes_with_its_test_and_with_a_run_that_is_killed(network: Network) -> None:
+    """Its devices and routes do; those of a killed run without a sweep."""
+    first, second = network.hosts[:2]
+
+    def seen() -> str:
+        shown = (("link",), ("route", "show", "table", "all"))
+        commands = [["ip", "-n", host.name, "-o", *show] for host in (first, second) for show in shown]
+        return "".join(
+            subprocess.run(each, capture_output=True, text=True, check=True).stdout for each in commands
+        )
+
+    with network.link(first, second) as link:
+        assert device(second.number) in seen()
+        assert psutil.pid_exists(link.pid)
+    assert not psutil.pid_exists(link.pid)
+    wait_for(lambda: device(second.number) not in seen() and device(first.number) not in seen(), "no device")
+
+    command = [sys.executable, "-c", SPOILT]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        pid = int(run.stdout.readline())
+        assert psutil.pid_exists(pid)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        wait_for(lambda: not psutil.pid_exists(pid), f"relay {pid} of the killed run is gone")
+    sweep()
 
 
 def test_a_network_that_cannot_be_made_whole_leaves_nothing(

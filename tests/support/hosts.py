@@ -98,14 +98,19 @@ class Link:
 
     def __init__(self, network: Network, first: Host, second: Host, seed: int) -> None:
         self._hosts = (first, second)
-        relay = Path(__file__).with_name("relay.py")
+        relay = str(Path(__file__).with_name("relay.py"))
+        inside = ("ip", "netns", "exec", network.name, sys.executable, relay)
         self._process = subprocess.Popen(
-            ["ip", "netns", "exec", network.name, sys.executable, relay]
-            + [first.name, str(first.number), second.name, str(second.number), str(seed)],
+            [*inside, *(first.name, str(first.number), second.name, str(second.number), str(seed))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """The process's; it ends when whoever started it does."""
+        return self._process.pid
 
     def spoil(self, there: Faults, back: Faults | None = None) -> None:
         """Have these faults from now on, from the first to the second host, and ``back`` (None: the same)."""

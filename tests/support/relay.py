@@ -73,9 +73,7 @@ def _relay(tuns: list[int], draw: random.Random) -> None:
             line = sys.stdin.readline()
             if not line:
                 return
-            faults = {
-                tun: Faults(**given) for tun, given in zip(tuns, json.loads(line), strict=True)
-            }
+            faults = {tun: Faults(**given) for tun, given in zip(tuns, json.loads(line), strict=True)}
             _say_ready()
         for tun in set(tuns).intersection(readable):
             packet, fault = os.read(tun, _LARGEST), faults[tun]
