@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -272,50 +271,3 @@ def test_the_kernel_asks_an_idle_peer_whether_it_is_there(peer: Peer) -> None:
         options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         idle, interval, count = (connection.getsockopt(socket.IPPROTO_TCP, each) for each in options)
         assert idle + interval * count < 5 * 60
-
-
-def test_backpressure_is_per_query(worker: Worker, peer: Peer) -> None:
-    """CH-BP-2: two queries on the same workers; where one's sink is stalled, the other goes on to its end."""
-    schema = [{"name": "n", "type": "int64"}, {"name": "word", "type": "string"}]
-
-    def query(name: str, count: int, target: dict[str, Any]) -> list[str]:
-        """Two fragments and a channel between them."""
-        source = {"logical": "l", "type": "Generator", "count": count}
-        channel = {"channel": name, "address": worker.data}
-        above = [
-            {"id": "in", "type": "source", "logical": "l", "schema": schema, "physical": source},
-            {"id": "in>", "type": "network_sink", "input": "in", **channel},
-        ]
-        below = [
-            {"id": "in", "type": "network_source", "schema": schema, **channel},
-            {"id": "out", "type": "sink", "input": "in", "sink": "out", "target": {"name": "out", **target}},
-        ]
-        parts = {f"{name}/in": above, f"{name}/out": below}
-        ids = [
-            worker.register({"id": id_, "node": worker.data, "operators": operators})
-            for id_, operators in parts.items()
-        ]
-        for id_ in ids:
-            worker.start(id_)
-        return ids
-
-    stalled = query("stalled", 1 << 40, {"type": "TCP", "address": peer.address, "mode": "append"})
-    with peer.accept():
-
-        def rows() -> int:
-            return next(each.rows_in for each in worker.statuses() if each.id == stalled[0])
-
-        names = (f"other {number}" for number in itertools.count())
-
-        def stands_still_while_another_ends() -> bool:
-            before = rows()
-            for id_ in query(next(names), 300_000, {"type": "Null", "mode": "append"}):
-                status = worker.wait_for_state(id_, wire.STATE_FINISHED)
-                assert status.rows_in == 300_000
-            return before > 0 and rows() == before
-
-        wait_for(stands_still_while_another_ends, "the stalled query's source is held back", 200.0)
-        for id_ in stalled:
-            worker.stop(id_)
-        for id_ in stalled:
-            worker.wait_for_state(id_, wire.STATE_STOPPED)
