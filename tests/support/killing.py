@@ -34,7 +34,7 @@ class Watched:
     _killed: set[int] = field(default_factory=set)  # of which a status may still be reported
 
     async def kill_at(self, node: str, rows: int) -> None:
-        """Kill the worker, once its fragment has read so many rows in its present process."""
+        """Kill the worker, once its fragment has read so many rows in its present process, and before it has ended."""
         address = self.nodes[node]
 
         async def has_read() -> FragmentStatus | None:
@@ -42,8 +42,10 @@ class Watched:
             return status if status and status.rows_in >= rows and status.pid not in self._killed else None
 
         status = await until_async(has_read, f"{node} has read {rows} rows", 60.0)
-        if not status.state.is_final:  # else it has no process
-            self._killed.add(status.pid)
+        assert not status.state.is_final, (
+            f"{node} had ended before it was killed, after {status.rows_in} rows"
+        )
+        self._killed.add(status.pid)
         self.workers.workers[address].kill()
         await self.workers.workers[address].died()
         del self.seen[address]
