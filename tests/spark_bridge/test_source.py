@@ -14,6 +14,7 @@ from netchannel import ChannelReader, ReceiverServer, RetainPolicy, SenderServer
 from spark_bridge import stop_at_end
 from tests.docs.markdown import ROOT, blocks
 from tests.support.spark import run
+from tests.support.weak_tasks import failures, weak
 
 pytestmark = pytest.mark.spark
 
@@ -216,22 +217,15 @@ async def test_a_receiver_that_keeps_what_it_gets_is_read_in_the_same_way(spark)
         assert ids(await run((await frame_of(spark, receiver)).collect)) == list(range(100))
 
 
-async def test_a_task_that_fails_reads_the_same_rows_again(spark):
-    """SP-RD-3."""
-
-    def failing(parts):
-        from pyspark import TaskContext
-
-        for number, part in enumerate(parts):
-            if number == 1 and TaskContext.get().attemptNumber() < 2:
-                raise ValueError("a passing weakness")
-            yield part
-
+async def test_a_task_that_fails_reads_the_same_rows_again(spark, tmp_path):
+    """SP-RD-3: each of two tasks fails twice."""
     async with SenderServer("127.0.0.1:0") as sender:
         outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 1000, rows=50))
         frame = await frame_of(spark, sender, minPartitions="2")
-        assert sorted(ids(await run(frame.mapInArrow(failing, "id BIGINT").collect))) == list(range(50_000))
+        rows = await run(frame.mapInArrow(weak(tmp_path, attempts=2), "id BIGINT").collect)
+        assert sorted(ids(rows)) == list(range(50_000))
+    assert failures(tmp_path) == 4
 
 
 async def test_a_secret_opens_and_is_not_shown(spark):
@@ -515,22 +509,13 @@ async def test_filters_on_what_is_known_of_messages_read_no_more_than_they_leave
 
 
 async def test_tasks_of_a_streaming_query_that_fail_read_the_same_rows_again(spark, tmp_path):
-    """SP-RD-3."""
-
-    def failing(parts):
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        for number, part in enumerate(parts):
-            if number == 1 and context.attemptNumber() == 0 and context.partitionId() == 0:
-                raise ValueError("a passing weakness")
-            yield part
-
+    """SP-RD-3: each of the two tasks of each of two batches fails once."""
     async with SenderServer("127.0.0.1:0") as sender:
         outbox = sender.retain_channel("rows", RetainPolicy())
         await outbox.send_many(batches(0, 1000, rows=100))
         frame = await stream_of(spark, sender, minPartitions="2", maxRowsPerTrigger="50000")
-        query = Query(tmp_path, frame.mapInArrow(failing, "id BIGINT"))
+        query = Query(tmp_path, frame.mapInArrow(weak(tmp_path), "id BIGINT"))
         await run(query.to_the_end)
         assert await run(query.ids, spark) == list(range(100_000))
         assert outbox.statistics().buffered_messages == 0
+    assert failures(tmp_path) == 4
