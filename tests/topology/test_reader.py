@@ -20,6 +20,7 @@ from topology import (
     parse_topology,
 )
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BLUEPRINT = """\
 logical:
   - name: flights
@@ -61,6 +62,16 @@ def test_the_example_loads_and_prints_back_to_an_equal_file():
     assert second.capacity is None
     assert second.sinks == (ParquetSink(name="delays", type="Parquet", path="out/delays", mode="final"),)
     assert yaml.safe_load(topology.to_yaml()) == yaml.safe_load(BLUEPRINT)
+    assert parse_topology(topology.to_yaml()) == topology
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/topology*.yaml")), ids=lambda file: file.name)
+def test_the_examples_load_and_print_back_to_an_equal_file(file: Path):
+    """PL-TOP-1"""
+    topology = load_topology(file)
+    given = yaml.safe_load(file.read_text())
+    assert [node.address for node in topology.nodes] == [node["address"] for node in given["nodes"]]
+    assert yaml.safe_load(topology.to_yaml()) == given
     assert parse_topology(topology.to_yaml()) == topology
 
 

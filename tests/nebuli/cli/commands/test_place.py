@@ -246,6 +246,18 @@ def test_the_two_strategies_are_put_beside_each_other(directory: Path):
     assert ended.stdout == nebuli("place", "t.yaml", "q.json", cwd=directory).stdout
 
 
+def test_what_the_rule_costs_more_is_printed(tmp_path: Path):
+    """PL-OPT-1: it joins where the sources meet first, 1 + 1 + 3 hops; 2 + 2 is least, where each goes its own way."""
+    links = {"1": "m x", "2": "m y", "m": "n", "n": "o", "o": "3", "x": "3", "y": "3", "3": ""}
+    write(tmp_path, topology(links, {"one": "1", "two": "2"}, sink="3"))
+    ended = nebuli("place", "t.yaml", "q.json", "--compare", "--format", "json", cwd=tmp_path)
+    costs = {"bottom-up": 5.0, "optimal": 4.0, "bound": 4.0, "above": 0.25}
+    assert json.loads(ended.stdout) == {"unit": "hops", **costs}
+    rows = nebuli("place", "t.yaml", "q.json", "--compare", cwd=tmp_path).stdout.splitlines()
+    assert rows[2].split() == ["bottom-up", "5", "25.0%", "more"]
+    assert rows[3].split() == ["optimal", "4"]
+
+
 def test_it_says_what_the_rule_met_where_the_other_strategy_has_found_room(tmp_path: Path):
     nodes, query = rivals(6)
     (tmp_path / "t.yaml").write_text(nodes.to_yaml())
