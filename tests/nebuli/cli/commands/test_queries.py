@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
 
@@ -18,7 +19,10 @@ from nebuli.cli import saved
 from nebuli.cli.commands import queries
 from nebuli.fleet import deployment
 from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, GivenFile, Workers
+from nebuli.rpc import worker_pb2 as wire
+from nebuli.rpc.worker_pb2_grpc import WorkerStub
 from tests.support.commands import Command, Ended, nebuli
+from tests.support.fleet import MakeFleet
 from tests.support.ports import free_addresses
 from tests.support.waiting import wait_for
 
@@ -55,10 +59,10 @@ class Site:
         ]
         self.query.write_text(json.dumps({"operators": operators}))
         self.workers: list[Command] = []
-        for number, (node, grpc) in enumerate(zip(self.nodes, self.grpc, strict=True)):
+        for number, (node, address) in enumerate(zip(self.nodes, self.grpc, strict=True)):
             folder = directory / f"worker{number}"
             folder.mkdir()
-            self.workers.append(Command("worker", "--data", node, "--grpc", grpc, directory=folder))
+            self.workers.append(Command("worker", "--data", node, "--grpc", address, directory=folder))
         for worker in self.workers:
             worker.wait_until_said("worker ready")
 
@@ -106,6 +110,27 @@ def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
     assert site.run("unregister", id_[:4]).exit_code == 0
     assert site.run("list").stdout == ""
     assert "no query has the id" in site.run("status", id_).error
+
+
+def test_a_query_that_is_started_twice_has_channels_of_its_own_each_time(make_fleet: MakeFleet) -> None:
+    """PL-DEC-3: the same files on the same workers, side by side."""
+    fleet = make_fleet()
+    first, second = fleet.data["nodes"]
+    first["physical"] = [{"logical": "numbers", "type": "Generator", "rows_per_s": 1000.0}]
+    second["sinks"] = [{"name": "out", "type": "Null", "mode": "append"}]
+    fleet.topology = fleet.written()
+    fleet.start()
+    ids = [fleet.run("start", fleet.topology, fleet.query).stdout.strip() for _ in range(2)]
+    with grpc.insecure_channel(fleet.grpc[1]) as channel:
+        stub = WorkerStub(channel)
+
+        def received() -> dict[str, int]:
+            found = stub.Channels(wire.ChannelsRequest(), timeout=60).channels
+            return {each.id: each.received for each in found if each.received}
+
+        channels = wait_for(lambda: found if len(found := received()) == 2 else None, "rows of both")
+    assert sorted(id_.partition("/")[0] for id_ in channels) == sorted(ids)
+    assert {id_.partition("/")[2] for id_ in channels} == {"copy/in>out"}
 
 
 def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
