@@ -10,7 +10,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from .rows import ROWS
-from .run import SOURCES, Plan, Run, Tally
+from .run import SOURCES, VICTIMS, Plan, Run, Tally
 
 MIB = 1 << 20
 GROWTH = 16 * MIB
@@ -18,15 +18,15 @@ GROWTH = 16 * MIB
 
 
 def plan(triggers: int, kills: int, rows_per_trigger: int) -> Plan:
-    """Half of the kills are of the driver; the last third of the triggers runs without any.
+    """An eighth of the kills is of each kind, the rest of the driver at any point; the last third of triggers has none.
 
     After a driver was away, a trigger may take a message more than it was told: so there are some rows more.
     """
     messages = triggers * rows_per_trigger * 21 // 20 // len(SOURCES) // ROWS
     rows = messages * ROWS
-    others = kills // 6
-    each = {"worker": others, "source": others, "sink": others}
-    return Plan(rows, rows_per_trigger, {"driver": kills - sum(each.values()), **each}, triggers // 3)
+    each = dict.fromkeys(VICTIMS, kills // 8)
+    each["driver"] += kills - sum(each.values())
+    return Plan(rows, rows_per_trigger, each, triggers // 3)
 
 
 def growth(tally: Tally) -> dict[str, tuple[int, int]]:
@@ -44,8 +44,10 @@ def table(tally: Tally) -> str:
     """What happened, for people."""
     lines = [f"{'source':16}{'rows':>12}"]
     lines += [f"{source:16}{rows:12,}" for source, rows in tally.rows.items()]
-    lines += ["", f"{'killed':16}{'times':>12}"]
-    lines += [f"{name:16}{times:12,}" for name, times in sorted(tally.kills.items())]
+    lines += ["", f"{'killed':32}{'times':>12}"]
+    lines += [f"{name:32}{times:12,}" for name, times in sorted(tally.kills.items())]
+    lines += ["", f"{'tasks':32}{'times':>12}"]
+    lines += [f"{name:32}{times:12,}" for name, times in sorted(tally.tasks.items())]
     lines += ["", f"{'resident MiB':16}{'early':>12}{'late':>12}"]
     lines += [
         f"{name:16}{early / MIB:12.1f}{late / MIB:12.1f}" for name, (early, late) in growth(tally).items()

@@ -1,6 +1,6 @@
 """The driver of a streaming query, in a process of its own, which may be killed: it goes on with its checkpoint.
 
-Prints lines of JSON, every second: the number of the newest trigger, and the resident memory of its processes.
+Prints lines of JSON, as triggers end: the number of the newest one, and the resident memory of its processes.
 """
 
 from __future__ import annotations
@@ -8,23 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
 
 import psutil
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-
-def failing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Fails now and then, where Spark tries again."""
-    context = TaskContext.get()
-    assert context is not None
-    broken = context.attemptNumber() == 0 and context.taskAttemptId() % 41 == 7
-    for number, batch in enumerate(batches):
-        if broken and number == 1:
-            raise ValueError("a passing weakness")
-        yield batch
+from tests.soak_spark.faults import DyingDataSource, failing
 
 
 def memory() -> dict[str, int]:
@@ -57,18 +45,19 @@ def start(source: str, sink: str, channels: str, rows: str, checkpoint: str) -> 
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    spark.dataSource.register(DyingDataSource)
     read = spark.readStream.format("netchannel").options(endpoint=source, channels=channels)
     frame = read.options(maxRowsPerTrigger=rows, includeMetadata="true", connectTimeout="120").load()
     out = frame.selectExpr("_channel AS source", "id", "text")
     query = (
         out.mapInArrow(failing, "source STRING, id BIGINT, text STRING")
-        .writeStream.format("netchannel")
+        .writeStream.format("dying")
         .options(endpoint=sink, channels="out/0,out/1", keyColumns="source", connectTimeout="120")
         .option("checkpointLocation", checkpoint)
         .start()
     )
     seen = -1
-    while not query.awaitTermination(1):
+    while not query.awaitTermination(0.25):
         progress = query.lastProgress
         if progress is not None and progress["batchId"] > seen:
             seen = progress["batchId"]

@@ -20,11 +20,17 @@ from typing import Any
 
 import psutil
 
+from netchannel import group_client
+from tests.soak_spark.faults import POINTS, arm, noted, struck
 from tests.support.ports import free_addresses
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("in/0", "in/1")
+SOURCES = ("in/a", "in/b")
+"""By name each is a key of another sink: an epoch has a commit for each of the two."""
 SINKS = ("out/0", "out/1")
+VICTIMS = ("driver", *(f"driver {point} the commits" for point in POINTS), "worker", "source", "sink")
+"""What is killed: at any point, but for a driver at one of its commits, and a worker within a task."""
 QUIET_S = 120.0
 """With nothing new for so long, the run is stuck."""
 
@@ -35,7 +41,7 @@ class Plan:
 
     rows: int  # per source
     rows_per_trigger: int
-    kills: dict[str, int]  # driver, worker, source, sink
+    kills: dict[str, int]  # of VICTIMS
     steady_triggers: int = 0  # at the end, without kills
 
 
@@ -44,7 +50,10 @@ class Tally:
     """What happened."""
 
     triggers: int = 0  # by Spark's own count
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(
+        default_factory=Counter
+    )  # of processes that were running, with rows left to be sent
+    tasks: Counter[str] = field(default_factory=Counter)  # those that were weak, and those that were retried
     failures: list[str] = field(default_factory=list)
     memory: list[dict[str, int]] = field(default_factory=list)  # of the last driver
     rows: dict[str, int] = field(default_factory=dict)
@@ -61,7 +70,12 @@ class Process:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"tests.soak_spark.{module}", *arguments],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "SOAK_FAULTS": str(errors.parent),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                },
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
@@ -121,8 +135,8 @@ class Run:
         try:
             for name in ("source", "sink", "driver"):
                 self._start(name)
-            for victim in self._victims():
-                self._follow(self._random.randint(*self._pace()))
+            for victim, trigger in zip(self._victims(), self._triggers(), strict=True):
+                self._until(lambda trigger=trigger: self.tally.triggers >= trigger or self._done())
                 threading.Event().wait(self._random.random() * 0.4)
                 self._kill(victim)
             self._follow_to_the_end()
@@ -137,11 +151,10 @@ class Run:
         self._random.shuffle(victims)
         return victims
 
-    def _pace(self) -> tuple[int, int]:
-        """Triggers from one kill to the next, so that the rows last for all of them."""
+    def _triggers(self) -> list[int]:
+        """After which to kill, so that there are rows for all of them."""
         triggers = len(SOURCES) * self._plan.rows // self._plan.rows_per_trigger - self._plan.steady_triggers
-        mean = max(1, int(0.8 * triggers / max(1, sum(self._plan.kills.values()))))
-        return max(1, mean // 2), mean + mean // 2
+        return sorted(self._random.choices(range(1, triggers * 4 // 5), k=sum(self._plan.kills.values())))
 
     def _start(self, name: str) -> None:
         rows = str(self._plan.rows)
@@ -159,31 +172,62 @@ class Run:
             self.tally.memory = []
 
     def _kill(self, victim: str) -> None:
+        self._look_after()
+        assert not self._done(), f"all rows had come before the {victim} was killed"
         if victim == "worker":
-            workers = [
-                each for each in self._processes["driver"].children() if "pyspark.worker" in _line(each)
-            ]
-            if workers:
-                self._random.choice(workers).kill()
-        else:
-            self._processes[victim].kill()
+            self._kill_worker()
+        elif victim in ("driver", "source", "sink"):
+            process = self._processes[victim]
+            assert process.code is None, f"the {victim} has ended with {process.code}:\n{process.said()}"
+            process.kill()
+            assert process.code == -signal.SIGKILL
             threading.Event().wait(self._random.choice([0.0, 0.5]))
             self._start(victim)
+        else:
+            self._kill_driver(victim.split()[1])
+            self._start("driver")
         self.tally.kills[victim] += 1
         self._say(
             f"killed the {victim} after {self.tally.triggers} triggers, {sum(self._taken().values())} rows"
         )
 
-    def _follow(self, triggers: int) -> None:
-        """Wait until so many more triggers have run."""
-        goal = self.tally.triggers + triggers
-        self._until(lambda: self.tally.triggers >= goal or self._done())
+    def _kill_worker(self) -> None:
+        """One that has given all rows of a task."""
+        arm(self._folder, "worker")
+        worker = psutil.Process(wait_for(lambda: struck(self._folder, "worker"), "a task", QUIET_S))
+        worker.kill()
+        psutil.wait_procs([worker], timeout=20)
+        assert not worker.is_running()
+
+    def _kill_driver(self, point: str) -> None:
+        """Have it killed at that point of the commits of an epoch; its checkpoint and the sink show that it was."""
+        driver = self._processes["driver"]
+        arm(self._folder, point)
+        wait_for(lambda: driver.code is not None, f"the driver dies {point} the commits", QUIET_S)
+        assert driver.code == -signal.SIGKILL, driver.said()
+        assert struck(self._folder, point)
+        driver.kill()
+        checkpoint = self._folder / "checkpoint"
+        epoch = _newest(checkpoint / "offsets")
+        assert _newest(checkpoint / "commits") == epoch - 1
+        query = json.loads((checkpoint / "metadata").read_text())["id"]
+        assert [self._has(channel, query, epoch) for channel in SINKS] == {
+            "before": [False, False],
+            "between": [True, False],
+            "behind": [True, True],
+        }[point]
+
+    def _has(self, channel: str, query: str, epoch: int) -> bool:
+        """Whether the epoch is published there."""
+        with group_client(self._sink, channel) as client:
+            return client.last_epoch(query) == epoch
 
     def _follow_to_the_end(self) -> None:
         self._until(self._done)
         self._until(lambda: self._processes["source"].code is not None)
         assert self._processes["source"].code == 0, self._processes["source"].said()
         self.tally.rows = self._taken()
+        self.tally.tasks = noted(self._folder)
         assert self.tally.rows == dict.fromkeys(SOURCES, self._plan.rows)
 
     def _done(self) -> bool:
@@ -238,8 +282,6 @@ class Run:
             base.close()
 
 
-def _line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+def _newest(folder: Path) -> int:
+    """The last epoch of which Spark has written a file there: in offsets as it begins, in commits as it has ended."""
+    return max(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
