@@ -31,4 +31,7 @@ def test_a_driver_that_is_killed_costs_no_number_and_doubles_none():
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-1] == "100000 numbers arrived, each once and in order"
+    killed, ended = ran.stdout.splitlines()
+    assert killed.endswith(" numbers have arrived: killing the driver")
+    assert 0 < int(killed.split()[0]) < 100_000  # in the middle
+    assert ended == "100000 numbers arrived, each once and in order"
