@@ -190,8 +190,7 @@ class RealLock:
 
     def write_note(self, note: bytes) -> None:
         """Write behind the process id."""
-        if os.pwrite(self._descriptor, note, _PID_BYTES) < len(note):
-            raise OSError(errno.EIO, "a write took not all")
+        write_all(RealFile(self._descriptor), [note], _PID_BYTES)
         os.fdatasync(self._descriptor)
 
     def release(self) -> None:
@@ -270,7 +269,7 @@ class RealFiles:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_at(descriptor, path):
                     # In place and of one width: a restart must not need room on a full disk.
-                    os.pwrite(descriptor, b"%-19d\n" % os.getpid(), 0)
+                    write_all(RealFile(descriptor), [b"%-19d\n" % os.getpid()], 0)
                     return RealLock(descriptor)
             except BlockingIOError:
                 pid = os.pread(descriptor, _PID_BYTES, 0).strip()
