@@ -17,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test simulate soak soak-spark lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test power simulate soak soak-spark lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,11 @@ FIRST ?= 0
 
 simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults, from seed FIRST=0 on
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(FIRST)
+
+CUTS ?= 200
+
+power: $(ALL_READY)  ## Cut the power beneath durable channels of processes in CUTS=200 stories of each kind, from seed FIRST=0 on; as root
+	$(BIN)/python -m tests.power --seeds $(CUTS) --first $(FIRST)
 
 MINUTES ?= 10
 SEED ?=
