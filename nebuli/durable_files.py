@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["sync_directory", "write_durably", "write_privately"]
+__all__ = ["make_directory", "sync_directory", "write_durably", "write_privately"]
+
+
+def make_directory(directory: Path) -> None:
+    """Have it be there, with all above it, also after a loss of power. Raises OSError."""
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -30,11 +30,11 @@ def directory() -> Path:
 
 def save(query: DeployedQuery) -> None:
     """Keep a query, whole or not at all. Raises ClickException if there is no place for it."""
-    from nebuli.durable_files import write_durably
+    from nebuli.durable_files import make_directory, write_durably
 
     folder = directory()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         write_durably(folder / f"{query.id}.json", query.model_dump_json(indent=2, by_alias=True))
     except OSError as error:
         raise click.ClickException(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nebuli.durable_files import sync_directory, write_durably
+from nebuli.durable_files import make_directory, sync_directory, write_durably
 from nebuli.rpc.status import FragmentStatus
 from placement.plan import Fragment
 from topology.connectors import unusable
@@ -49,7 +49,7 @@ class Records:
     def __enter__(self) -> Self:
         """Raises StateUnusable if another worker has the directory, or it cannot be written."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

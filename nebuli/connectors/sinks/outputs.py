@@ -19,7 +19,7 @@ import pyarrow.parquet
 from nebuli.connectors.endpoints import Output
 from nebuli.connectors.errors import OutputError, unwritable
 from nebuli.connectors.sinks.text_table import TextTable
-from nebuli.durable_files import sync_directory
+from nebuli.durable_files import make_directory, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,7 @@ def make_folder(name: str, target: Path) -> None:
     try:
         if target.is_dir():
             raise OutputError(f"{name} cannot be written: it is a directory")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
     except (FileExistsError, NotADirectoryError) as error:
         raise OutputError(f"{name} cannot be written: {target.parent} is no directory") from error
     except OSError as error:
@@ -141,9 +141,13 @@ class GrowingFile(_File):
             raise unwritable(str(self._path), error) from error
 
     def publish(self) -> None:
-        """The last byte is on the disk."""
+        """The last byte is on the disk, and so is the name."""
         try:
             self._complete()
+            if (
+                file := self._path.resolve()
+            ).is_file():  # what a path like /proc/self/fd/1 leads to, it may be
+                sync_directory(file.parent)
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
