@@ -66,8 +66,9 @@ MINUTES ?= 10
 SEED ?=
 LATENCY ?= 0
 
-soak: $(ALL_READY)  ## Run channels between processes through faults for MINUTES=10, over ways of up to LATENCY=0 seconds
-	$(BIN)/python -m tests.soak --minutes $(MINUTES) --latency $(LATENCY) $(if $(SEED),--seed $(SEED))
+soak: $(ALL_READY)  ## Run channels through faults for MINUTES=10, over ways of up to LATENCY=0 seconds; or SENDERS=400 CHANNELS=10000
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --latency $(LATENCY) $(if $(SEED),--seed $(SEED)) \
+		$(if $(SENDERS),--senders $(SENDERS)) $(if $(CHANNELS),--channels $(CHANNELS))
 
 TRIGGERS ?= 2000
 KILLS ?= 20

@@ -177,7 +177,7 @@ class ReceiverServer:
                     channel.id, len(channel.queue), channel.position,
                 )  # fmt: skip
             channel.detach(runner.clock())
-        self._core.opening.offers.clear()
+        self._core.opening.clear()
         for listener in self._listening():
             listener.close()
         try:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Make = Callable[[], asyncio.BaseProtocol]
 
-BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted."""
+BACKLOG = 4096
+"""Connections that the kernel holds until they are accepted; at most `net.core.somaxconn`, of which this is the default."""
 
 
 def listen_on(

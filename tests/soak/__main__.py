@@ -1,4 +1,9 @@
-"""``python -m tests.soak --minutes 10 [--seed N] [--latency S]``: 1 and the seed on stderr if a promise was broken."""
+"""``python -m tests.soak --minutes 10 [--seed N] [--latency S] [--senders N --channels N]``: 1 on stderr if it broke.
+
+The seed is said at the start, and with the command that runs it again if a promise was broken, or if a fault that was
+asked for never happened, or had no effect. With ``--senders`` it is a crowd of those, whose ``--channels`` are all cut
+at once, and whose receiver is killed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,8 @@ from random import SystemRandom
 
 import uvloop
 
+from .crowd import Run
+from .crowd import table as crowd_table
 from .resources import Resources
 from .run import Soak, Tally
 
@@ -18,8 +25,10 @@ def table(tally: Tally) -> str:
     """What happened, for people."""
     lines = [f"{'channel':24}{'messages':>12}{'reconnects':>12}"]
     lines += [f"{kind:24}{count:12,}{tally.reconnects[kind]:12,}" for kind, count in tally.messages.items()]
-    lines += ["", f"{'fault':24}{'times':>12}"]
-    lines += [f"{what:24}{times:12,}" for what, times in sorted(tally.faults.items())]
+    lines += ["", f"{'fault':24}{'times':>12}{'effects':>12}"]
+    lines += [
+        f"{what:24}{times:12,}{tally.effects[what]:12,}" for what, times in sorted(tally.faults.items())
+    ]
     lines += ["", f"{'held by the process':24}{'before':>12}{'after':>12}"]
     assert tally.before is not None
     assert tally.after is not None
@@ -42,17 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--latency", type=float, default=0.0, help="of a connection's direction at most, in s"
     )
+    parser.add_argument("--senders", type=int, default=0, help="of a crowd, which runs in place of the rest")
+    parser.add_argument("--channels", type=int, default=10_000, help="of all senders of the crowd")
+    parser.add_argument("--processes", type=int, default=8, help="that the senders of the crowd are in")
     given = parser.parse_args(arguments)
     seed = SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     logging.getLogger("netchannel").setLevel(logging.CRITICAL)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: T201, E731 - a command's output
-    soak = Soak(seed, given.latency, say)
+    say(f"seed {seed}")
     try:
-        tally = uvloop.run(soak.run(60 * given.minutes))
+        if given.senders:
+            crowd = Run(seed, given.senders, given.channels, given.processes, say)
+            lines = crowd_table(uvloop.run(crowd.run(60 * given.minutes)))
+        else:
+            lines = table(uvloop.run(Soak(seed, given.latency, say).run(60 * given.minutes)))
     except BaseException:
-        print(f"broken with seed {seed}:", file=sys.stderr)  # noqa: T201 - as above
+        again = f"make soak MINUTES={given.minutes} LATENCY={given.latency} SEED={seed}"
+        if given.senders:
+            again += f" SENDERS={given.senders} CHANNELS={given.channels}"
+        say(f"broken with seed {seed}; to run it again: {again}")
         raise
-    print(table(tally))  # noqa: T201 - as above
+    print(lines)  # noqa: T201 - as above
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -50,6 +51,7 @@ class Consumer:
         self, kind: str, channel_id: str, receiver: ReceiverServer, random: Random, settings: dict[str, Any]
     ) -> None:
         self.kind = kind
+        self.effects: Counter[str] = Counter()
         self.read = 0
         self.ended = False
         self.reconnects = 0
@@ -89,7 +91,9 @@ class Consumer:
         """To the end. Raises Violation."""
         with suppress(EndOfChannel):
             while True:
-                await self._may_read.wait()
+                if not self._may_read.is_set():
+                    self.effects["consumer stalled"] += 1
+                    await self._may_read.wait()
                 if self._leaves:
                     await self._make_way()
                 message = await self._inbox.recv_message()
@@ -109,6 +113,7 @@ class Consumer:
         await self._inbox.detach()
         # What it had received and not read comes again.
         self._inbox = self._register(resume_from=None if stream is None else Position(stream, self.read))
+        self.effects["consumer replaced"] += 1
 
 
 async def produce(kind: str, channel_id: str, sender: SenderServer, address: str, stop: asyncio.Event) -> int:
@@ -131,6 +136,7 @@ class DurableProducer:
     def __init__(
         self, channel_id: str, address: str, directory: Path, random: Random, latency_s: float
     ) -> None:
+        self.effects: Counter[str] = Counter()
         self.returned = 0
         self.restarts = 0
         self._arguments = (str(directory), address, channel_id, str(latency_s))
@@ -155,7 +161,17 @@ class DurableProducer:
 
     def calm(self) -> None:
         """Let it run on."""
+        if self._is_stopped():
+            self.effects["process stopped"] += 1
         self._signal(signal.SIGCONT)
+
+    def _is_stopped(self) -> bool:
+        if self._process is None or self._process.returncode is not None:
+            return False
+        with suppress(OSError):
+            status = Path(f"/proc/{self._process.pid}/stat").read_text()
+            return status.rpartition(")")[2].split()[0] == "T"
+        return False
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -191,6 +207,7 @@ class DurableProducer:
             self._signal(signal.SIGKILL)
             await process.wait()
             process.stdin.close()
+        self.effects["process killed"] += code == -signal.SIGKILL
         if code not in (0, -signal.SIGKILL):
             raise Violation(f"the producer of {self._arguments} ended with {code}")
         return closed

@@ -102,9 +102,7 @@ def cut_all() -> int:
 async def receive(address: str, path: str, channels: str) -> None:
     """All channels, to their ends or until it is killed."""
     stdin = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin
-    )
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     places = Places(Path(path), int(channels))
     async with ReceiverServer(address) as receiver, asyncio.TaskGroup() as group:
         consuming = [group.create_task(consume(receiver, n, places)) for n in range(int(channels))]

@@ -21,9 +21,7 @@ from .resources import measure
 async def send(address: str, senders: str, first: str, channels: str) -> None:
     """Channels from number ``first`` on, dealt out to the senders, until told to close them."""
     stdin = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin
-    )
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(SenderServer()) for _ in range(int(senders))]
         outboxes: dict[int, SenderChannel] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol
 
 from netchannel import Timing
 from tests.support.chaos import DOWN, UP, Proxy, Wire
+
+from .messages import Violation
 
 BETWEEN_S = 0.25
 """Mean time between two faults."""
@@ -25,18 +27,53 @@ def timing(latency_s: float) -> Timing:
     )
 
 
+ON_THE_WAY = (
+    "connection reset",
+    "connection ended",
+    "all connections reset",
+    "all arrives late",
+    "bit flipped",
+    "black hole",
+)
+TO_CONSUMERS = ("consumer stalled", "consumer replaced")
+TO_PROCESSES = ("process killed", "process stopped")
+LATENCY = "latency"
+"""Of every connection, all the time: it is asked for by a latency above 0."""
+FAULTS = ON_THE_WAY + TO_CONSUMERS + TO_PROCESSES
+
+
+def check_happened(asked: Iterable[str], times: Counter[str], effects: Counter[str]) -> None:
+    """Raise Violation unless each fault that was ``asked`` for happened, and at least once had an effect."""
+    asked = list(asked)
+    if not asked:
+        raise Violation("no fault was asked for: that all went well shows nothing")
+    if never := [fault for fault in asked if not times[fault]]:
+        raise Violation(f"these faults were asked for, and never happened: {never}")
+    if vain := [fault for fault in asked if not effects[fault]]:
+        raise Violation(f"these faults happened, and none of them had an effect: {vain}")
+
+
 class FlippingWire(Wire):
     """Changes one bit of what it carries next, once told to."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, effects: Counter[str]) -> None:
         super().__init__()
         self.flips = False
         self._random = random
+        self._effects = effects
+
+    def forward(self, direction: str, chunk: bytes) -> bytes:
+        if chunk and self.swallows:
+            self._effects["black hole"] += 1
+        elif chunk and self.latency_s[direction]:
+            self._effects[LATENCY] += 1
+        return super().forward(direction, chunk)
 
     def changed(self, direction: str, chunk: bytes) -> bytes:
         if not (self.flips and chunk):
             return chunk
         self.flips = False
+        self._effects["bit flipped"] += 1
         changed = bytearray(chunk)
         changed[self._random.randrange(len(changed))] ^= 1 << self._random.randrange(8)
         return bytes(changed)
@@ -50,12 +87,21 @@ class Way(Proxy):
 
     def __init__(self, target: str, random: Random, latency_s: float) -> None:
         super().__init__(target, self._make)
+        self.effects: Counter[str] = Counter()
         self._random = random
         self._latency_s = latency_s
         self._swallows = False
+        self._cut_by: list[str] = []
+
+    def will_cut(self, wires: Iterable[Wire], fault: str) -> None:
+        """Connections are about to be cut; that has had its effect when somebody comes back."""
+        cut = [wire for wire in wires if not wire.is_cut and any(wire.passed.values())]
+        self._cut_by += [fault] * len(cut)
 
     def _make(self, number: int) -> Wire:
-        wire = FlippingWire(self._random)
+        self.effects.update(self._cut_by)  # they are back
+        self._cut_by.clear()
+        wire = FlippingWire(self._random, self.effects)
         wire.swallows = self._swallows
         wire.latency_s = {direction: self._random.uniform(0, self._latency_s) for direction in (UP, DOWN)}
         return wire
@@ -96,8 +142,17 @@ class Victim(Protocol):
 class Mischief:
     """Does something at random, again and again, and counts what it did."""
 
-    def __init__(self, random: Random, ways: list[Way], victims: list[Victim], timing: Timing) -> None:
-        self.done: Counter[str] = Counter()
+    def __init__(
+        self,
+        random: Random,
+        ways: list[Way],
+        victims: list[Victim],
+        timing: Timing,
+        asked: Iterable[str],
+        done: Counter[str],
+    ) -> None:
+        self.done = done
+        self._asked = frozenset(asked)
         self._random = random
         self._ways = ways
         self._victims = victims
@@ -112,6 +167,9 @@ class Mischief:
                     choices = self._choices()
                     if not choices:
                         continue
+                    # What has happened least of all comes first, so that a short run sees every kind.
+                    fewest = min(self.done[name] for name, *_ in choices)
+                    choices = [each for each in choices if self.done[each[0]] == fewest]
                     name, begin, calm = self._random.choice(choices)
                     seconds = begin()
                     self.done[name] += 1
@@ -141,20 +199,23 @@ class Mischief:
             ]
         for victim in self._victims:
             choices += [(name, begin, victim.calm) for name, begin in victim.disturbances().items()]
-        return choices
+        return [each for each in choices if each[0] in self._asked]
 
     def _cut(self, way: Way, *, resets: bool) -> float:
         wire = self._random.choice(way.open_wires)
+        way.will_cut([wire], "connection reset" if resets else "connection ended")
         wire.resets = resets
         wire.cut()
         return 0.0
 
     def _cut_all(self, way: Way) -> float:
+        way.will_cut(way.open_wires, "all connections reset")
         for wire in way.open_wires:
             wire.cut()
         return 0.0
 
     def _hang_up(self, way: Way) -> float:
+        way.will_cut(way.open_wires, "all arrives late")
         for wire in way.open_wires:
             wire.hang_up()
         return 0.0

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from netchannel import ReceiverServer, SenderServer
 from netchannel.transports.runner import DISK_THREADS
 
 from .channels import KINDS, Consumer, DurableProducer, produce
-from .faults import Mischief, Way, timing
+from .faults import FAULTS, LATENCY, Mischief, Way, check_happened, timing
 from .messages import Violation
 from .resources import Resources, measure
 
@@ -36,6 +36,7 @@ class Tally:
     rounds: int = 0
     messages: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)  # seen by whom the faults befell
     reconnects: Counter[str] = field(default_factory=Counter)
     connections: int = 0
     restarts: int = 0
@@ -47,12 +48,17 @@ class Tally:
 class Soak:
     """A long-lived process with a receiver and a sender. Everything is drawn from ``seed``, but for time.
 
-    Each direction of a connection takes ``latency_s`` at most.
+    Each direction of a connection takes ``latency_s`` at most. Each of ``faults`` must happen, or the run fails.
     """
 
     def __init__(
-        self, seed: int, latency_s: float = 0.0, report: Callable[[str], None] = lambda line: None
+        self,
+        seed: int,
+        latency_s: float = 0.0,
+        report: Callable[[str], None] = lambda line: None,
+        faults: Iterable[str] = FAULTS,
     ) -> None:
+        self._faults = frozenset(faults)
         self.tally = Tally()
         self._latency_s = latency_s
         self._timing = timing(latency_s)
@@ -80,7 +86,17 @@ class Soak:
             raise Violation(
                 f"{threading.enumerate()} were left behind by servers; {threads} were there before"
             )
+        self._check_faults()
         return self.tally
+
+    def _check_faults(self) -> None:
+        tally, asked = self.tally, sorted(self._faults)
+        if self._latency_s:
+            asked.append(LATENCY)
+            tally.faults[LATENCY] = tally.connections
+        check_happened(asked, tally.faults, tally.effects)
+        if not sum(tally.reconnects.values()):
+            raise Violation("no channel has ever come back: no fault has reached a connection")
 
     async def _round(self, receiver: ReceiverServer, sender: SenderServer, seconds: float) -> None:
         tally, random = self.tally, self._random
@@ -99,7 +115,7 @@ class Soak:
                 durable = Consumer("durable", durable_id, receiver, random, {"codec": "bytes"})
                 process = DurableProducer(durable_id, far.address, Path(directory), random, self._latency_s)
                 victims = [*consumers.values(), durable, process]
-                mischief = Mischief(random, [near, far], victims, self._timing)
+                mischief = Mischief(random, [near, far], victims, self._timing, self._faults, tally.faults)
                 async with asyncio.TaskGroup() as group:
                     trouble = group.create_task(mischief.go_on())
                     consuming = [group.create_task(each.consume()) for each in [*consumers.values(), durable]]
@@ -118,7 +134,8 @@ class Soak:
                 consumers["durable"] = durable
                 for kind, consumer in consumers.items():
                     self._agree(consumer, producing[kind].result(), exactly=kind != "durable")
-                tally.faults += mischief.done
+                for each in (near, far, *consumers.values(), process):
+                    tally.effects.update(each.effects)
                 tally.restarts += process.restarts
                 tally.connections += len(near.wires) + len(far.wires)
         self._report(

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 OFFERS_LIMIT = 100_000
 """Tokens that are out at a time, of all senders."""
+COMING = 256
+"""Senders that were offered a channel and are still to come with its token, before others are to wait.
+
+Thousands together would stand in the kernel's queue until they give up (after `Timing.handshake_s`) and ask anew, which
+voids the token of the connection that is accepted next: then nobody is ever attached. Who has not come by that time is
+not waited for.
+"""
 
 
 class Lease(NamedTuple):
@@ -59,6 +66,7 @@ class Offers:
         )
         self._core = core
         self._offers: dict[bytes, Offer] = {}
+        self._coming: dict[bytes, float] = {}  # since when, the oldest first
 
     def __len__(self) -> int:
         return len(self._offers)
@@ -67,6 +75,14 @@ class Offers:
     def full(self) -> bool:
         """Whether there can be no more."""
         return len(self._offers) >= OFFERS_LIMIT
+
+    def room_at(self, now: float) -> float:
+        """When somebody more may be asked to come: ``now``, or by when the first one is not waited for any more."""
+        while (
+            self._coming and (due := next(iter(self._coming.values())) + self._core.timing.handshake_s) <= now
+        ):
+            del self._coming[next(iter(self._coming))]
+        return now if len(self._coming) < COMING else due
 
     def make(
         self, session: ReceiverControl, request: messages.Open, channel: InboundChannel | None, now: float
@@ -80,11 +96,13 @@ class Offers:
         attachments = 0 if channel is None else channel.attachments
         self._offers[token] = Offer(session, request, channel, attachments, expiry, lease)
         session.tokens[request.channel] = token
+        self._coming[token] = now
         return token, None if lease is None else lease.port
 
     def take(self, token: bytes) -> Offer | None:
         """What ``token`` was given for, once."""
         offer = self._offers.pop(token, None)
+        self._coming.pop(token, None)
         if offer is None:
             return None
         del offer.session.tokens[offer.request.channel]

@@ -15,6 +15,7 @@ from .tombstones import Tombstone
 
 if TYPE_CHECKING:
     from netchannel.core.link import Core
+    from netchannel.core.timers import Timer
 
     from .admission import Available
     from .inbound import InboundChannel
@@ -36,9 +37,47 @@ class Opening:
         self._members = members
         self._message_limit = message_limit
         self.offers = Offers(core)
+        self._timers = core.timers
+        self._waiting: dict[ReceiverControl, dict[str, messages.Open]] = {}  # whose turn it is first
+        self._turn: Timer | None = None
 
     def asked(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
-        """A sender asks for a channel. What would end its consumer waits until the sender comes."""
+        """A sender asks for a channel. What would end its consumer waits until the sender comes.
+
+        Where many ask at once, they are offered theirs as others have come, one of each session in turn.
+        """
+        self._waiting.setdefault(session, {})[request.channel] = request
+        self._take_turns(now)
+
+    def left(self, session: ReceiverControl, now: float) -> None:
+        """A session is over: nothing it was offered is good, and nothing it asked for is wanted."""
+        self._waiting.pop(session, None)
+        self.offers.left(session)
+        self._take_turns(now)
+
+    def clear(self) -> None:
+        """Nobody is to come any more."""
+        self._waiting.clear()
+        self.offers.clear()
+
+    def _take_turns(self, now: float) -> None:
+        while self._waiting:
+            if (room_at := self.offers.room_at(now)) > now:
+                if self._turn is None:
+                    self._turn = self._timers.at(room_at, self._on_turn)
+                return
+            session = next(iter(self._waiting))
+            requests = self._waiting.pop(session)
+            request = requests.pop(next(iter(requests)))
+            if requests:
+                self._waiting[session] = requests
+            self._answer(session, request, now)
+
+    def _on_turn(self, now: float) -> None:
+        self._turn = None
+        self._take_turns(now)
+
+    def _answer(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
         channel_id, number = request.channel, request.request
         match self._verdict(session, request):
             case Tombstone(count, reason, text):
@@ -82,6 +121,7 @@ class Opening:
         then newer than anything that is known of it here, and may end the consumer.
         """
         offer = self.offers.take(token)
+        self._take_turns(now)
         if offer is None or offer.session.closing is not Closing.OPEN:
             return Refusal("token", "the token is not, or no longer, good")
         verdict = self._verdict(offer.session, offer.request)

@@ -198,7 +198,7 @@ class ReceiverCore(Core):
         """A control connection is gone: what depended on it is lost."""
         self.connections.gone(session)
         del self.sessions[session], self.services.askers[session]
-        self.opening.offers.left(session)
+        self.opening.left(session, now)
         for channel in list(session.channels):
             link = channel.link
             channel.leave_session()
