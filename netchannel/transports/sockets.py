@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Make = Callable[[], asyncio.BaseProtocol]
 
 BACKLOG = 4096
-"""Connections that the kernel holds until they are accepted; at most `net.core.somaxconn`, of which this is the default."""
+"""Connections that the kernel holds until they are accepted; `net.core.somaxconn` bounds it."""
 
 
 def listen_on(

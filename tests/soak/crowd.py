@@ -71,15 +71,15 @@ class Crowd:
         """Raise Violation unless each fault that was asked for happened, and all channels came back from it."""
         if not asked:
             raise Violation("no fault was asked for: nothing is shown by that")
-        times = Counter(each.fault for each in self.rounds)
-        if never := [fault for fault in asked if not times[fault]]:
-            raise Violation(f"asked for, and never happened: {never}")
         for number, each in enumerate(self.rounds, 1):
             if min(each.connections_cut, each.reconnects) < self.channels:
                 raise Violation(
                     f"round {number}, {each.fault}: {each.connections_cut} connections were cut and {each.reconnects} "
                     f"channels came back, of {self.channels}: it had no effect"
                 )
+        times = Counter(each.fault for each in self.rounds)
+        if never := [fault for fault in asked if not times[fault]]:
+            raise Violation(f"asked for, and never happened: {never}")
 
 
 class Child:

@@ -25,6 +25,8 @@ THROUGH_S = 60.0
 """So long after producers were told to stop everything must be through, faults or not, where no way takes time."""
 TROUBLED_S = 1.0
 """So long faults go on while channels end."""
+MORE_ROUNDS = 8
+"""So many more there are at most, beyond the time that was asked for, until every fault has shown an effect."""
 RESIDENT_BYTES = 16 << 20
 """So much more memory may be resident after a run than after its first round."""
 
@@ -78,6 +80,9 @@ class Soak:
             await self._round(receiver, sender, round_s)
             before = self.tally.before = await self._rest(receiver, sender)
             while self.tally.rounds < 2 or time.monotonic() + round_s < end:
+                await self._round(receiver, sender, round_s)
+            last = self.tally.rounds + MORE_ROUNDS
+            while self.tally.rounds < last and any(not self.tally.effects[each] for each in self._faults):
                 await self._round(receiver, sender, round_s)
             after = self.tally.after = await self._rest(receiver, sender)
             self.tally.bytes_moved = receiver.statistics().bytes_received
