@@ -31,7 +31,7 @@ def test_ten_seconds_of_faults_leave_nothing_behind() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
     assert run.returncode == 0, run.stderr
     for part in (*channels.KINDS, "durable", "descriptors", "resident MiB", *FAULTS):
