@@ -550,6 +550,7 @@ def test_limits_are_those_of_the_code() -> None:
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [answering.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
+        "senders that are awaited with a token": [offers.COMING],
         "connections that have not shown who they are": [accepted.STRANGERS],
         "ranges asked for ahead on a connection": [read_server.REQUESTS_LIMIT],
         "consumers of a channel": [consumers.CONSUMERS_LIMIT],

@@ -44,7 +44,8 @@ class Opening:
     def asked(self, session: ReceiverControl, request: messages.Open, now: float) -> None:
         """A sender asks for a channel. What would end its consumer waits until the sender comes.
 
-        Where many ask at once, they are offered theirs as others have come, one of each session in turn.
+        Where many ask at once, they are offered theirs as others have come, one of each session in turn; a session
+        that was offered nothing waits for nobody, so that who cannot come keeps out no one but itself.
         """
         self._waiting.setdefault(session, {})[request.channel] = request
         self._take_turns(now)
@@ -62,11 +63,12 @@ class Opening:
 
     def _take_turns(self, now: float) -> None:
         while self._waiting:
-            if (room_at := self.offers.room_at(now)) > now:
+            room_at = self.offers.room_at(now)
+            waiting = (each for each in self._waiting if room_at <= now or not each.tokens)
+            if (session := next(waiting, None)) is None:
                 if self._turn is None:
                     self._turn = self._timers.at(room_at, self._on_turn)
                 return
-            session = next(iter(self._waiting))
             requests = self._waiting.pop(session)
             request = requests.pop(next(iter(requests)))
             if requests:

@@ -12,6 +12,7 @@ from netchannel.core.accepted import AcceptedControl
 from netchannel.core.questions import ClientCore
 from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.members import MemberControl
+from netchannel.core.receiving.offers import COMING
 from netchannel.core.receiving.opening import Opening
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay.history import MemoryHistory
@@ -242,3 +243,35 @@ def test_who_hangs_up_behind_the_handshake_is_dialed_ever_less(
     monkeypatch.setattr(world, "_met", lambda *ends: (dials.append(world.now), met(*ends)))
     world.pass_time(120)
     assert 50 < len(dials) < 240
+
+
+def test_of_those_who_ask_at_once_only_so_many_dial_at_once() -> None:
+    """Of 600 that ask in one moment, more are offered theirs only as others have come."""
+    world = World(seed=6)
+    receiver = world.receiver()
+    for n in range(600):
+        world.inbox(receiver, f"c{n}")
+    many = world.sender("many")
+    producers = [world.open(many, f"c{n}") for n in range(600)]
+    most = 0
+    while world.step():
+        most = max(most, len(receiver.opening.offers))
+    assert all(each.channel.state is SenderState.ATTACHED for each in producers)
+    assert most == COMING
+
+
+def test_who_does_not_come_keeps_nobody_else_out() -> None:
+    """A sender has asked for 990 channels, and stands still: another one has its ten at once, one after the other."""
+    world = World(seed=7)
+    receiver = world.receiver()
+    for n in range(1000):
+        world.inbox(receiver, f"c{n}")
+    silent = world.sender("silent")
+    for n in range(990):
+        world.open(silent, f"c{n}")
+    while len(receiver.opening.offers) < COMING:
+        world.step()
+    world.stalled.add(silent)
+    sender = world.sender("other")
+    others = [world.open(sender, f"c{n}") for n in range(990, 1000)]
+    world.run(lambda: all(each.channel.state is SenderState.ATTACHED for each in others), limit_s=0.5)
