@@ -56,7 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=8, help="that the senders of the crowd are in")
     given = parser.parse_args(arguments)
     seed = SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
-    logging.getLogger("netchannel").setLevel(logging.CRITICAL)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: T201, E731 - a command's output
     say(f"seed {seed}")
     try:
@@ -75,4 +74,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("netchannel").setLevel(logging.CRITICAL)
     main()
