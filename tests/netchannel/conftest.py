@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from netchannel import ReceiverServer, SenderServer, Tls
 from netchannel.transports import memory
 from tests.support import sizes
 from tests.support.authority import Authority
 from tests.support.chaos import ChaosProxy
+from tests.support.loops import new_uvloop
 from tests.support.ports import free_addresses
 
 _names = itertools.count()
@@ -24,8 +24,8 @@ _names = itertools.count()
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Both loops, but for what is long and has the loop in no part that counts, or where little is run of all."""
     if item.get_closest_marker("uvloop") is not None or sizes.ONE_IN > 1:
-        return {"uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+        return {"uvloop": new_uvloop}
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": new_uvloop}
 
 
 @pytest.fixture(params=["tcp", "unix", "memory"])
