@@ -17,6 +17,7 @@ from tests.support.authority import Authority
 from tests.support.chaos import ChaosProxy
 from tests.support.loops import new_uvloop
 from tests.support.ports import free_addresses
+from tests.support.sockets import sockets
 
 _names = itertools.count()
 
@@ -39,24 +40,13 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """No socket, thread or listener outlives its test."""
-    descriptors, threads = _descriptors(), set(threading.enumerate())
+    descriptors, threads = len(sockets()), set(threading.enumerate())
     yield
     started = set(threading.enumerate()) - threads
     # asyncio's own, which wait for the test's processes, end a little after these.
     assert [thread for thread in started if not thread.name.startswith("asyncio-waitpid")] == []
     assert memory._listeners == {}
-    assert _descriptors() - descriptors <= 0
-
-
-def _descriptors() -> int:
-    """Open sockets."""
-    sockets = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            sockets += str(descriptor.readlink()).startswith("socket:")
-        except FileNotFoundError:
-            continue  # the one that lists the directory
-    return sockets
+    assert len(sockets()) <= descriptors
 
 
 @pytest.fixture

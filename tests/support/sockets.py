@@ -1,0 +1,31 @@
+"""Sockets of a process, as the system knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_ESTABLISHED = "01"
+
+
+def sockets(process: int | str = "self") -> set[str]:
+    """Those that it has open, by their inodes."""
+    found = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue  # the one that lists the directory
+        if target.startswith("socket:"):
+            found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def connections(process: int | str, address: str) -> int:
+    """How many of them are established TCP connections from or to ``address``, an IPv4 one."""
+    port = f"{int(address.rpartition(':')[2]):04X}"
+    held, found = sockets(process), 0
+    for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_, inode = line.split()[:10]
+        ends = {local.rpartition(":")[2], remote.rpartition(":")[2]}
+        found += port in ends and state == _ESTABLISHED and inode in held
+    return found
