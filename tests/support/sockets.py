@@ -22,10 +22,15 @@ def sockets(process: int | str = "self") -> set[str]:
 
 def connections(process: int | str, address: str) -> int:
     """How many of them are established TCP connections from or to ``address``, an IPv4 one."""
-    port = f"{int(address.rpartition(':')[2]):04X}"
-    held, found = sockets(process), 0
+    port = int(address.rpartition(":")[2])
+    return sum(port in ends for ends in ports(process))
+
+
+def ports(process: int | str = "self") -> list[tuple[int, int]]:
+    """The local and the remote port of each of them that is an established TCP connection over IPv4."""
+    held, found = sockets(process), []
     for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, state, *_, inode = line.split()[:10]
-        ends = {local.rpartition(":")[2], remote.rpartition(":")[2]}
-        found += port in ends and state == _ESTABLISHED and inode in held
+        if state == _ESTABLISHED and inode in held:
+            found.append((int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)))
     return found

@@ -35,12 +35,19 @@ from netchannel.testing import (
 from netchannel.testing.channels import pair
 from netchannel.testing.deadlines import eventually
 from netchannel.testing.suite import QUICK
-from netchannel.transports import register, unregister
+from netchannel.transports import register, schemes, unregister
+from netchannel.transports.ports import parse_data_ports
 from tests.support.authority import TlsTransport
+from tests.support.sockets import connections, ports, sockets
 
 ROOT = Path(__file__).resolve().parents[3]
 
 _names = itertools.count()
+
+OF_THE_KIT = [backpressure, delivery, ends, establishing, outages, replay, staged, suite]
+"""Its modules that make receivers."""
+_PORTS = range(32_000, 32_768)
+"""Between those that tests are given (tests/support/ports.py) and those that outgoing connections take."""
 
 
 class TestTcp(ChannelConformance):
@@ -97,7 +104,7 @@ class TestMember(ChannelConformance):
         monkeypatch.setattr(
             Member, "sockets", (f"unix:{tmp_path}/{n}" for n in itertools.count()), raising=False
         )
-        for module in [backpressure, delivery, ends, establishing, outages, replay, staged, suite]:
+        for module in OF_THE_KIT:
             monkeypatch.setattr(module, "ReceiverServer", Member)
 
     async def test_many_channels_share_one_control_connection(self, address: str) -> None:
@@ -132,6 +139,49 @@ class TestMember(ChannelConformance):
             assert (sent.connections, received.connections, front.peers) == (2, 3, ())
             await outbox.close()
             assert len([body async for body in inbox]) == 1
+
+
+class AtPorts(ReceiverServer):
+    """A receiver whose data connections have ports of their own, also by way of the kit's faults."""
+
+    data_ports: ClassVar[str]
+
+    def __init__(self, listen: str, **settings: Any) -> None:
+        if schemes.scheme_of(listen) == "tcp":
+            settings["data_ports"] = self.data_ports
+        super().__init__(listen, **settings)
+        # Only TCP has ports, and users' transports are asked for none; the kit's faults have those of what is behind.
+        self._data_ports = "127.0.0.1", parse_data_ports(self.data_ports)
+
+
+@pytest.mark.uvloop
+class TestDataPorts(ChannelConformance):
+    """CH-DATA-2: what `TestTcp` shows of the shared port holds for a range, and for a fresh port per channel."""
+
+    @pytest.fixture
+    def address(self) -> str:
+        return "127.0.0.1:0"
+
+    @pytest.fixture(
+        autouse=True, params=[f"{_PORTS[0]}-{_PORTS[-1]}", "ephemeral"], ids=["range", "ephemeral"]
+    )
+    def receivers_have_ports(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr(AtPorts, "data_ports", request.param, raising=False)
+        for module in OF_THE_KIT:
+            monkeypatch.setattr(module, "ReceiverServer", AtPorts)
+        return request.param
+
+    async def test_data_goes_to_ports_of_its_own(self, receivers_have_ports: str) -> None:
+        """CH-DATA-2: not to the receiver's: another one for each channel, at which nobody listens then."""
+        async with AtPorts("127.0.0.1:0") as receiver, SenderServer(timing=QUICK) as sender:
+            before = sockets()
+            pairs = [pair(receiver, sender, f"c{number}") for number in range(10)]
+            await asyncio.gather(*(outbox.attached() for _, outbox in pairs))
+            assert connections("self", receiver.address) == 2  # both ends of the control connection
+            assert len(sockets() - before) == 2 + 2 * len(pairs)  # and none that listens
+            used = {local for local, remote in ports() if local in _PORTS}
+            assert receivers_have_ports == "ephemeral" or len(used) == len(pairs)
+            await asyncio.gather(*(outbox.close() for _, outbox in pairs))
 
 
 class TestTls(ChannelConformance):
