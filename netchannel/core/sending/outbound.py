@@ -8,7 +8,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from netchannel.core.backoff import Backoff
-from netchannel.core.link import Closing, Link
+from netchannel.core.link import Closing, JobOwner, Link
 from netchannel.core.retrying import Episode, Retries
 from netchannel.core.states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
 from netchannel.errors import (
@@ -66,7 +66,7 @@ class Connection(Link):
         """The channel is over; what is written may still go out."""
 
 
-class OutboundChannel:
+class OutboundChannel(JobOwner):
     """One stream to one receiver.
 
     The application's side calls `append`, `finish`, `detach` and reads the numbers, ``on_change`` tells it when to
@@ -307,6 +307,7 @@ class OutboundChannel:
         if first:
             packer.since = self.core.wall()
             packer.context = context
+            self.core.request(self)
             if self.store is None:
                 self._touch()
             else:
@@ -532,6 +533,10 @@ class OutboundChannel:
         link = self.link
         stuck = link is not None and link.attached and not link.writable
         return stuck and self.store is None and bool(self.send_buffer.unsent)
+
+    def begin(self) -> None:
+        """The loop's turn is over in which something was taken: what is taken later was sent at another time."""
+        self.seal()
 
     def seal(self) -> None:
         """Make records of what was taken since the last ones."""
