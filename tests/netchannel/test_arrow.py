@@ -19,6 +19,11 @@ from netchannel.wire.frames import Scattered
 from tests.support.sizes import examples
 from tests.support.world import World
 
+INSTANTS = st.datetimes(
+    datetime.datetime(1970, 1, 1), datetime.datetime(2200, 1, 1), timezones=st.just(datetime.UTC)
+)
+HUNDREDTHS = st.decimals(-1_000_000, 1_000_000, places=2, allow_nan=False)
+
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.null(), st.none()),
     (pa.bool_(), st.booleans()),
@@ -36,6 +41,28 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(datetime.UTC))),
     (pa.timestamp("ns"), st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1))),
     (pa.duration("ms"), st.integers(-1000, 1000).map(lambda n: datetime.timedelta(milliseconds=n))),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.uint8(), st.integers(0, 2**8 - 1)),
+    (pa.uint16(), st.integers(0, 2**16 - 1)),
+    (pa.uint32(), st.integers(0, 2**32 - 1)),
+    (pa.float16(), st.floats(width=16, allow_nan=False)),
+    (pa.large_binary(), st.binary(max_size=20)),
+    (pa.binary_view(), st.binary(max_size=40)),
+    (pa.date64(), st.dates()),
+    (pa.time32("s"), st.times().map(lambda at: at.replace(microsecond=0))),
+    (pa.time32("ms"), st.times().map(lambda at: at.replace(microsecond=1000))),
+    (pa.time64("us"), st.times()),
+    (pa.time64("ns"), st.times()),
+    (pa.timestamp("s", "Europe/Berlin"), INSTANTS.map(lambda at: at.replace(microsecond=0))),
+    (pa.timestamp("ms", "+05:30"), INSTANTS.map(lambda at: at.replace(microsecond=1000))),
+    (pa.duration("s"), st.integers(-1000, 1000).map(lambda n: datetime.timedelta(seconds=n))),
+    (pa.duration("us"), st.integers(-1000, 1000).map(lambda n: datetime.timedelta(microseconds=n))),
+    (pa.duration("ns"), st.integers(-1000, 1000).map(lambda n: datetime.timedelta(microseconds=n))),
+    (pa.month_day_nano_interval(), st.tuples(*[st.integers(-1000, 1000)] * 3).map(pa.MonthDayNano)),
+    (pa.decimal32(9, 2), HUNDREDTHS),
+    (pa.decimal64(18, 2), HUNDREDTHS),
+    (pa.decimal256(76, 2), HUNDREDTHS),
     (pa.decimal128(10, 2), st.decimals(-10_000_000, 10_000_000, places=2, allow_nan=False)),
     (pa.dictionary(pa.int8(), pa.string()), st.text("ab", max_size=2)),
     (pa.dictionary(pa.int32(), pa.binary()), st.binary(max_size=3)),
@@ -53,24 +80,76 @@ def _nested(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             {f"f{index}": st.none() | values for index, (_, values) in enumerate(fields)}
         )
 
-    return children.map(listed) | st.lists(children, min_size=1, max_size=3).map(structured)
+    def viewed(child: Any) -> Any:
+        kind, values = child
+        return pa.list_view(kind), st.lists(st.none() | values, max_size=3)
+
+    def large(child: Any) -> Any:
+        kind, values = child
+        return pa.large_list(kind), st.lists(st.none() | values, max_size=3)
+
+    def sized(child: Any) -> Any:
+        kind, values = child
+        return pa.list_(kind, 2), st.lists(st.none() | values, min_size=2, max_size=2)
+
+    def mapped(child: Any) -> Any:
+        kind, values = child
+        return pa.map_(pa.string(), kind), st.lists(
+            st.tuples(st.text(max_size=3), st.none() | values), max_size=3
+        )
+
+    lists = st.one_of(*map(children.map, (listed, viewed, large, sized, mapped)))
+    return lists | st.lists(children, min_size=1, max_size=3).map(structured)
 
 
-TYPES = st.recursive(st.sampled_from(LEAVES), _nested, max_leaves=4)
+EXTENSIONS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.uuid(), st.uuids().map(lambda each: each.bytes)),
+    (pa.json_(), st.sampled_from(["{}", "[1]", "null"])),
+    (pa.bool8(), st.integers(0, 1)),
+]
+"""These stand alone: pyarrow makes no arrays of Python's values that have them within."""
+
+TYPES = st.recursive(st.sampled_from(LEAVES), _nested, max_leaves=4) | st.sampled_from(EXTENSIONS)
+
+
+def _runs(values: pa.Array) -> pa.Array:
+    return pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(values) + 1), pa.int32()), values)
+
+
+def _either(values: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
+    """Every other one of ``values``, else a number."""
+    chosen = pa.array([row % 2 for row in range(len(values))], pa.int8())
+    return chosen, [values, pa.array(range(len(values)), pa.int32())]
+
+
+def _sparse(values: pa.Array) -> pa.Array:
+    return pa.UnionArray.from_sparse(*_either(values))
+
+
+def _dense(values: pa.Array) -> pa.Array:
+    chosen, children = _either(values)
+    return pa.UnionArray.from_dense(chosen, pa.array(range(len(values)), pa.int32()), children)
+
+
+LAYOUTS = st.sampled_from([lambda values: values, _runs, _sparse, _dense])
+"""What else may be made of a column, that pyarrow does not make of Python's values."""
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[pa.RecordBatch]:
     """Batches of one generated schema, some of them slices."""
-    columns = draw(st.lists(TYPES, min_size=1, max_size=4))
-    schema = pa.schema([(f"c{index}", kind) for index, (kind, _) in enumerate(columns)])
+    columns = draw(st.lists(st.tuples(TYPES, LAYOUTS), min_size=1, max_size=4))
+    kinds = [layout(pa.array([], kind)).type for (kind, _), layout in columns]
+    schema = pa.schema([(f"c{index}", kind) for index, kind in enumerate(kinds)])
     batches = []
     for _ in range(draw(st.integers(1, 4))):
         rows = draw(st.integers(0, 6))
-        arrays = [
+        plain = [
             pa.array(draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), kind)
-            for kind, values in columns
+            for (kind, values), _ in columns
         ]
+        assume(all(map(_valid, plain)))
+        arrays = [layout(array) for array, (_, layout) in zip(plain, columns, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         assume(_valid(batch))
         start = draw(st.integers(0, rows))
@@ -78,7 +157,7 @@ def streams(draw: st.DrawFn) -> list[pa.RecordBatch]:
     return batches
 
 
-def _valid(batch: pa.RecordBatch) -> bool:
+def _valid(batch: pa.RecordBatch | pa.Array) -> bool:
     """Whether pyarrow stands by what it has built: below a null struct it leaves indices into empty dictionaries."""
     try:
         batch.validate(full=True)
