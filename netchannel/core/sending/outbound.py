@@ -307,9 +307,9 @@ class OutboundChannel(JobOwner):
         if first:
             packer.since = self.core.wall()
             packer.context = context
-            self.core.request(self)
             if self.store is None:
                 self._touch()
+                self.core.request(self)
             else:
                 self._begin_on_disk(self.store)
         packer.add(body, note, cost)
@@ -535,7 +535,10 @@ class OutboundChannel(JobOwner):
         return stuck and self.store is None and bool(self.send_buffer.unsent)
 
     def begin(self) -> None:
-        """The loop's turn is over in which something was taken: what is taken later was sent at another time."""
+        """The loop's turn is over in which something was taken: what is taken later was sent at another time.
+
+        Where there is a disk, that is begun at once, and takes all that has come by then.
+        """
         self.seal()
 
     def seal(self) -> None:
