@@ -44,7 +44,7 @@ class Connections:
         self.links: set[Link] = set()
         self.silent: OrderedDict[Link, None] = OrderedDict()
         self.unproven: OrderedDict[Link, None] = OrderedDict()
-        self.farewells: set[Link] = set()
+        self.farewells: dict[Link, None] = {}
         self.on_farewells_done: Callable[[], None] = lambda: None
         self._core = core
         self._orders = count()
@@ -71,6 +71,9 @@ class Connections:
         """
         strangers = len(self.silent) + len(self.unproven)
         if strangers <= STRANGERS and len(self.links) <= self.limit:
+            return
+        if strangers <= STRANGERS and self.farewells:  # whoever has had the last word would go by itself
+            next(iter(self.farewells)).abort()
             return
         oldest, _ = max(self.silent, self.unproven, key=len).popitem(last=False)
         self.links.discard(oldest)
@@ -100,7 +103,7 @@ class Connections:
         self.silent.pop(link, None)
         self.unproven.pop(link, None)
         if link in self.farewells:
-            self.farewells.discard(link)
+            del self.farewells[link]
             self.on_farewells_done()
 
     def is_newest(self, link: AcceptedControl) -> bool:

@@ -52,7 +52,7 @@ class FrameParser:
         self._pool = pool
         self.payload_limit = payload_limit
         self._slab = slab
-        self._message_limit = message_limit
+        self.message_limit = message_limit
         self._stash = b""
         self._large = False  # the last frame was
         self._header: tuple[int, ...] = ()
@@ -65,6 +65,10 @@ class FrameParser:
         self._piece = 0  # the piece that must come next; 0: nothing is begun
         self._of: tuple[int, int] = (0, 0)  # kind and number of what is
         self._note = b""
+
+    def drop(self) -> None:
+        """Let go of what has begun: nothing more is parsed."""
+        self._target, self._whole, self._stash = None, _NONE, b""
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
@@ -166,11 +170,13 @@ class FrameParser:
         most = NOTE_LIMIT if kind == _PART else 0
         if len(note) > most:
             raise ProtocolError(f"{what} has a note of {len(note)} bytes: the limit is {most}")
-        if not 0 < extent <= self._message_limit:
-            raise ProtocolError(
-                f"{what} claims {extent} bytes in pieces: expected 1 to {self._message_limit}"
-            )
-        self._whole, self._extent, self._note = self._pool.take(extent + HEADER_SIZE), extent, note
+        if not 0 < extent <= self.message_limit:
+            raise ProtocolError(f"{what} claims {extent} bytes in pieces: expected 1 to {self.message_limit}")
+        try:
+            self._whole = self._pool.take(extent + HEADER_SIZE)
+        except MemoryError as error:
+            raise ProtocolError(f"{what} claims {extent} bytes, for which there is no memory here") from error
+        self._extent, self._note = extent, note
         self._joined, self._piece, self._of = 0, 1, (kind, sequence)
 
     def _due(self) -> str:

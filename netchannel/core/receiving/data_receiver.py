@@ -54,7 +54,8 @@ class ReceiverData(Link):
         super().__init__(core, remote)
         self._connections = connections
         self._opening = opening
-        self._parser = FrameParser(core.slab, core.pool, message_limit, TOKEN_FRAME_LIMIT)
+        self._message_limit = message_limit
+        self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)  # as long as there is no token
         self._channel: InboundChannel | None = None
         self._leaving = False  # the last word is said; what still comes is passed over
         self.acknowledging = False
@@ -70,15 +71,17 @@ class ReceiverData(Link):
             return
         if self._channel is not None and self._channel.session is not None:
             self._channel.session.heard(now)
-        for frame in self._parser.received(n):
-            if self.closing is not Closing.OPEN or self._leaving:
-                return
-            if self._channel is None:
-                self._attach(frame, now)
-            else:
-                self._take(self._channel, frame, now)
-        if self._channel is not None and self._channel.retainer is not None:
-            self._channel.retainer.drain(now)
+        try:
+            for frame in self._parser.received(n):
+                if self.closing is not Closing.OPEN or self._leaving:
+                    return
+                if self._channel is None:
+                    self._attach(frame, now)
+                else:
+                    self._take(self._channel, frame, now)
+        finally:  # also of what came in front of a frame that is against the rules
+            if self._channel is not None and self._channel.retainer is not None:
+                self._channel.retainer.drain(now)
 
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
@@ -93,6 +96,7 @@ class ReceiverData(Link):
                 self._admitted()
                 self._channel = channel
                 self._parser.payload_limit = PAYLOAD_LIMIT
+                self._parser.message_limit = self._message_limit
                 channel.attach(self, frame.sequence, now)
 
     def _admitted(self) -> None:
@@ -177,15 +181,17 @@ class ReceiverData(Link):
     def _say_last(self, farewell: Buffer, now: float) -> None:
         """Not closed at once: what is on its way here would make that a reset, which could overtake the last word."""
         self._leaving = True
+        self._parser.drop()
         self.reading = True
         self.send(farewell)
-        self._connections.farewells.add(self)
+        self._connections.farewells[self] = None
         self.arm(now + self.core.timing.leave_s, self._expired)
 
     def _expired(self, now: float) -> None:
         self.abort()
 
     def _lost(self, reason: str, now: float) -> None:
+        self._parser.drop()
         self._connections.gone(self)
         channel, self._channel = self._channel, None
         self._detach(channel, reason, now)

@@ -81,7 +81,7 @@ class RetainedOutbound(RetainedService):
         if packer.bodies and not packer.fits(size, context):
             self.seal(now)
         if not packer.bodies:
-            packer.since = self.core.wall()
+            packer.since = max(0, self.core.wall())  # of a clock that has not been set yet
             packer.context = context
         packer.add(body, note, size)
         self._rows.append(rows)

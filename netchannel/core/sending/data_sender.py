@@ -155,7 +155,7 @@ class SenderData(Connection):
             return []
         channel.sent = max(channel.sent, record.end)
         before: list[Buffer] = []
-        if record.context is not self._context_sent:
+        if record.context is not self._context_sent and not record.gap:
             before = blob(Kind.CONTEXT, record.context)
             self._context_sent = record.context
         frame = record.whole()

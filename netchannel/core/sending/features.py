@@ -33,17 +33,25 @@ def lacking(peer: str, feature: str) -> str:
 
 def missing(record: Record, features: AbstractSet[str]) -> str | None:
     """The feature that ``record`` needs and that is not among ``features``, if there is one."""
-    if features >= messages.TAKES:
-        return None
-    frame = record.whole()
-    kind = frames.kind_of(frame[0]) if frame else frames.Kind.PART
-    if kind == frames.Kind.GAP:
+    if record.gap:
         return None if messages.GAPS in features else messages.GAPS
-    if kind == frames.Kind.PART and messages.PARTS not in features:
+    if features >= _ALL:
+        return None
+    if record.context and messages.CONTEXTS not in features:
+        return messages.CONTEXTS
+    # What is on disk, or was packed, is there as it goes on the wire.
+    head = record.buffers[0] if record.buffers else None
+    in_pieces = (
+        record.largest > frames.WHOLE_LIMIT if head is None else frames.kind_of(head) == frames.Kind.PART
+    )
+    if in_pieces and messages.PARTS not in features:
         return messages.PARTS
-    if messages.NOTES not in features and (record.note or _has_notes(frame[0])):
-        return messages.NOTES
-    return messages.CONTEXTS if record.context and messages.CONTEXTS not in features else None
+    noted = bool(record.note) if head is None else _has_notes(head)
+    return messages.NOTES if noted and messages.NOTES not in features else None
+
+
+_ALL = messages.TAKES - {messages.GAPS}
+"""What all messages need together: a gap is none."""
 
 
 def _has_notes(frame: Buffer) -> bool:

@@ -305,7 +305,7 @@ class OutboundChannel(JobOwner):
             self.seal()
         first = not packer.bodies
         if first:
-            packer.since = self.core.wall()
+            packer.since = max(0, self.core.wall())  # of a clock that has not been set yet
             packer.context = context
             if self.store is None:
                 self._touch()
@@ -540,6 +540,7 @@ class OutboundChannel(JobOwner):
         Where there is a disk, that is begun at once, and takes all that has come by then.
         """
         self.seal()
+        self._touch()
 
     def seal(self) -> None:
         """Make records of what was taken since the last ones."""

@@ -126,3 +126,14 @@ def test_who_goes_nowhere_else_is_told_where_to_ask(monkeypatch: pytest.MonkeyPa
     world.pass_time(1)
     assert producer.channel.state is SenderState.DENIED
     assert "ask at port 2" in producer.channel.last_failure
+
+
+def test_large_messages_without_notes_go_to_who_takes_pieces_and_no_notes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without(monkeypatch, ReceiverControl, "notes", "contexts", "gaps")
+    producer, consumer = connected(world := World())
+    producer.send(bytes(WHOLE_LIMIT + 1))
+    world.settle()
+    consumer.read()
+    assert [len(value) for value in consumer.values] == [WHOLE_LIMIT + 1]

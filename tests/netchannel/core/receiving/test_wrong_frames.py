@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from netchannel.core.control import FOR_DATA
+from netchannel.core.link import Closing
 from netchannel.core.states import ReceiverState
 from netchannel.wire.frames import (
     CHECKED_FROM,
@@ -245,3 +247,23 @@ def test_lengths_in_front_of_compressed_buffers_are_what_arrow_allocates() -> No
         lying = body.replace(claim, struct.pack("<q", wrong))
         with pytest.raises((OSError, pa.ArrowInvalid)):
             pa.ipc.read_record_batch(pa.py_buffer(lying), ZEROS.schema)
+
+
+def test_nothing_in_pieces_is_begun_without_a_token() -> None:
+    """Whoever has shown none would fill memory with what has no end."""
+    dialed = Dialed()
+    stranger = dialed._linked(FOR_DATA)
+    dialed.say(stranger, frame(Kind.PART, extent=LIMIT))
+    assert "claims 1048576 bytes in pieces: expected 1 to 0" in stranger.cause
+    assert stranger.closing is Closing.FLUSH
+
+
+def test_who_is_refused_again_and_again_keeps_nobody_out() -> None:
+    """Connections that have had the last word are closed first where there are too many."""
+    dialed = Dialed()
+    dialed.core.connections.limit = 3
+    dialed.say(dialed.data, frame(Kind.DATA))
+    assert dialed.data in dialed.core.connections.farewells
+    for _ in range(2):
+        dialed._linked(FOR_DATA)
+    assert dialed.data.closing is Closing.ABORT
