@@ -19,9 +19,10 @@ from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.world import End
 
-from .applications import Receiving, Sending, Shared, draw_plan
+from .applications import Receiving, Sending
 from .network import FaultyWorld
 from .oracle import Violation
+from .plans import Shared, draw_plan
 
 FAULTS = 6
 MESSAGES = 220
