@@ -116,7 +116,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
         """Do what the link wants: write, read or not, close."""
         link, transport = self._link, self._transport
         if link.closing is Closing.ABORT:  # also one that was to be closed behind bytes that nobody takes
-            transport.abort()
+            if (
+                self in self._runner.protocols
+            ):  # asyncio fails to abort what it has closed behind its last bytes
+                transport.abort()
             return
         if transport.is_closing():
             return

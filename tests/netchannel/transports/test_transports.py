@@ -15,7 +15,8 @@ import pytest
 import netchannel
 from netchannel import ChannelBroken, FaultPolicy, ReceiverServer, SenderServer
 from netchannel.address import parse_address
-from netchannel.core.link import Link
+from netchannel.core.link import Closing, Link
+from netchannel.testing.deadlines import eventually
 from netchannel.transports import Listener, MakeProtocol, register, tcp, unregister
 from netchannel.transports.runner import HIGH_WATER, LinkProtocol
 from netchannel.transports.schemes import check, scheme_of
@@ -241,6 +242,36 @@ async def test_a_connection_that_is_closed_behind_a_lot_ends_once(sender: Sender
     await listener.stop()
     assert link.adapter not in sender._running().protocols
     assert failures == []
+
+
+class _HasWork(_Busy):
+    """Whoever has it had asked for something to be done with it in the turn in which it ends."""
+
+    def _lost(self, reason: str, now: float) -> None:
+        self.core.touch(self)
+
+
+async def test_a_connection_that_has_ended_is_not_given_up_once_more(
+    sender: SenderServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is still to be done with it is done with: asyncio cannot abort what it has closed behind its last bytes."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    stalled = _Stalled()
+    listener = await tcp.listen("127.0.0.1:0", lambda: stalled)
+    link = _HasWork(sender, listener.address, fails=False)
+    await tcp.connect(listener.address, lambda: LinkProtocol(sender._running(), lambda _: link))
+    link.writes = 64
+    link.closing = Closing.FLUSH
+    link.adapter._transport.close()  # as `apply` does where the transport has not said stop
+    await stalled.here.wait()
+    stalled.transport.resume_reading()
+    await stalled.gone.wait()
+    await eventually(lambda: link.closing is Closing.ABORT and link not in link.core.dirty)
+    listener.close()
+    await listener.stop()
+    assert failures == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_connection_that_is_reset_before_it_is_accepted_leaves_nothing(
