@@ -54,7 +54,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         self._link = self._make_link(_remote(transport))
         self._link.adapter = self
-        self._runner.protocols.add(self)
+        self._runner.protocols[self] = None
         self._set_options(transport.get_extra_info("socket"))
         self._link.connected(self._runner.clock())
         self.apply()
@@ -92,7 +92,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             self._runner.core.touch(self._link)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._runner.protocols.discard(self)
+        self._runner.protocols.pop(self, None)
         reason = _why(exc)
         if self._link.closing is not Closing.OPEN:
             reason = "closed by this side"
@@ -176,7 +176,7 @@ class Runner:
         self.clock = time.monotonic if isinstance(self.loop, uvloop.Loop) else self.loop.time
         self.lag = Lag()
         self.bytes_sent = self.bytes_received = 0
-        self.protocols: set[LinkProtocol] = set()
+        self.protocols: dict[LinkProtocol, None] = {}  # in the order in which they came
         self._dialing: dict[asyncio.Task[None], Link] = {}
         self._pump_due = self._alarm_due = NEVER
         self._alarm: asyncio.TimerHandle | None = None
