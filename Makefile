@@ -53,9 +53,10 @@ check: $(ALL_READY)  ## Lint, check types and imports, and run the quick tests: 
 
 SEEDS ?= 2000
 FIRST ?= 0
+LAYERS ?= core runner
 
-simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults, from seed FIRST=0 on
-	$(BIN)/python -m tests.simulator --seeds $(SEEDS) --first $(FIRST)
+simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults from seed FIRST=0 on, of each of LAYERS="core runner"
+	for layer in $(LAYERS); do $(BIN)/python -m tests.simulator --layer $$layer --seeds $(SEEDS) --first $(FIRST) || exit 1; done
 
 CUTS ?= 200
 

@@ -6,24 +6,30 @@ import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
+from . import processes, simulation
 from .oracle import Violation
-from .simulation import Report, simulate
+from .simulation import Report
+
+LAYERS: dict[str, Callable[[int], Report]] = {"core": simulation.simulate, "runner": processes.simulate}
+"""What of netchannel is run: its cores alone, or all that stands on them, through the public API."""
 
 
-def attempt(seed: int) -> Report | str:
+def attempt(layer: str, seed: int) -> Report | str:
     """The report, or what was violated."""
     try:
-        return simulate(seed)
+        return LAYERS[layer](seed)
     except Violation as error:
-        return str(error)
+        return f"{error}\nagain: python -m tests.simulator --layer {layer} --first {seed} --seeds 1"
 
 
-def run(seeds: range) -> tuple[list[Report], list[str]]:
+def run(seeds: range, layer: str = "core") -> tuple[list[Report], list[str]]:
     """The reports of all seeds that went well, and what the others violated."""
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(attempt, seeds, chunksize=20))
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(seeds))) as pool:
+        results = list(pool.map(partial(attempt, layer), seeds, chunksize=20))
     reports = [result for result in results if isinstance(result, Report)]
     return reports, [result for result in results if isinstance(result, str)]
 
@@ -31,10 +37,13 @@ def run(seeds: range) -> tuple[list[Report], list[str]]:
 def main() -> int:
     """Print what was met; 1 if a seed failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
+    parser.add_argument(
+        "--layer", choices=LAYERS, default="core", help="what is simulated: %(default)s, or runner"
+    )
     parser.add_argument("--seeds", type=int, default=2000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     arguments = parser.parse_args()
-    reports, violations = run(range(arguments.first, arguments.first + arguments.seeds))
+    reports, violations = run(range(arguments.first, arguments.first + arguments.seeds), arguments.layer)
     met: Counter[str] = sum((report.met for report in reports), Counter())
     for what, times in sorted(met.items()):
         print(f"{times:8} {what}")  # noqa: T201 - a command's output

@@ -27,7 +27,9 @@ class Stream:
     dropped: int = 0  # what the consumer was told of, and has not missed yet
     ended: bool = False
     sent: dict[int, bytes] = field(default_factory=dict)
+    taken: int = 0  # messages below have a number for good, and may have gone out
     given: int = 0
+    closed_by_consumer: bool = False
     closed_at: set[int] = field(default_factory=set)  # a producer that gave up may have gone on beyond
 
     def send(self, number: int, life: int) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
@@ -103,10 +104,11 @@ def fault_policy(retry: float | None, *, accept_new_stream: bool = False) -> Fau
 
 @dataclass
 class Shared:
-    """What outlives the processes: the streams that there were, and the disk."""
+    """What outlives the processes: the streams that there were, and the disk, be it simulated or not."""
 
     plan: Plan
-    files: SimulatedFiles
+    files: SimulatedFiles | None = None
+    directory: Path | None = None
     streams: dict[str, Stream] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
     names: Iterator[int] = field(default_factory=count)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -446,17 +447,25 @@ class _Recorder(dict):  # type: ignore[type-arg]
         return super().__getitem__(pair)
 
 
+@contextmanager
+def noted(transitions: set[tuple[str, str, str]]) -> Iterator[None]:
+    """Every transition of a channel is put into ``transitions``."""
+    outbound.SENDER_TABLE = _Recorder("sender", SENDER_TABLE, transitions)
+    inbound.RECEIVER_TABLE = _Recorder("receiver", RECEIVER_TABLE, transitions)
+    try:
+        yield
+    finally:
+        outbound.SENDER_TABLE, inbound.RECEIVER_TABLE = SENDER_TABLE, RECEIVER_TABLE
+
+
 def simulate(seed: int) -> Report:
     """Run ``seed``. Raises Violation, with the seed in its message."""
     logging.getLogger("netchannel").setLevel(logging.CRITICAL)
     simulation = Simulation(seed)
-    transitions = simulation.report.transitions
-    outbound.SENDER_TABLE = _Recorder("sender", SENDER_TABLE, transitions)
-    inbound.RECEIVER_TABLE = _Recorder("receiver", RECEIVER_TABLE, transitions)
     try:
-        return simulation.run()
+        with noted(simulation.report.transitions):
+            return simulation.run()
     except Violation as error:
         raise Violation(f"seed {seed}: {error}") from error
     finally:
-        outbound.SENDER_TABLE, inbound.RECEIVER_TABLE = SENDER_TABLE, RECEIVER_TABLE
         logging.getLogger("netchannel").setLevel(logging.NOTSET)
