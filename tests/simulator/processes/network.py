@@ -70,8 +70,9 @@ class Socket(Pollable):
         return self.name
 
     def shutdown(self, how: int) -> None:
-        """Only for `write_eof`, which nobody calls."""
-        raise NotImplementedError
+        """The end of what is said here; the peer may go on."""
+        if self.peer is not None and self.error is None:
+            self.carry(self.peer.hear_end)
 
     def ready(self) -> int:
         if self.error is not None:
