@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import decimal
 import gc
 import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ import netchannel
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.wire.codec import SCATTER, ArrowDecoder, ArrowEncoder
 from netchannel.wire.frames import Scattered
+from tests.support.chaos import ChaosProxy
 from tests.support.sizes import examples
 from tests.support.world import World
 
@@ -189,6 +193,104 @@ def test_every_type_arrives_equal(batches: list[pa.RecordBatch], cuts: list[int]
         got.validate(full=True)
         assert got.schema == sent.schema
         assert got.to_pylist() == sent.to_pylist()
+
+
+class Celsius(pa.ExtensionType):
+    """A type of somebody's own."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float32(), "tests.celsius")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Celsius:
+        return cls()
+
+
+@pytest.fixture
+def celsius() -> Iterator[Celsius]:
+    """Known to pyarrow, so that what arrives is of it again."""
+    kind = Celsius()
+    pa.register_extension_type(kind)
+    yield kind
+    pa.unregister_extension_type(kind.extension_name)
+
+
+def of_every_type(number: int, celsius: Celsius) -> pa.RecordBatch:
+    """Batch ``number`` of a stream whose dictionaries change. Of the intervals, pyarrow makes one."""
+    day, second = datetime.date(2024, 2, 29), datetime.timedelta(seconds=number)
+    at = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
+    words, numbers = [f"word {number}", None, "ü" * 30], [number, None, -1]
+    tenths = [decimal.Decimal(number) / 10, None, decimal.Decimal("-0.1")]
+    noon = [datetime.time(12, 0, number % 60), None, datetime.time(0)]
+    columns: dict[str, pa.Array] = {
+        str(kind): pa.array(values, kind)
+        for values, kinds in (
+            ([None] * 3, [pa.null()]),
+            ([True, None, False], [pa.bool_()]),
+            (numbers, [pa.int8(), pa.int16(), pa.int32(), pa.int64()]),
+            ([number, None, 0], [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]),
+            ([0.5, None, float(number)], [pa.float16(), pa.float32(), pa.float64()]),
+            (words, [pa.string(), pa.large_string(), pa.string_view()]),
+            ([b"abc", None, b"xyz"], [pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(3)]),
+            (tenths, [pa.decimal32(9, 1), pa.decimal64(18, 1), pa.decimal128(38, 1), pa.decimal256(76, 1)]),
+            ([day, None, day], [pa.date32(), pa.date64()]),
+            (noon, [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]),
+            ([at, None, at + second], [pa.timestamp(unit, "UTC") for unit in ("s", "ms", "us", "ns")]),
+            ([second, None, -second], [pa.duration(unit) for unit in ("s", "ms", "us", "ns")]),
+            ([pa.MonthDayNano((1, number, 3)), None, pa.MonthDayNano((0, 0, 0))], [pa.month_day_nano_interval()]),
+            (words, [pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.uint32(), pa.large_string())]),
+            (
+                [numbers, None, []],
+                [pa.list_(pa.int32()), pa.large_list(pa.int32()), pa.list_view(pa.int32()),
+                 pa.large_list_view(pa.int32())],
+            ),
+            ([[1, None], None, [number, 2]], [pa.list_(pa.int16(), 2)]),
+            ([[("a", number)], None, []], [pa.map_(pa.string(), pa.int64())]),
+            ([[f"in {number}"], None, [None]], [pa.list_(pa.dictionary(pa.int16(), pa.string()))]),
+            ([{"a": number, "b": words}, None, {"a": None, "b": []}],
+             [pa.struct([("a", pa.int8()), ("b", pa.list_(pa.string()))])]),
+        )
+        for kind in kinds
+    }  # fmt: skip
+    plain = columns["string"]
+    columns |= {"runs": _runs(plain), "sparse union": _sparse(plain), "dense union": _dense(plain)}
+    columns["celsius"] = pa.ExtensionArray.from_storage(
+        celsius, pa.array([20.5, None, float(number)], pa.float32())
+    )
+    columns["uuid"] = pa.array([bytes(16), None, bytes([number % 256] * 16)], pa.uuid())
+    return pa.record_batch(columns)
+
+
+@pytest.mark.uvloop
+async def test_every_type_arrives_equal_over_connections_that_are_cut(
+    chaos: Callable[[str], ChaosProxy], celsius: Celsius
+) -> None:
+    """CH-ARW-1: each type there is, with dictionaries that change, through resets: equal, once, in order."""
+    sent = [of_every_type(number, celsius) for number in range(40)]
+    timing = netchannel.Timing(backoff_s=0.01, backoff_limit_s=0.05)
+    async with (
+        netchannel.ReceiverServer(timing=timing) as receiver,
+        chaos(receiver.address) as proxy,
+        netchannel.SenderServer(timing=timing) as sender,
+        asyncio.timeout(60),
+    ):
+        inbox = receiver.register_channel("c")
+        outbox = sender.register_channel("c", to=proxy.address)
+
+        async def produce() -> None:
+            for batch in sent:
+                await outbox.send(batch)
+            await outbox.close()
+
+        producing = asyncio.create_task(produce())
+        received = [batch async for batch in inbox]
+        await producing
+        assert proxy.resets >= 5
+    assert [batch.schema for batch in received] == [batch.schema for batch in sent]
+    assert [number for number, batch in enumerate(sent) if not received[number].equals(batch)] == []
 
 
 @pytest.mark.parametrize("cut_after", range(12))
