@@ -116,9 +116,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         """Do what the link wants: write, read or not, close."""
         link, transport = self._link, self._transport
         if link.closing is Closing.ABORT:  # also one that was to be closed behind bytes that nobody takes
-            if (
-                self in self._runner.protocols
-            ):  # asyncio fails to abort what it has closed behind its last bytes
+            # Asyncio fails to abort what it has closed behind its last bytes.
+            if self in self._runner.protocols:
                 transport.abort()
             return
         if transport.is_closing():

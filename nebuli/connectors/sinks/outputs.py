@@ -144,9 +144,8 @@ class GrowingFile(_File):
         """The last byte is on the disk, and so is the name."""
         try:
             self._complete()
-            if (
-                file := self._path.resolve()
-            ).is_file():  # what a path like /proc/self/fd/1 leads to, it may be
+            file = self._path.resolve()
+            if file.is_file():  # and no pipe, which a path like /proc/self/fd/1 leads to
                 sync_directory(file.parent)
         except OSError as error:
             raise unwritable(str(self._path), error) from error

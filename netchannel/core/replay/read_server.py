@@ -97,8 +97,12 @@ class ReadServerData(ReadLink):
     def _refuse(self, code: str, why: str) -> None:
         self.send(refused(code, why))
         self.close()
-        # Also if nobody reads it.
-        self.core.timers.at(0.0, lambda now: self.arm(now + self.core.timing.leave_s, self._expired))
+        self.core.timers.at(0.0, self._leave_in_time)
+
+    def _leave_in_time(self, now: float) -> None:
+        """Also if nobody reads the last word."""
+        if self.closing is Closing.FLUSH:
+            self.arm(now + self.core.timing.leave_s, self._expired)
 
     def violated(self, error: ProtocolError, now: float) -> None:
         """Say why before hanging up."""
