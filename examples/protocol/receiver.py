@@ -11,6 +11,7 @@ import time
 
 from wire import (
     ACK,
+    ASK,
     ATTACH,
     ATTACHED,
     CONTROL,
@@ -162,7 +163,7 @@ class Receiver:
 
     def _take(self, frame_: Frame, writer: asyncio.StreamWriter) -> None:
         assert self._next is not None
-        if frame_.kind not in {DATA, END, FAIL} or frame_.sequence > self._next:
+        if frame_.kind not in {DATA, END, FAIL, ASK} or frame_.sequence > self._next:
             raise BrokenRules(
                 f"a frame of kind {frame_.kind}, number {frame_.sequence}, where {self._next} was due"
             )
@@ -172,6 +173,8 @@ class Receiver:
                 print(body.decode(), flush=True)
             self._next = max(self._next, frame_.sequence + frame_.count)
             writer.write(frame(ACK, sequence=self._next))
+            return
+        if frame_.kind == ASK:  # for an acknowledgement, and none waits here
             return
         if frame_.sequence != self._next:
             raise BrokenRules(f"the end at {frame_.sequence}, where {self._next} was due")

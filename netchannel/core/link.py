@@ -83,7 +83,7 @@ class Core:
         self.due: dict[JobOwner, None] = {}
         self._complaints = Complaints()
         self.on_work: Callable[[], None] = lambda: None
-        self.on_urgent: Callable[[Link], None] = lambda link: None
+        self.on_urgent: Callable[[Link], bool] = lambda link: False
 
     def complain(
         self, remote: str, now: float, text: str, *details: object, repeated: int = logging.DEBUG
@@ -105,8 +105,8 @@ class Core:
 
     def hurry(self, link: Link) -> None:
         """The same, and at once if the adapter can: somebody may wait for the first word of ``link``."""
-        self.touch(link)
-        self.on_urgent(link)
+        if not self.on_urgent(link):
+            self.touch(link)
 
     def request(self, worker: JobOwner) -> None:
         """Ask the adapter to begin a job of ``worker``, once per turn of the loop."""

@@ -86,6 +86,9 @@ class Feeder(JobOwner):
     def acknowledge(self) -> None:
         self._on_read()
 
+    def acknowledge_later(self) -> None:
+        self._on_read()
+
     def touched(self) -> None:
         self.request()
 

@@ -131,17 +131,17 @@ class SenderChannel:
         """Take a message that the packer has no credit for."""
         core = self.core
         self.changes.check_loop()
-        self._packer.revoke()
         if core.terminal:
             await self._settled()
-        core.check_open()
-        check_note(note)
+        if note != b"":
+            check_note(note)
         context = self._encoder.context
         if core.schema is None:
             core.schema = self._encoder.schema
         core.admit(body, context)
         size = core.cost(body, note, context)
         while not core.room(size):
+            self._packer.revoke()  # nobody overtakes what waits
             if core.placed and core.buffer.when_full == "fail":
                 raise BufferFull(
                     f"channel {self.id!r} keeps {core.kept_bytes} bytes in memory and {core.disk_bytes} on disk, in "
@@ -159,8 +159,8 @@ class SenderChannel:
             if core.terminal:
                 await self._settled()
             core.admit(body, context)
-        ticket = core.append(body, note, context)
-        done = core.taken_bytes + 64 * core.head
+        ticket = core.append(body, note, context, size)
+        done = core.sealed_bytes + 64 * core.sealed
         if done - self._yielded_at >= YIELD_AFTER:
             self._yielded_at = done
             try:
@@ -202,12 +202,17 @@ class SenderChannel:
 
     async def flush(self) -> None:
         """Wait until everything sent so far is acknowledged. Raises what ended the channel before that."""
-        upto = self.core.head
-        while self.core.acknowledged < upto:
-            if self.core.terminal:
+        core, upto = self.core, self.core.head
+        while core.acknowledged < upto:
+            if core.terminal:
                 await self._settled()
-                self.core.check_open()
-            await self.changes.wait()
+                core.check_open()
+            core.asking.flushing += 1
+            core.want_acknowledgement()
+            try:
+                await self.changes.wait()
+            finally:
+                core.asking.flushing -= 1
 
     async def attached(self) -> tuple[int, bytes]:
         """Wait for the receiver: the number it wants next, and the last note it has."""

@@ -29,7 +29,8 @@ class Changes:
 
     def check_loop(self) -> None:
         """A channel belongs to the event loop that its server runs on. Raises NetChannelError on another."""
-        check_loop(self._loop)
+        if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - it is documented, and does not raise
+            check_loop(self._loop)
 
     def notify(self) -> None:
         """Wake all who wait now, those first who came first; they look again at what they wait for."""

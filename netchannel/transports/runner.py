@@ -129,8 +129,12 @@ class LinkProtocol(asyncio.BufferedProtocol):
             else:
                 transport.pause_reading()
         while link.writable and (buffers := link.output()):
-            self._runner.bytes_sent += sum(map(len, buffers))
-            write_all(transport, buffers)
+            if len(buffers) == 1:
+                self._runner.bytes_sent += len(buffers[0])
+                transport.write(buffers[0])
+            else:
+                self._runner.bytes_sent += sum(map(len, buffers))
+                write_all(transport, buffers)
             if not link.more or transport.is_closing():
                 break
         if link.closing is Closing.FLUSH and link.writable:
@@ -195,12 +199,14 @@ class Runner:
         """Once per turn of the loop at most: everything that the turn's events have left to do."""
         now = self.clock()
         self.lag.note(now - self._pump_due, now)
-        self._pump_due = NEVER
         core = self.core
         due, core.due = core.due, {}
         for worker in due:
             if (job := worker.begin()) is not None:
                 self._execute(job)
+        self._pump_due = NEVER
+        if core.due:
+            self._schedule()
         dials, core.dials = core.dials, []
         for link in dials if self._done is None else ():  # what is stopping would not end a new connection
             task = self.loop.create_task(self._dial(link), name=f"netchannel dials {link.remote}")
@@ -211,15 +217,17 @@ class Runner:
             self._apply(link)
         self.check_done()
 
-    def _apply(self, link: Link) -> None:
+    def _apply(self, link: Link) -> bool:
+        """Let the link's connection do what it wants; whether there is one."""
         adapter = link.adapter
         if adapter is None:
-            return
+            return False
         try:
             adapter.apply()
         except Exception:  # noqa: BLE001 - one connection's; all others are to go on
             log.exception("%s: a connection is given up", self.core.name)
             adapter.abort()
+        return True
 
     def _execute(self, job: Job) -> None:
         # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.
@@ -321,4 +329,4 @@ class Runner:
             self._alarm.cancel()
         self.core.timers.on_earlier = lambda when: None
         self.core.on_work = lambda: None
-        self.core.on_urgent = lambda link: None
+        self.core.on_urgent = lambda link: False

@@ -51,6 +51,8 @@ PACK_LIMIT = 1 << 18
 """Messages are packed into one frame until their bodies and notes reach this many bytes."""
 ALONE = 1 << 15
 """A larger body has a frame of its own, and is sent from where it is: copying it costs more than a frame."""
+COPIED = 1 << 12
+"""A body up to this many bytes is copied into its frame: that costs less than a write of several pieces."""
 NOTE_LIMIT = 1 << 15
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
 TOKEN_FRAME_LIMIT = 1 << 10
@@ -77,6 +79,7 @@ class Kind(IntEnum):
     FAIL = 7  # sequence: as END; payload: the producer's message
     GAP = 8  # count messages from sequence on were dropped before they were sent
     BLOCKED = 9  # the producer waits: all below sequence is received, count of it not acknowledged
+    ASK = 10  # somebody waits until all below sequence is acknowledged
     ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
     ACK = 17  # sequence: everything below is acknowledged
     RECEIPT = 18  # sequence: everything below is received
@@ -219,13 +222,15 @@ def refused(code: str, text: str) -> bytes:
 
 
 def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
-    """What `pack` makes of one large message, in as few steps as there are."""
+    """What `pack` makes of one message, in as few steps as there are."""
     if note:
         return pack([body], {0: note}, sequence, timestamp)
     size = len(body)
     pad = _PADS[size & 7]
     head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, size, 0)
     head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
+    if size <= COPIED and not isinstance(body, Scattered):
+        return [_joined(head, body, pad)]
     digest = xxh3_64(head)
     pieces: list[Buffer] = [head]
     pieces += body.pieces if isinstance(body, Scattered) else (body,)

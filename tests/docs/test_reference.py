@@ -29,7 +29,7 @@ from nebuli.dataflow.types import arrow_type
 from netchannel.core import accepted, control, states
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.questions import ClientControl
-from netchannel.core.receiving import answering, offers, tombstones
+from netchannel.core.receiving import acknowledging, answering, offers, tombstones
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained
 from netchannel.core.sending.sender_core import SenderControl
@@ -547,6 +547,7 @@ def test_limits_are_those_of_the_code() -> None:
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
+        "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, acknowledging.ACK_BYTES],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [answering.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],

@@ -133,6 +133,7 @@ FRAMES: list[dict[str, Any]] = [
     {"kind": "FAIL", "sequence": 13, "payload": "die Platte ist voll: tschüss".encode()},
     {"kind": "GAP", "what": "two messages", "count": 2, "sequence": 10},
     {"kind": "BLOCKED", "what": "all below 10 is received, 4 of it not acknowledged", "count": 4, "sequence": 10},
+    {"kind": "ASK", "what": "somebody waits until all below 10 is acknowledged", "sequence": 10},
     {"kind": "ATTACHED", "what": "of a receiver that has nothing yet"},
     {"kind": "ATTACHED", "what": "with the last note that it has", "sequence": 7, "payload": b"n2"},
     {"kind": "ACK", "sequence": 6},
@@ -189,6 +190,7 @@ def wrong() -> list[dict[str, Any]]:
 
 KINDS = {
     "ATTACH": 1, "SCHEMA": 2, "CONTEXT": 3, "DATA": 4, "PART": 5, "END": 6, "FAIL": 7, "GAP": 8, "BLOCKED": 9,
+    "ASK": 10,
     "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21, "STARVED": 22,
     "REQUEST": 32,
 }  # fmt: skip

@@ -124,6 +124,12 @@ class World:
         busy = False
         for core in [core for core in self.cores if core not in self.stalled]:
             core.timers.run(self.now)
+            if core.due:
+                due, core.due = core.due, {}
+                for worker in due:
+                    if (job := worker.begin()) is not None:
+                        self.jobs.append((core, job))
+                        busy = True
             if core.dials:
                 busy = True
                 dials, core.dials = core.dials, []
@@ -135,12 +141,6 @@ class World:
                 for link in dirty:
                     if link.adapter is not None and not link.adapter.over:
                         self._apply(link.adapter)
-            if core.due:
-                due, core.due = core.due, {}
-                for worker in due:
-                    if (job := worker.begin()) is not None:
-                        self.jobs.append((core, job))
-                        busy = True
         busy = self.work() or busy
         for end in list(self.ends):
             if not end.over and end.link.core not in self.stalled and self._read(end):
@@ -177,9 +177,11 @@ class World:
         here.peer, there.peer = there, here
         self.ends += [here, there]
 
-    def _write_now(self, link: Link) -> None:
-        if link.adapter is not None and link.core not in self.stalled:
-            self._apply(link.adapter)
+    def _write_now(self, link: Link) -> bool:
+        if link.adapter is None or link.core in self.stalled:
+            return False
+        self._apply(link.adapter)
+        return True
 
     def _apply(self, end: End) -> None:
         link = end.link
@@ -298,7 +300,8 @@ class Producer:
         self.channel.admit(body, self.encoder.context)
         if self.channel.schema is None and self.encoder.schema:
             self.channel.schema = self.encoder.schema
-        return self.channel.append(body, note, self.encoder.context)
+        context = self.encoder.context
+        return self.channel.append(body, note, context, self.channel.cost(body, note, context))
 
 
 class Consumer:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from netchannel.core.accepted import Connections
     from netchannel.core.link import Core
 
+    from .acknowledging import Later
     from .inbound import InboundChannel
     from .opening import Opening
 
@@ -49,15 +50,17 @@ class ReceiverData(Link):
     """Takes the token, then the channel's frames; gives acknowledgements back."""
 
     def __init__(
-        self, core: Core, connections: Connections, opening: Opening, message_limit: int, remote: str
+        self, core: Core, connections: Connections, opening: Opening, later: Later, remote: str
     ) -> None:
         super().__init__(core, remote)
         self._connections = connections
         self._opening = opening
-        self._message_limit = message_limit
         self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)  # as long as there is no token
         self._channel: InboundChannel | None = None
+        self._later = later
         self._leaving = False  # the last word is said; what still comes is passed over
+        self._now = 0.0  # when something was received last
+        self._owing = self._remembered = False  # an acknowledgement that may wait, and the deadline for it
         self.acknowledging = False
 
     def connected(self, now: float) -> None:
@@ -69,6 +72,7 @@ class ReceiverData(Link):
     def _received(self, n: int, now: float) -> None:
         if self._leaving:
             return
+        self._now = now
         if self._channel is not None and self._channel.session is not None:
             self._channel.session.heard(now)
         try:
@@ -96,7 +100,7 @@ class ReceiverData(Link):
                 self._admitted()
                 self._channel = channel
                 self._parser.payload_limit = PAYLOAD_LIMIT
-                self._parser.message_limit = self._message_limit
+                self._parser.message_limit = self._opening.message_limit
                 channel.attach(self, frame.sequence, now)
 
     def _admitted(self) -> None:
@@ -117,16 +121,15 @@ class ReceiverData(Link):
             case Kind.PART:
                 channel.deliver_large(frame)
             case Kind.SCHEMA:
-                try:
-                    channel.learn(bytes(frame.payload))
-                except SchemaMismatch as error:
-                    channel.fail(error, now)
+                self._learn(channel, bytes(frame.payload), now)
             case Kind.CONTEXT:
                 channel.learn_context(bytes(frame.payload))
             case Kind.GAP:
                 channel.gap(frame.sequence, frame.items)
             case Kind.BLOCKED:
                 channel.blocked(frame.sequence, frame.items)
+            case Kind.ASK:
+                channel.asked(frame.sequence)
             case Kind.END:
                 channel.end(frame.sequence, now)
             case Kind.FAIL:
@@ -134,10 +137,31 @@ class ReceiverData(Link):
             case kind:
                 raise ProtocolError(f"a frame {Kind(kind).name} came out of place")
 
+    @staticmethod
+    def _learn(channel: InboundChannel, schema: bytes, now: float) -> None:
+        try:
+            channel.learn(schema)
+        except SchemaMismatch as error:
+            channel.fail(error, now)
+
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
         self.acknowledging = True
+        self._owing = False
         self.core.touch(self)
+
+    def acknowledge_later(self) -> None:
+        """The same, after a little while, with what is acknowledged by then."""
+        self._owing = True
+        if not self._remembered:
+            self._remembered = True
+            self._later.add(self, self._now)
+
+    def remind(self) -> None:
+        """The little while has passed."""
+        self._remembered = False
+        if self._owing:
+            self.acknowledge()
 
     def touched(self) -> None:
         self.core.touch(self)

@@ -20,6 +20,7 @@ from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Position
 from netchannel.wire.frames import SEQUENCE_LIMIT, Buffer, Frame, Kind, refused, signal, unpack
 
+from .acknowledging import ACK_BYTES
 from .queue import Chunk, Queue
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class InboundChannel:
         self.context: memoryview | None = None
         self.queue = Queue(buffer)
         self._receipted = 0
+        self._told = 0  # the number of the last `ACK` on this connection
+        self._told_bytes = 0  # of all messages that had come by then
+        self._asked = 0  # the sender waits until all below is acknowledged
         self._last_failure = "nobody asked for the channel"
         self._retries = Retries(core.timers, fault, give_up=self._gave_up, wait_on=self._waits_on, now=now)
 
@@ -343,11 +347,12 @@ class InboundChannel:
             log.info("channel %s starts at number %d of stream %s", self.id, oldest, stream)
         self.link, self.context = link, None
         self._receipted = self.expected
+        self._asked = 0
         self._dropping = False
         self.attachments += 1
         self._move(ReceiverEvent.ATTACH, now)
         link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note))
-        self._touch()
+        link.acknowledge()
         self._admit()
 
     def lost(self, reason: str, now: float) -> None:
@@ -441,6 +446,16 @@ class InboundChannel:
             self._blocked_at = head
             self.check_starved()
 
+    def asked(self, upto: int) -> None:
+        """The sender waits until everything below ``upto`` is acknowledged."""
+        if upto > (self.expected or 0):
+            raise ProtocolError(
+                f"channel {self.id!r}: its sender waits for the acknowledgement of {upto} messages, and "
+                f"{self.expected} have come"
+            )
+        self._asked = max(self._asked, upto)
+        self._touch()
+
     def miss_sender(self, now: float) -> None:
         """The consumer waits: if no sender has ever come, nobody else would say so."""
         if not (self.holder or self._missing):
@@ -504,7 +519,8 @@ class InboundChannel:
     def end(self, count: int, now: float) -> None:
         """The clean end, behind ``count`` messages."""
         self._check_count(count)
-        self.ended = count
+        self.ended = self._asked = count
+        self._touch()
         self.on_change()
         self.maybe_finish(now)
 
@@ -536,8 +552,14 @@ class InboundChannel:
         self.on_change()
 
     def _touch(self) -> None:
-        if self.link is not None and not self.link.acknowledging:
-            self.link.acknowledge()
+        """Something is to be acknowledged: with what follows soon, unless somebody waits for it, or it is much."""
+        link = self.link
+        if link is None or link.acknowledging:
+            return
+        if self._asked > self._told or self.bytes - self._told_bytes >= ACK_BYTES:
+            link.acknowledge()
+        else:
+            link.acknowledge_later()
 
     def acknowledgements(self) -> list[Buffer]:
         """What is to be said since the last time, at most once per turn of the loop."""
@@ -546,7 +568,8 @@ class InboundChannel:
         if self.explicit and expected > self._receipted:
             buffers.append(signal(Kind.RECEIPT, sequence=expected))
         self._receipted = expected
-        buffers.append(signal(Kind.ACK, sequence=self.acknowledged))
+        self._told, self._told_bytes = self.acknowledged, self.bytes
+        buffers.append(signal(Kind.ACK, sequence=self._told))
         return buffers
 
     def _admit(self) -> None:

@@ -35,7 +35,7 @@ class Opening:
     def __init__(self, core: Core, registry: Registry, members: Members, message_limit: int) -> None:
         self._registry = registry
         self._members = members
-        self._message_limit = message_limit
+        self.message_limit = message_limit
         self.offers = Offers(core)
         self._timers = core.timers
         self._waiting: dict[ReceiverControl, dict[str, messages.Open]] = {}  # whose turn it is first
@@ -112,7 +112,7 @@ class Opening:
             request=request.request,
             token=token,
             port=port,
-            message_limit=self._message_limit,
+            message_limit=self.message_limit,
         )
         session.say(granted)
 

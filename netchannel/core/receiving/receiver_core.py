@@ -10,6 +10,7 @@ from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
 from netchannel.errors import ChannelInUse
 
+from .acknowledging import Later
 from .answering import RequestControl, Services
 from .data_receiver import ReceiverData
 from .inbound import InboundChannel
@@ -60,12 +61,11 @@ class ReceiverCore(Core):
         self.members = Members(name, self.registry)
         self.node: Membership | None = None
         self.opening = Opening(self, self.registry, self.members, message_limit)
+        self._later = Later(self.timers)
         self.connections = Connections(self, max_connections)
         self.connections.kinds = {
             FOR_CONTROL: self._begin_session,
-            FOR_DATA: lambda remote: ReceiverData(
-                self, self.connections, self.opening, message_limit, remote
-            ),
+            FOR_DATA: lambda remote: ReceiverData(self, self.connections, self.opening, self._later, remote),
             FOR_MEMBERS: lambda remote: MemberControl(self, self.connections, self.members, remote),
             FOR_REQUESTS: lambda remote: RequestControl(self, self.connections, self.services, remote),
         }

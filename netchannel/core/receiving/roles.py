@@ -22,6 +22,9 @@ class Feed(Protocol):
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
 
+    def acknowledge_later(self) -> None:
+        """The same, after a little while, with what is acknowledged by then."""
+
     def touched(self) -> None:
         """``reading`` has changed."""
 

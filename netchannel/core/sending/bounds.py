@@ -31,13 +31,18 @@ class Bounds:
     def room(self, size: int, kept: int, kept_bytes: int, store: Store | None) -> bool:
         """Whether a message of ``size`` bytes fits beside ``kept`` ones, of which ``kept_bytes`` are in memory."""
         policy = self._policy
-        if kept <= 0:
-            return True
         if policy.max_messages is not None and kept >= policy.max_messages:
             return False
         if store is not None:
             return store.room(size)
         return policy.max_bytes is None or kept_bytes + size <= policy.max_bytes
+
+    def half_full(self, kept: int, kept_bytes: int) -> bool:
+        """Whether ``kept`` messages, of which ``kept_bytes`` are in memory, are half of what it takes, or more."""
+        most, most_bytes = self._policy.max_messages, self._policy.max_bytes
+        return (most is not None and 2 * kept >= most) or (
+            most_bytes is not None and 2 * kept_bytes >= most_bytes
+        )
 
     def credit(self, message_limit: int | None, kept_bytes: int, store: Store | None) -> int:
         """How many bytes of messages may be taken without asking."""

@@ -108,10 +108,12 @@ class SenderData(Connection):
 
     def output(self) -> list[Buffer]:
         """Handshake bytes first, then as much of the channel as a write takes."""
-        buffers = super().output()
-        channel = self.channel
-        self.more = bool(buffers) and self.attached
-        if not buffers and channel is not None and self.attached and not self._lacking:
+        buffers, channel = self._output, self.channel
+        if buffers:
+            self._output, self.more = [], self.attached
+            return buffers
+        self.more = False
+        if channel is not None and self.attached and not self._lacking:
             channel.before_output()
             buffers = self._records(channel)
             channel.after_output()
@@ -126,27 +128,28 @@ class SenderData(Connection):
     def _records(self, channel: OutboundChannel) -> list[Buffer]:
         """What is to be sent next, and behind the last of it the end."""
         send_buffer = channel.send_buffer
-        buffers = self.schema(channel) if send_buffer.unsent else []
+        buffers = [] if self._schema_sent or not send_buffer.unsent else self.schema(channel)
         size = 0
         while size < WRITE_LIMIT and not self._lacking:
             if self._parts is not None and (part := next(self._parts, None)) is not None:
                 buffers += part
                 size += FRAME_LIMIT
-            elif (record := send_buffer.next_record()) is not None:
+            elif send_buffer.unsent and (record := send_buffer.next_record()) is not None:
                 buffers += self._begin(channel, record)
                 size += record.size if self._parts is None else 0
             else:
                 break
         self.more = size >= WRITE_LIMIT
-        sent_all = not (send_buffer.unsent or self.more or self._lacking)
-        if channel.closing is not None and sent_all and not self.end_sent:
-            ending = channel.ending()
-            if ending is not None:
-                buffers.append(ending)
-                self.end_sent = True
+        if send_buffer.unsent or self.more or self._lacking or self.end_sent:
+            return buffers
+        if channel.closing is not None and (ending := channel.ending()) is not None:
+            buffers.append(ending)
+            self.end_sent = True
+        elif (question := channel.question()) is not None:
+            buffers.append(question)
         return buffers
 
-    def _begin(self, channel: OutboundChannel, record: Record) -> list[Buffer]:
+    def _begin(self, channel: OutboundChannel, record: Record) -> Sequence[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
         if (feature := missing(record, self.session.peer_features)) is not None:
             self._lacking = True
@@ -154,13 +157,12 @@ class SenderData(Connection):
             self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))
             return []
         channel.sent = max(channel.sent, record.end)
-        before: list[Buffer] = []
-        if record.context is not self._context_sent and not record.gap:
-            before = blob(Kind.CONTEXT, record.context)
-            self._context_sent = record.context
         frame = record.whole()
         self._parts = None if frame else record.parts()
-        return [*before, *frame]
+        if record.context is self._context_sent or record.gap:
+            return frame
+        self._context_sent = record.context
+        return [*blob(Kind.CONTEXT, record.context), *frame]
 
     def refused(self, error: HandshakeError, now: float) -> None:
         if self.channel is not None:

@@ -25,6 +25,7 @@ from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Ending
 from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
 
+from .asking import Asking
 from .bounds import Bounds
 from .packing import Packer, Ticket
 from .send_buffer import Cold, Record, SendBuffer
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from netchannel.policies import BufferPolicy, FaultPolicy
 
     from .store import DurableStore, Store
+
+
+FEW = 128
+"""Messages that are on their way where a producer gives out one now and then, and waits for nothing."""
 
 
 class GroupOf(NamedTuple):
@@ -118,6 +123,7 @@ class OutboundChannel(JobOwner):
         self.starved = False
         self.waiting = 0  # producers that wait for room
         self.pacing = 0  # producers that give the connection time
+        self.asking = Asking()
         self.attachments = 0
         self.request = 0
         self.last_failure = "still going on"
@@ -134,8 +140,8 @@ class OutboundChannel(JobOwner):
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
         self.packer = Packer()
-        self._sealed = 0  # everything below is in records, and what is in the packer follows
-        self._sealed_bytes = 0
+        self.sealed = 0  # everything below is in records, and what is in the packer follows
+        self.sealed_bytes = 0
         self._last_context = b""
         self._retries = Retries(core.timers, fault, give_up=self._ran_out, wait_on=self._waits_on, now=now)
 
@@ -146,7 +152,7 @@ class OutboundChannel(JobOwner):
     ) -> None:
         """Make the buffer durable, and go on with what ``log`` of the store holds."""
         self.store = self.durable = store
-        self._sealed = head
+        self.sealed = head
         self.acknowledged = self.received = self.sent = acknowledged
         self.closing = ending
         if acknowledged < head:
@@ -155,12 +161,12 @@ class OutboundChannel(JobOwner):
     @property
     def head(self) -> int:
         """The number of the next message."""
-        return self._sealed + len(self.packer.bodies)
+        return self.sealed + len(self.packer.bodies)
 
     @property
     def taken_bytes(self) -> int:
         """Bytes of all messages that were taken."""
-        return self._sealed_bytes + self.packer.size - self.packer.shared
+        return self.sealed_bytes + self.packer.size - self.packer.shared
 
     @property
     def settled(self) -> bool:
@@ -208,14 +214,17 @@ class OutboundChannel(JobOwner):
     def room(self, size: int) -> bool:
         """Whether a message of ``size`` bytes fits into the buffer now."""
         kept = self.head - self.kept_from - self.send_buffer.gaps
-        return self.placed and self.bounds.room(size, kept, self.kept_bytes, self.store)
+        return self.placed and (kept <= 0 or self.bounds.room(size, kept, self.kept_bytes, self.store))
 
     def admit(self, body: Body, context: bytes) -> None:
         """Raise what stands against sending ``body``; called before it takes a number."""
-        self.check_open()
+        if self.error is not None or self.leaving or self.closing is not None or self.terminal:
+            self.check_open()
         limit = self.message_limit
         if limit is not None:
-            largest = max(len(body), len(context), len(self.schema or b""))
+            largest = len(body)
+            if context or self.schema:
+                largest = max(largest, len(context), len(self.schema or b""))
             if largest > limit:
                 raise self._too_large(largest, limit)
 
@@ -270,6 +279,8 @@ class OutboundChannel(JobOwner):
         """A producer waits: if only acknowledgements are missing, the receiver is told."""
         if self.store is not None:
             self.store.request()
+        if self.waiting:
+            self.want_acknowledgement()
         if (
             self.link is not None
             and self.link.attached
@@ -279,6 +290,18 @@ class OutboundChannel(JobOwner):
         ):
             self._blocked_at = self.head
             self.link.send(signal(Kind.BLOCKED, sequence=self.head, count=self.head - self.acknowledged))
+
+    def want_acknowledgement(self) -> None:
+        """Somebody waits until all that was sent is acknowledged."""
+        if self.asking.want(self.head):
+            self._touch()
+
+    def question(self) -> bytes | None:
+        """The frame that asks for what is acknowledged, if somebody waits for it: it may come late else."""
+        if self.acknowledged >= self.sent:
+            return None
+        crowded = self.bounds.half_full(self.head - self.kept_from, self.kept_bytes)
+        return self.asking.question(self.sent, crowded=crowded)
 
     def on_starved(self) -> None:
         """The consumer waits for a message while we wait for its acknowledgement."""
@@ -291,7 +314,7 @@ class OutboundChannel(JobOwner):
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
             )  # fmt: skip
 
-    def append(self, body: Body, note: bytes, context: bytes) -> Ticket | None:
+    def append(self, body: Body, note: bytes, context: bytes, cost: int) -> Ticket | None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
 
         A durable buffer gives a ticket, which tells when it is durable. What follows may go to the packer directly,
@@ -299,7 +322,6 @@ class OutboundChannel(JobOwner):
         """
         packer = self.packer
         packer.revoke()
-        cost = self.cost(body, note, context)
         alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
         if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
@@ -307,30 +329,38 @@ class OutboundChannel(JobOwner):
         if first:
             packer.since = max(0, self.core.wall())  # of a clock that has not been set yet
             packer.context = context
-            if self.store is None:
-                self._touch()
-                self.core.request(self)
-            else:
+            if self.store is not None:
                 self._begin_on_disk(self.store)
         packer.add(body, note, cost)
         self._last_context = context
         ticket = packer.ticket
         if alone:
             self.seal()
-        elif first and self._idle(body):
-            assert self.link is not None
-            self.core.hurry(self.link)
+        elif first and self.store is None:
+            if (link := self.link) is not None and self._idle(link, body):
+                self.core.hurry(link)
+            else:
+                self.core.request(self)
         if packer.bodies:
             packer.grant(
                 0 if context else self.bounds.credit(self.message_limit, self.kept_bytes, self.store)
             )
         return ticket
 
-    def _idle(self, body: Body) -> bool:
-        """The connection has nothing to do but ``body``, which is small: then there is nothing to gather it with."""
-        link = self.link
-        up = link is not None and link.attached and link.writable and link.closing is Closing.OPEN
-        return up and self.store is None and self.received == self._sealed and len(body) <= ALONE
+    def _idle(self, link: Connection, body: Body) -> bool:
+        """The connection has nothing to do but ``body``, which is small: then there is nothing to gather it with.
+
+        Not so where one message comes after the other: then what follows within this turn of the loop waits for its
+        end, so that it goes together.
+        """
+        if (
+            self.sealed - self.received > FEW
+            or len(body) > ALONE
+            or not (link.attached and link.writable and link.closing is Closing.OPEN)
+            or self.send_buffer.unsent
+        ):
+            return False
+        return self.packer.apart()
 
     def _begin_on_disk(self, store: Store) -> None:
         if self.durable is not None:
@@ -483,7 +513,7 @@ class OutboundChannel(JobOwner):
         if not self.placed:
             self.placed = True
             # What is acknowledged of it is said behind this: a receiver that has lost the rest has to get that first.
-            self._sealed = self.sent = self.begun = self.received = expected
+            self.sealed = self.sent = self.begun = self.received = expected
             if self.closing is not None:
                 self.closing = Ending(expected, self.closing.failure)
         if not self.kept_from <= expected <= self.offered:
@@ -493,6 +523,7 @@ class OutboundChannel(JobOwner):
         self.sent = max(self.sent, expected)
         self.send_buffer.rewind(expected)
         self._blocked_at = -1
+        self.asking.begin()
         self._dropping = False
         self._episode.over()
         self._progress(expected)
@@ -544,7 +575,7 @@ class OutboundChannel(JobOwner):
 
     def seal(self) -> None:
         """Make records of what was taken since the last ones."""
-        packer, first = self.packer, self._sealed
+        packer, first = self.packer, self.sealed
         if not packer.bodies:
             return
         if self.durable is None:
@@ -552,13 +583,15 @@ class OutboundChannel(JobOwner):
                 self.send_buffer.add(record)
         else:
             assert packer.ticket is not None
-            self.durable.take(packer.record(first), packer.ticket, self._sealed_bytes)
+            self.durable.take(packer.record(first), packer.ticket, self.sealed_bytes)
         self._unpack()
 
     def _unpack(self) -> None:
         """What is in the packer is taken care of."""
-        self._sealed, self._sealed_bytes = self.head, self.taken_bytes
-        self.packer.clear()
+        packer = self.packer
+        self.sealed += len(packer.bodies)
+        self.sealed_bytes += packer.size - packer.shared
+        packer.clear()
 
     # -- the disk's side
 
@@ -575,9 +608,9 @@ class OutboundChannel(JobOwner):
         if self.packer.ticket is not None:
             self.packer.ticket.error = error
         self.packer.clear()
-        self._sealed = first
+        self.sealed = first
         if taken_bytes is not None:
-            self._sealed_bytes = taken_bytes
+            self.sealed_bytes = taken_bytes
         self._last_context = b""  # it counts again, with the next message that has it
         if self.closing is not None:
             self.closing = Ending(first, self.closing.failure)
@@ -632,6 +665,7 @@ class OutboundChannel(JobOwner):
         self._progress(upto)
         self.starved = False
         self._blocked_at = -1
+        self.asking.acknowledged(self.waiting)
         if self.store is not None:
             self.store.acknowledged(now)
         self.on_change()

@@ -9,7 +9,7 @@ from netchannel.wire.frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pac
 from .send_buffer import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from netchannel.errors import NetChannelError
     from netchannel.wire.frames import Body
@@ -19,6 +19,10 @@ MOST = 2 * PACK_LIMIT
 """Bytes of messages that are taken until records are made of them, where the first is a large one."""
 EACH = MOST // PACK_COUNT
 """What a message takes of the credit beside its size, so that there is an end to empty ones too."""
+
+
+APART_US = 50
+"""Time between messages that have a write of their own each."""
 
 
 class Ticket:
@@ -43,6 +47,7 @@ class Packer:
     """
 
     __slots__ = (
+        "_alone_at",
         "_base",
         "_granted",
         "_size",
@@ -58,6 +63,7 @@ class Packer:
     def __init__(self) -> None:
         self.credit = 0
         self._granted = 0
+        self._alone_at = 0
         self.clear()
 
     def clear(self) -> None:
@@ -110,9 +116,15 @@ class Packer:
         taken = self.size + len(self.bodies) * EACH
         return taken + size + EACH <= self._limit and context is self.context
 
+    def apart(self) -> bool:
+        """Whether the first message came a while after that for which this was true last."""
+        if 0 <= self.since - self._alone_at < APART_US:  # the clock may have been set back
+            return False
+        self._alone_at = self.since
+        return True
+
     def add(self, body: Body, note: bytes, cost: int) -> None:
-        """Take a message; ``cost`` bytes are counted for it, with a context that comes with it."""
-        self.revoke()
+        """Take a message; ``cost`` bytes are counted for it, with a context that comes with it. There is no credit."""
         if note:
             self.notes[self._base] = note
         self.bodies.append(body)
@@ -125,25 +137,31 @@ class Packer:
         """The size of the largest body, or of the context."""
         return max(len(self.context), *map(len, self.bodies)) if self.bodies else 0
 
-    def records(self, first: int) -> Iterator[Record]:
+    def records(self, first: int) -> Iterable[Record]:
         """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
-        bodies, notes, context, since = self.bodies, self.notes, self.context, self.since
-        done, shared = 0, self.shared
-        larges = (
-            [place for place, body in enumerate(bodies) if len(body) > ALONE] if len(bodies) > 1 else (0,)
-        )
-        for place in larges:
-            if done < place:
-                yield from self._runs(first, done, place)
-            body = bodies[place]
-            note = notes.get(place, b"") if notes else b""
-            number, size = first + place, len(body)
-            largest = max(size, len(context)) if context else size
-            size += len(note) + (0 if place else shared)
-            yield Record(number, number + 1, size, largest, (), context, body, note, since)
-            done = place + 1
-        if done < len(bodies):
-            yield from self._runs(first, done, len(bodies))
+        if len(self.bodies) == 1:
+            return (self._single(0, first),)
+        return self._many(first)
+
+    def _single(self, place: int, number: int) -> Record:
+        """The message at ``place``, alone in its record."""
+        body, context = self.bodies[place], self.context
+        note = self.notes.get(place, b"") if self.notes else b""
+        size = len(body)
+        largest = max(size, len(context)) if context else size
+        size += len(note) + (0 if place else self.shared)
+        return Record(number, number + 1, size, largest, (), context, body, note, self.since)
+
+    def _many(self, first: int) -> Iterator[Record]:
+        done = 0
+        for place, body in enumerate(self.bodies):
+            if len(body) > ALONE:
+                if done < place:
+                    yield from self._runs(first, done, place)
+                yield self._single(place, first + place)
+                done = place + 1
+        if done < len(self.bodies):
+            yield from self._runs(first, done, len(self.bodies))
 
     def _runs(self, first: int, start: int, stop: int) -> Iterator[Record]:
         """Small messages, as many together as a frame may have."""
@@ -162,7 +180,7 @@ class Packer:
     def record(self, first: int) -> Record:
         """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
         if len(self.bodies) == 1:
-            return next(self.records(first))
+            return self._single(0, first)
         if Scattered in map(type, self.bodies):
             self.bodies = [
                 b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies

@@ -126,7 +126,7 @@ class SendBuffer:
     def next_record(self) -> Record | None:
         """The record to send now, which is in flight then; None if there is none in memory."""
         record = self.unsent[0] if self.unsent else None
-        if not isinstance(record, Record):
+        if type(record) is not Record:
             return None
         self.unsent.popleft()
         self.in_flight.append(record)

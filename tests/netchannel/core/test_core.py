@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError, Position, Timing
 from netchannel.core.receiving import inbound
+from netchannel.core.receiving.acknowledging import ACK_DELAY_S
 from netchannel.core.sending import outbound
 from netchannel.core.states import (
     RECEIVER_TABLE,
@@ -279,7 +280,7 @@ def detached_by_producer(world: World, state: SenderState) -> None:
         world.step()
     if state is SenderState.ATTACHED:
         first.send(b"a", b"row 1")
-        world.settle()
+        world.pass_time(ACK_DELAY_S)
     first.channel.detach(world.now)
     consumer = consumer or world.inbox(receiver)
     second = world.open(world.sender("second"), replayable=True)
@@ -342,7 +343,7 @@ def test_an_acknowledgement_of_the_stream_before_is_none_of_the_new_one() -> Non
     world.run(lambda: len(successor.channel.queue) == 8)
     successor.read(2)
     successor.channel.ack(2, world.now)
-    world.settle()
+    world.pass_time(ACK_DELAY_S)
     assert tuesday.channel.acknowledged == 2
 
 
