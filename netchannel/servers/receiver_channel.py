@@ -113,23 +113,23 @@ class ReceiverChannel:
         What went wrong once the channel's files are closed, so that it can be registered again.
         """
         core = self._core
-        while not await self._ready():
+        while True:
+            try:
+                if core.more():
+                    return
+            except NetChannelError:
+                if core.error is None or not core.unsettled:
+                    raise
+                await self._settled()
+                continue
             core.waiting += 1
-            core.miss_sender(self._clock())
+            if not core.holder:
+                core.miss_sender(self._clock())
             core.check_starved()
             try:
                 await self._changes.wait()
             finally:
                 core.waiting -= 1
-
-    async def _ready(self) -> bool:
-        while True:
-            try:
-                return self._core.more()
-            except NetChannelError:
-                if self._core.error is None or not self._core.unsettled:
-                    raise
-                await self._settled()
 
     def put_back(self, item: Item) -> None:
         """Whoever took ``item`` was cancelled before it got it: it is next again."""

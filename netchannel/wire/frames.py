@@ -301,8 +301,11 @@ def unpack(frame: Frame) -> Messages:
         raise ProtocolError(
             f"a frame claims {count} messages from number {frame.sequence} on: expected 1 to {PACK_COUNT}"
         )
-    if count == 1 and not frame.flags & NOTES:
-        return _unpack_one(payload)
+    if count == 1 and not frame.flags & NOTES and len(payload) >= _ONE.size:
+        size, _ = _ONE.unpack_from(payload)
+        end = _ONE.size + size
+        if end + (-size & 7) == len(payload) and size <= WHOLE_LIMIT:
+            return [payload[_ONE.size : end]], _NO_NOTES, size
     lengths, offset = _table(payload, 0, count)
     notes: list[bytes] = []
     if frame.flags & NOTES:
@@ -342,18 +345,6 @@ def _check_whole(size: int) -> None:
         raise ProtocolError(
             f"a frame carries a body of {size} bytes: the limit is {WHOLE_LIMIT}, and larger ones go in parts"
         )
-
-
-def _unpack_one(payload: memoryview) -> Messages:
-    if len(payload) < _ONE.size:
-        raise ProtocolError(f"a frame of {len(payload)} bytes has no room for the length of its message")
-    size, _ = _ONE.unpack_from(payload)
-    end = _ONE.size + size + (-size & 7)
-    if end != len(payload):
-        raise ProtocolError(f"the messages of a frame end at byte {end} of {len(payload)}")
-    if size > WHOLE_LIMIT:
-        _check_whole(size)
-    return [payload[_ONE.size : _ONE.size + size]], _NO_NOTES, size
 
 
 _NO_NOTES: list[bytes] = []

@@ -10,6 +10,7 @@ from netchannel.errors import ProtocolError
 
 from .frames import (
     CHECKED_FROM,
+    COPIED,
     FRAME_LIMIT,
     HEADER,
     HEADER_SIZE,
@@ -105,7 +106,16 @@ class FrameParser:
         while end - start >= HEADER_SIZE:
             header = HEADER.unpack_from(slab, start)
             payload_start = start + HEADER_SIZE
-            length = _checked_length(header, slab[start + CHECKED_FROM : payload_start], self.payload_limit)
+            check = xxh3_64_intdigest(slab[start + CHECKED_FROM : payload_start]) & 0xFFFF
+            _, expected, kind, flags, count, length, sequence, timestamp, _ = header
+            if (
+                check != expected
+                or kind not in KINDS
+                or length > self.payload_limit
+                or sequence >= SEQUENCE_LIMIT
+                or timestamp < 0
+            ):
+                raise _wrong(header, check, self.payload_limit)
             frame_end = payload_start + length
             self._large = length > DIRECT
             if frame_end > end:
@@ -115,7 +125,11 @@ class FrameParser:
                 self._receive_directly(header, slab[payload_start:end])
                 return frames
             _compare(header, xxh3_64_intdigest(slab[start + SUMMED_FROM : frame_end]))
-            frames += self._completed(header, self._own(header, slab[payload_start:frame_end]))
+            if kind == _DATA and length <= COPIED and not self._piece:
+                payload = memoryview(bytes(slab[payload_start:frame_end]))
+                frames.append(Frame(kind, flags, count, sequence, timestamp, payload))
+            else:
+                frames += self._completed(header, self._own(header, slab[payload_start:frame_end]))
             start = frame_end
         if start < end:
             self._stash = bytes(slab[start:end])
@@ -197,19 +211,18 @@ class FrameParser:
         return self._whole[self._joined : self._joined + length + HEADER_SIZE]
 
 
-def _checked_length(header: tuple[int, ...], fields: memoryview, limit: int) -> int:
-    _, check, kind, _, _, length, sequence, timestamp, _ = header
-    if xxh3_64_intdigest(fields) & 0xFFFF != check:
-        raise ProtocolError("a frame's header does not match its check: it was changed on the way")
+def _wrong(header: tuple[int, ...], check: int, limit: int) -> ProtocolError:
+    """What is wrong with a header."""
+    _, expected, kind, _, _, length, sequence, timestamp, _ = header
+    if check != expected:
+        return ProtocolError("a frame's header does not match its check: it was changed on the way")
     if kind not in KINDS:
-        raise ProtocolError(f"a frame has the unknown kind {kind}")
+        return ProtocolError(f"a frame has the unknown kind {kind}")
     if length > limit:
-        raise ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
+        return ProtocolError(f"a frame claims {length} bytes: the limit is {limit}")
     if sequence >= SEQUENCE_LIMIT:
-        raise ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
-    if timestamp < 0:
-        raise ProtocolError(f"a frame has the timestamp {timestamp}: they begin at 0, in 1970")
-    return length
+        return ProtocolError(f"a frame has the number {sequence}: they end at {SEQUENCE_LIMIT}")
+    return ProtocolError(f"a frame has the timestamp {timestamp}: they begin at 0, in 1970")
 
 
 def _compare(header: tuple[int, ...], digest: int) -> None:

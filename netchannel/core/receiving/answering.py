@@ -95,24 +95,37 @@ class Services:
         self.offered: dict[str, Service] = {}
         self.over: dict[str, Committing] = {}
         self.clients: dict[RequestControl, None] = {}
-        self.askers: dict[Asker, None] = {}
         self.is_channel: Callable[[str], bool] = lambda channel_id: False
         self.member: Callable[[str], int | None] = lambda channel_id: None
         self.on_client_gone: Callable[[], None] = lambda: None
         self._core = core
         self._given: dict[bytes, Given] = {}
+        self._waiting: dict[str, dict[Asker, None]] = {}  # by channel
+        self._waits = 0  # of all channels together
 
     def wait(self, link: Asker, channel_id: str) -> None:
         """Tell ``link`` when the channel is registered."""
-        if sum(len(each.waiting) for each in self.askers) < WAITING_LIMIT:
+        if self._waits < WAITING_LIMIT and channel_id not in link.waiting:
+            self._waits += 1
             link.waiting.add(channel_id)
+            self._waiting.setdefault(channel_id, {})[link] = None
 
     def invite(self, channel_id: str) -> None:
         """Whoever was denied the channel is told to ask again."""
-        for link in self.askers:
-            if channel_id in link.waiting:
-                link.waiting.discard(channel_id)
-                link.say(messages.Ready(channel=channel_id))
+        for link in self._waiting.pop(channel_id, ()):
+            self._waits -= 1
+            link.waiting.discard(channel_id)
+            link.say(messages.Ready(channel=channel_id))
+
+    def leave(self, link: Asker) -> None:
+        """``link`` is gone, and waits for nothing any more."""
+        for channel_id in link.waiting:
+            self._waits -= 1
+            waiting = self._waiting[channel_id]
+            del waiting[link]
+            if not waiting:
+                del self._waiting[channel_id]
+        link.waiting.clear()
 
     def ended(self, channel_id: str, service: Committing) -> None:
         """A channel is over, and ``service`` answers for it."""
@@ -157,7 +170,7 @@ class RequestControl(AcceptedControl):
         self.asked_of: dict[Service, None] = {}
         self._held: set[Hashable] = set()
         self._unanswered = 0  # bytes
-        services.clients[self] = services.askers[self] = None
+        services.clients[self] = None
 
     @property
     def asks(self) -> int:
@@ -223,7 +236,8 @@ class RequestControl(AcceptedControl):
 
     def _lost(self, reason: str, now: float) -> None:
         self.connections.gone(self)
-        del self._services.clients[self], self._services.askers[self]
+        del self._services.clients[self]
+        self._services.leave(self)
         for service in self.asked_of:
             service.left(self, now)
         self._services.on_client_gone()

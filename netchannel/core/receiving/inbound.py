@@ -56,6 +56,7 @@ class InboundChannel:
     ) -> None:
         self.core = core
         self._owner = owner
+        self.message_limit = owner.message_limit  # the largest message taken, in bytes
         self.id = channel_id
         self.codec = codec
         self.decoder = decoder
@@ -110,11 +111,6 @@ class InboundChannel:
         return self.state in RECEIVER_TERMINAL
 
     @property
-    def message_limit(self) -> int:
-        """The largest message taken, in bytes."""
-        return self._owner.message_limit
-
-    @property
     def position(self) -> int | None:
         """The number of the next message to read: there may be gaps, of dropped ones, in what is queued."""
         first = self.queue.first
@@ -147,9 +143,10 @@ class InboundChannel:
             if self.link is not None and not self.link.reading:
                 self._admit()
             return True
-        if queue.release():
+        if queue.release() and self.link is None:
             self._owner.announce(self.id)  # to a new stream that must not begin before all is read
-        self.check_live()
+        if self.error is not None or self.ended is not None:
+            self.check_live()
         return False
 
     def drain(self, size: int) -> list[Chunk]:
@@ -383,20 +380,21 @@ class InboundChannel:
                 f"channel {self.id!r}: a message of {largest} bytes is larger than the limit here, "
                 f"{self.message_limit} bytes"
             )
-        if known := self._due(frame.sequence) - frame.sequence:
+        if frame.sequence != self.expected or self.ended is not None:
+            known = self._due(frame.sequence) - frame.sequence
             bodies, notes = bodies[known:], notes[known:]
         if bodies:
-            self._check(bodies)
-            self.take_in(bodies, notes, frame.timestamp)
+            self._check_and_take(bodies, notes, frame.timestamp)
         else:
             self._touch()
 
-    def _check(self, bodies: list[memoryview]) -> None:
+    def _check_and_take(self, bodies: list[memoryview], notes: list[bytes], timestamp: int) -> None:
         """What nobody could read is not acknowledged."""
         try:
             self.decoder.check(bodies, self.context, self.message_limit)
         except ProtocolError as error:
             raise ProtocolError(f"channel {self.id!r}, from message {self.expected} on: {error}") from error
+        self.take_in(bodies, notes, timestamp)
 
     def unreadable(self, number: int, error: NetChannelError, now: float) -> None:
         """The consumer cannot read message ``number``, which looked well: it gets nothing behind it, and that is said.
@@ -414,8 +412,7 @@ class InboundChannel:
     def deliver_large(self, frame: Frame) -> None:
         """A message that came in pieces."""
         if frame.sequence == self._due(frame.sequence):
-            self._check([frame.payload])
-            self.take_in([frame.payload], [frame.note], frame.timestamp)
+            self._check_and_take([frame.payload], [frame.note], frame.timestamp)
 
     def gap(self, first: int, count: int) -> None:
         """The sender has dropped messages that it never sent."""
@@ -458,7 +455,7 @@ class InboundChannel:
 
     def miss_sender(self, now: float) -> None:
         """The consumer waits: if no sender has ever come, nobody else would say so."""
-        if not (self.holder or self._missing):
+        if not self._missing:
             self._missing = True
             self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
 
@@ -474,11 +471,11 @@ class InboundChannel:
         """If the consumer waits for what the sender holds back, say so on both sides, once per episode."""
         expected = self.expected or 0
         if (
-            self.link is not None
+            self._blocked_at == expected > self.acknowledged
+            and self.link is not None
             and self.waiting
             and not self.starved
             and not self.queue
-            and self._blocked_at == expected > self.acknowledged
         ):
             self.starved = True
             log.warning(
@@ -502,12 +499,12 @@ class InboundChannel:
         count = len(bodies)
         end = (self.expected or 0) + count
         chunk = Chunk(bodies, notes, end, timestamp, self.context)
-        self.queue.add(chunk)
+        full = self.queue.add(chunk)
         self.received += count
         self.bytes += chunk.size
         if notes:
             self.last_note = next(filter(None, reversed(notes)), self.last_note)
-        if self.queue.full:
+        if full:
             self._admit()
         self._received_to(end)
 

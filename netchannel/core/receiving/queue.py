@@ -120,14 +120,15 @@ class Queue:
         """Bytes of the chunk that `next_chunk` makes ready; None if there is none."""
         return self._chunks[0].size if self._chunks else None
 
-    def add(self, chunk: Chunk) -> None:
-        """Put ``chunk`` behind all others."""
+    def add(self, chunk: Chunk) -> bool:
+        """Put ``chunk`` behind all others; whether it is full then."""
         count = len(chunk.bodies)
         self.waiting += count
         self.cost += chunk.size + count * ITEM_COST
         if chunk.context is not None:
             self.cost += _extra(chunk, self._chunks[-1] if self._chunks else None)
         self._chunks.append(chunk)
+        return self.cost >= self._most_bytes or self.waiting >= self._most_messages
 
     def next_chunk(self) -> bool:
         """Make the next chunk ready, once the one before is read; whether there is one."""

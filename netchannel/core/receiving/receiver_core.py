@@ -191,13 +191,14 @@ class ReceiverCore(Core):
         session = ReceiverControl(
             self, self.connections, remote, on_open=self.opening.asked, on_lost=self._left
         )
-        self.sessions[session] = self.services.askers[session] = None
+        self.sessions[session] = None
         return session
 
     def _left(self, session: ReceiverControl, reason: str, now: float) -> None:
         """A control connection is gone: what depended on it is lost."""
         self.connections.gone(session)
-        del self.sessions[session], self.services.askers[session]
+        del self.sessions[session]
+        self.services.leave(session)
         self.opening.left(session, now)
         for channel in list(session.channels):
             link = channel.link

@@ -12,30 +12,27 @@ class Asking:
     nobody waits for. ``flushing`` is how many wait until all is acknowledged.
     """
 
-    __slots__ = ("_asked", "_wanted", "flushing")
+    __slots__ = ("asked", "flushing", "wanted")
 
     def __init__(self) -> None:
         self.flushing = 0
-        self._wanted = False
-        self._asked = 0  # the number of the last question on this connection
+        self.wanted = False
+        self.asked = 0  # the number of the last question on this connection
 
     def want(self, head: int) -> bool:
         """Somebody waits until all below ``head`` is acknowledged; whether that is still to be asked for."""
-        self._wanted = True
-        return self._asked < head
+        self.wanted = True
+        return self.asked < head
 
-    def question(self, sent: int, *, crowded: bool) -> bytes | None:
-        """The frame that asks for all that was ``sent``, if it is due; also where the buffer is ``crowded``."""
-        if self._asked >= sent or not (self._wanted or crowded):
-            return None
-        self._asked = sent
+    def question(self, sent: int) -> bytes:
+        """The frame that asks for all that was ``sent``."""
+        self.asked = sent
         return signal(Kind.ASK, sequence=sent)
 
     def acknowledged(self, waiting: int) -> None:
         """An acknowledgement came, and so many producers wait for room."""
-        if self._wanted:
-            self._wanted = bool(waiting or self.flushing)
+        self.wanted = self.wanted and bool(waiting or self.flushing)
 
     def begin(self) -> None:
         """On a new connection nothing is asked for yet."""
-        self._asked = 0
+        self.asked = 0

@@ -12,7 +12,7 @@ from netchannel.reporting import printable
 from netchannel.wire.frames import FRAME_LIMIT, HEAD, Buffer, Frame, Kind, blob, signal
 from netchannel.wire.parsing import FrameParser
 
-from .features import lacking, missing
+from .features import ALL, lacking, missing
 from .outbound import Connection
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class SenderData(Connection):
         self._schema_sent = False
         self._context_sent = b""
         self._parts: Iterator[Sequence[Buffer]] | None = None  # of a message that was begun
+        self._takes_all = session.peer_features >= ALL
         self._lacking = False  # and the channel is being given up for what the receiver cannot take
         self.end_sent = False
         self._token = token
@@ -114,9 +115,11 @@ class SenderData(Connection):
             return buffers
         self.more = False
         if channel is not None and self.attached and not self._lacking:
-            channel.before_output()
+            if channel.durable is None:
+                channel.seal()
             buffers = self._records(channel)
-            channel.after_output()
+            if channel.store is not None or channel.pacing:
+                channel.after_output()
         return buffers
 
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
@@ -151,7 +154,9 @@ class SenderData(Connection):
 
     def _begin(self, channel: OutboundChannel, record: Record) -> Sequence[Buffer]:
         """What of ``record`` is to be written first: all, if it does not go in parts."""
-        if (feature := missing(record, self.session.peer_features)) is not None:
+        if (record.gap or not self._takes_all) and (
+            feature := missing(record, self.session.peer_features)
+        ) is not None:
             self._lacking = True
             error = HandshakeError(f"channel {channel.id!r}: {lacking(self.session.peer, feature)}")
             self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))

@@ -35,8 +35,6 @@ def missing(record: Record, features: AbstractSet[str]) -> str | None:
     """The feature that ``record`` needs and that is not among ``features``, if there is one."""
     if record.gap:
         return None if messages.GAPS in features else messages.GAPS
-    if features >= _ALL:
-        return None
     if record.context and messages.CONTEXTS not in features:
         return messages.CONTEXTS
     # What is on disk, or was packed, is there as it goes on the wire.
@@ -50,7 +48,7 @@ def missing(record: Record, features: AbstractSet[str]) -> str | None:
     return messages.NOTES if noted and messages.NOTES not in features else None
 
 
-_ALL = messages.TAKES - {messages.GAPS}
+ALL = messages.TAKES - {messages.GAPS}
 """What all messages need together: a gap is none."""
 
 

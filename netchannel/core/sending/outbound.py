@@ -107,6 +107,7 @@ class OutboundChannel(JobOwner):
         self.group: GroupOf | None = None  # of a staged attempt
         self.on_change: Callable[[], None] = lambda: None
         self.state = SenderState.REGISTERED
+        self.terminal = False  # nothing will happen any more
         self.since = now
         self.error: NetChannelError | None = None
         self.acknowledged = 0
@@ -140,8 +141,7 @@ class OutboundChannel(JobOwner):
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
         self.packer = Packer()
-        self.sealed = 0  # everything below is in records, and what is in the packer follows
-        self.sealed_bytes = 0
+        self.sealed = self.sealed_bytes = 0  # what is in records; what is in the packer follows
         self._last_context = b""
         self._retries = Retries(core.timers, fault, give_up=self._ran_out, wait_on=self._waits_on, now=now)
 
@@ -202,18 +202,14 @@ class OutboundChannel(JobOwner):
         return 0 if self.store is None else self.store.disk_bytes
 
     @property
-    def terminal(self) -> bool:
-        """Nothing will happen any more."""
-        return self.state in SENDER_TERMINAL
-
-    @property
     def aborted(self) -> bool:
         """The producer has failed, and said so."""
         return self.closing is not None and self.closing.failure is not None
 
     def room(self, size: int) -> bool:
         """Whether a message of ``size`` bytes fits into the buffer now."""
-        kept = self.head - self.kept_from - self.send_buffer.gaps
+        kept = self.sealed + len(self.packer.bodies) - max(self.acknowledged, self.begun)
+        kept -= self.send_buffer.gaps
         return self.placed and (kept <= 0 or self.bounds.room(size, kept, self.kept_bytes, self.store))
 
     def admit(self, body: Body, context: bytes) -> None:
@@ -298,10 +294,12 @@ class OutboundChannel(JobOwner):
 
     def question(self) -> bytes | None:
         """The frame that asks for what is acknowledged, if somebody waits for it: it may come late else."""
-        if self.acknowledged >= self.sent:
+        sent, asking = self.sent, self.asking
+        if self.acknowledged >= sent or asking.asked >= sent:
             return None
-        crowded = self.bounds.half_full(self.head - self.kept_from, self.kept_bytes)
-        return self.asking.question(self.sent, crowded=crowded)
+        if asking.wanted or self.bounds.half_full(sent - self.acknowledged, self.send_buffer.memory):
+            return asking.question(sent)
+        return None
 
     def on_starved(self) -> None:
         """The consumer waits for a message while we wait for its acknowledgement."""
@@ -321,7 +319,8 @@ class OutboundChannel(JobOwner):
         as long as that has credit.
         """
         packer = self.packer
-        packer.revoke()
+        if packer.granted:
+            packer.revoke()
         alone = self.durable is not None and len(body) > ALONE  # a ticket is for one record
         if packer.bodies and (alone or not packer.fits(cost, context)):
             self.seal()
@@ -412,6 +411,7 @@ class OutboundChannel(JobOwner):
     def move(self, event: SenderEvent, now: float) -> None:
         """Follow the table; a pair that is not in it is our own mistake."""
         before, self.state = self.state, SENDER_TABLE[self.state, event]
+        self.terminal = self.state in SENDER_TERMINAL
         self.since = now
         if before is not self.state:
             # Asking again and being denied again is no news.
@@ -545,11 +545,6 @@ class OutboundChannel(JobOwner):
             self.fail(SenderEvent.GIVE_UP, PositionLost(text), now)
         else:
             self.give_up(f"{wants}, kept are {self.kept_from} to {self.offered}", now)
-
-    def before_output(self) -> None:
-        """The connection writes."""
-        if self.durable is None:
-            self.seal()
 
     def after_output(self) -> None:
         """The connection has written."""

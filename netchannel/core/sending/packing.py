@@ -49,11 +49,11 @@ class Packer:
     __slots__ = (
         "_alone_at",
         "_base",
-        "_granted",
         "_size",
         "bodies",
         "context",
         "credit",
+        "granted",
         "notes",
         "shared",
         "since",
@@ -62,7 +62,7 @@ class Packer:
 
     def __init__(self) -> None:
         self.credit = 0
-        self._granted = 0
+        self.granted = 0
         self._alone_at = 0
         self.clear()
 
@@ -74,7 +74,7 @@ class Packer:
         self.ticket: Ticket | None = None  # of all of them, if they are to be durable
         self.since = 0
         self.shared = 0  # bytes of the context that count
-        self.credit = self._granted = self._base = self._size = 0
+        self.credit = self.granted = self._base = self._size = 0
 
     def take(self, body: Body) -> bool:
         """Take a message without a note, if there is credit for it."""
@@ -88,17 +88,17 @@ class Packer:
     @property
     def size(self) -> int:
         """Bytes of bodies and notes, and of what they share."""
-        if self._granted:
+        if self.granted:
             taken = len(self.bodies) - self._base
-            return self._size + self._granted - self.credit - taken * EACH
+            return self._size + self.granted - self.credit - taken * EACH
         return self._size
 
     def revoke(self) -> None:
         """No more credit."""
-        if self._granted:
+        if self.granted:
             self._size = self.size
             self._base = len(self.bodies)
-            self.credit = self._granted = 0
+            self.credit = self.granted = 0
 
     @property
     def _limit(self) -> int:
@@ -109,7 +109,7 @@ class Packer:
         self.revoke()
         room = min(room, self._limit - self._size - self._base * EACH)
         if room > 0:
-            self.credit = self._granted = room
+            self.credit = self.granted = room
 
     def fits(self, size: int, context: bytes) -> bool:
         """Whether a message of ``size`` bytes, its note included, may be taken before records are made."""

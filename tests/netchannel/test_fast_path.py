@@ -1,0 +1,128 @@
+"""What a message costs, counted and not timed: a change that makes the fast path longer is seen here.
+
+Both ends are in one process, over TCP, and Python counts the calls that they make. The bounds are a little above what
+was counted when they were written; who needs more raises them, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import uvloop
+
+import netchannel
+from netchannel.core.receiving.data_receiver import ReceiverData
+from netchannel.core.sending.data_sender import SenderData
+from netchannel.transports.runner import LinkProtocol, Runner
+from netchannel.wire.parsing import FrameParser
+from netchannel.wire.pool import Pool
+
+Work = Callable[[netchannel.SenderChannel, netchannel.ReceiverChannel, int], Awaitable[None]]
+
+
+class Calls:
+    """Calls by the name of the function, of Python's and of C's."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            self.of[frame.f_code.co_qualname] += 1
+        elif event == "c_call":
+            self.of["C"] += 1
+
+    def each(self, messages: int, *functions: Callable[..., Any]) -> float:
+        """Calls of ``functions`` per message; of all, if there are none."""
+        names = [function.__qualname__ for function in functions] or self.of
+        return sum(self.of[name] for name in names) / messages
+
+
+def counted(work: Work, messages: int, **settings: Any) -> Calls:
+    """What is called while ``work`` moves so many messages, once it has done so before."""
+    calls = Calls()
+
+    async def main() -> None:
+        async with netchannel.ReceiverServer("127.0.0.1:0") as receiver, netchannel.SenderServer() as sender:
+            inbox = receiver.register_channel("c", codec="bytes")
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes", **settings)
+            await outbox.attached()
+            await work(outbox, inbox, messages)
+            sys.setprofile(calls)
+            try:
+                await work(outbox, inbox, messages)
+            finally:
+                sys.setprofile(None)
+            await outbox.close()
+
+    uvloop.run(main())
+    return calls
+
+
+def streamed(size: int) -> Work:
+    """One message after the other, as many as go through."""
+
+    async def work(
+        outbox: netchannel.SenderChannel, inbox: netchannel.ReceiverChannel, messages: int
+    ) -> None:
+        async def produce() -> None:
+            message = bytes(size)
+            for _ in range(messages):
+                await outbox.send(message)
+
+        producing = asyncio.create_task(produce())
+        left = messages
+        async for _ in inbox:
+            left -= 1
+            if not left:
+                break
+        await producing
+
+    return work
+
+
+async def alone(outbox: netchannel.SenderChannel, inbox: netchannel.ReceiverChannel, messages: int) -> None:
+    """The next message once the one before has come."""
+    consumer = aiter(inbox)
+    for number in range(messages):
+        await outbox.send(b"%064d" % number)
+        await anext(consumer)
+
+
+@pytest.mark.parametrize(("size", "messages", "most"), [(64, 100_000, 9.5), (1024, 30_000, 10.5)])
+def test_a_small_message_in_a_stream(size: int, messages: int, most: float) -> None:
+    """It is never by itself: what is done for frames, reads and writes is shared by hundreds."""
+    calls = counted(streamed(size), messages)
+    assert calls.each(messages) < most
+    assert calls.each(messages, LinkProtocol.apply, LinkProtocol.buffer_updated) < 0.03
+    assert calls.each(messages, Pool.take) < 0.01
+
+
+def test_a_message_of_64_kib_in_a_stream() -> None:
+    """A frame of its own, received where it stays: it is not copied, and few are acknowledged by themselves."""
+    messages = 2_000
+    calls = counted(streamed(1 << 16), messages)
+    assert calls.each(messages) < 140
+    assert calls.each(messages, LinkProtocol.buffer_updated) < 1.5
+    assert calls.each(messages, SenderData.output) < 0.2
+    assert calls.each(messages, ReceiverData.output) < 0.2
+    assert calls.each(messages, Pool.take) < 1.05
+    assert calls.each(messages, FrameParser._own) < 0.2
+
+
+def test_a_lone_message() -> None:
+    """One write, one read, one wake-up of its consumer; most acknowledgements go together."""
+    messages = 2_000
+    calls = counted(alone, messages)
+    assert calls.each(messages) < 165
+    assert calls.each(messages, SenderData.output) < 1.1
+    assert calls.each(messages, ReceiverData.output) < 0.5
+    assert calls.each(messages, LinkProtocol.buffer_updated) < 1.5
+    assert calls.each(messages, Runner._pump) < 0.5
+    assert calls.each(messages, Pool.take) == 0
