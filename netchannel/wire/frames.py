@@ -54,6 +54,8 @@ ALONE = 1 << 15
 COPIED = 1 << 12
 """A body up to this many bytes is copied into its frame: that costs less than a write of several pieces."""
 NOTE_LIMIT = 1 << 15
+ACK_BYTES = 1 << 17
+"""Bytes of messages whose acknowledgement a receiver does not put off, though nobody asks for it."""
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
 TOKEN_FRAME_LIMIT = 1 << 10
 HEAD = struct.Struct("<Q")

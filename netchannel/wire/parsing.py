@@ -34,6 +34,7 @@ DIRECT = 1 << 14
 into the slab, so that nothing of the next payload has to be copied."""
 
 _DATA, _PART, _REFUSED = int(Kind.DATA), int(Kind.PART), int(Kind.REFUSED)
+_MESSAGES = frozenset((_DATA, _PART))
 _NONE = memoryview(b"")
 _KIND, _LENGTH = 2, 5
 """The places of a frame's kind and its payload's length in a header."""
@@ -55,7 +56,7 @@ class FrameParser:
         self._slab = slab
         self.message_limit = message_limit
         self._stash = b""
-        self._large = False  # the last frame was
+        self._large = False  # the last messages were
         self._header: tuple[int, ...] = ()
         self._digest = xxh3_64()
         self._target: memoryview | None = None  # where the payload is received of the frame of `_header`
@@ -117,9 +118,10 @@ class FrameParser:
             ):
                 raise _wrong(header, check, self.payload_limit)
             frame_end = payload_start + length
-            self._large = length > DIRECT
+            if kind in _MESSAGES:
+                self._large = length > DIRECT
             if frame_end > end:
-                if not self._large:
+                if length <= DIRECT:
                     break
                 self._digest = xxh3_64(slab[start + SUMMED_FROM : payload_start])
                 self._receive_directly(header, slab[payload_start:end])

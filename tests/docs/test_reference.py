@@ -547,7 +547,7 @@ def test_limits_are_those_of_the_code() -> None:
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
         "idle control connection": [timing.idle_s],
         "waiting for the other side to hear of the end": [timing.leave_s],
-        "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, acknowledging.ACK_BYTES],
+        "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, frames.ACK_BYTES],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
         "channels that denied senders wait for": [answering.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],

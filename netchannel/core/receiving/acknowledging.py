@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 ACK_DELAY_S = 0.001
 """How late an acknowledgement may be said."""
-ACK_BYTES = 1 << 17
-"""Bytes of messages whose acknowledgement is not put off: a sender keeps them as long."""
 
 
 class Later:

@@ -18,9 +18,8 @@ from netchannel.errors import (
 )
 from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Position
-from netchannel.wire.frames import SEQUENCE_LIMIT, Buffer, Frame, Kind, refused, signal, unpack
+from netchannel.wire.frames import ACK_BYTES, SEQUENCE_LIMIT, Buffer, Frame, Kind, refused, signal, unpack
 
-from .acknowledging import ACK_BYTES
 from .queue import Chunk, Queue
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from netchannel.errors import (
 )
 from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Ending
-from netchannel.wire.frames import ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
+from netchannel.wire.frames import ACK_BYTES, ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
 
 from .asking import Asking
 from .bounds import Bounds
@@ -275,7 +275,7 @@ class OutboundChannel(JobOwner):
         """A producer waits: if only acknowledgements are missing, the receiver is told."""
         if self.store is not None:
             self.store.request()
-        if self.waiting:
+        if self.waiting and self.send_buffer.memory < ACK_BYTES:
             self.want_acknowledgement()
         if (
             self.link is not None
@@ -297,9 +297,9 @@ class OutboundChannel(JobOwner):
         sent, asking = self.sent, self.asking
         if self.acknowledged >= sent or asking.asked >= sent:
             return None
-        if asking.wanted or self.bounds.half_full(sent - self.acknowledged, self.send_buffer.memory):
-            return asking.question(sent)
-        return None
+        memory = self.send_buffer.memory
+        crowded = memory < ACK_BYTES and self.bounds.half_full(sent - self.acknowledged, memory)
+        return asking.question(sent) if asking.wanted or crowded else None
 
     def on_starved(self) -> None:
         """The consumer waits for a message while we wait for its acknowledgement."""

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from netchannel import BufferPolicy
-from netchannel.core.receiving.acknowledging import ACK_BYTES, ACK_DELAY_S
+from netchannel.core.receiving.acknowledging import ACK_DELAY_S
 from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.states import SenderState
-from netchannel.wire.frames import Kind
+from netchannel.wire.frames import ACK_BYTES, Kind
 from tests.support.dialed import Dialed, data, frame
 from tests.support.world import Consumer, Producer, World
 
