@@ -79,7 +79,8 @@ soak-spark: $(ALL_READY)  ## Run a query of Spark through TRIGGERS=2000 and KILL
 
 QUICK ?=
 
-bench: $(ALL_READY)  ## Measure netchannel beside its peers; QUICK=1 for a first look
+bench: $(ALL_READY)  ## Measure channels, queries and planning beside their peers; QUICK=1 for a first look
+	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) --json benchmark.json
 
 bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look

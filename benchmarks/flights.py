@@ -1,4 +1,4 @@
-"""The flights demo at many times its rows: ``python -m benchmarks.flights [--times 50] [--rounds 3] [--json FILE]``.
+"""The flights demo at many times its rows: ``python -m benchmarks.flights [--times 50] [--rounds 2]``.
 
 The query over three processes and over one, beside one process of DuckDB and one of Polars that answer the same from
 the same files. Every contestant has to give the same table.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import resource
 import subprocess
@@ -21,13 +20,12 @@ from typing import Any
 
 import yaml
 
-from .machine import commit, machine
 from .running import ROOT
 
 EXAMPLE = ROOT / "examples" / "flights"
 THREE, ONE, DUCKDB, POLARS = "nebuli, three nodes", "nebuli, one node", "DuckDB", "Polars"
 CONTESTANTS = (THREE, ONE, DUCKDB, POLARS)
-PACKAGES = ("pyarrow", "duckdb", "polars")
+TIMES, ROUNDS = 50, 2
 SQL = """
 COPY (
     SELECT origin, wind, count(*) AS flights, avg(dep_delay) AS mean_delay, max(dep_delay) AS worst_delay
@@ -178,8 +176,13 @@ def measured(folder: Path, contestant: str) -> dict[str, float]:
     return {"seconds": seconds, "cpu_s": cpu}
 
 
-def run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
+def run(times: int, rounds: int) -> dict[str, Any]:
     """All contestants in turn. Raises AssertionError if two tables differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder), times, rounds)
+
+
+def _run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
     rows = prepare(folder, times)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
@@ -187,7 +190,7 @@ def run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
             found[name].append(measured(folder, name))
             print(f"round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr)
             assert same(read_result(folder, name), read_result(folder, THREE)), f"{name} gives another table"
-    return {"commit": commit(), "machine": machine(PACKAGES), "times": times, "rows": rows, "rounds": found}
+    return {"times": times, "rows": rows, "rounds": found}
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -219,20 +222,15 @@ def table(figures: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flights", description=__doc__)
-    parser.add_argument("--times", type=int, default=50, help="how often the demo's rows are repeated")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="where the figures go as well")
+    parser.add_argument("--times", type=int, default=TIMES, help="how often the demo's rows are repeated")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--answer", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.answer is not None:
         answer(given.folder, given.answer)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        figures = run(Path(folder), given.times, given.rounds)
-    print(table(figures))
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(table(run(given.times, given.rounds)))
 
 
 if __name__ == "__main__":

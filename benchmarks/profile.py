@@ -104,7 +104,7 @@ def main() -> None:
     figures = "\n".join(lines) + "\n"
     print(figures)
     for page in map(Path, sys.argv[1:]):
-        page.write_text(renewed(page.read_text(), figures))
+        page.write_text(renewed(page.read_text(), "figures", figures))
 
 
 if __name__ == "__main__":

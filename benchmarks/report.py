@@ -1,49 +1,84 @@
 """Tables in Markdown from a run's figures: medians with their spread, ratios per round, targets.
 
-`python -m benchmarks.report docs/benchmarks.json` prints them; with a page behind it, they replace the page's.
+`python -m benchmarks.report docs/benchmarks.json` prints them; with pages behind it, they replace what the pages have
+between their marks: `<!-- figures -->` to `<!-- end of figures -->`, and so for each of `SECTIONS`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from . import flights, planning, starting
 from .measures import TITLES, Rounds, per_round, spread
-from .rows import OURS, ROWS, Row
+from .peers import OURS
+from .row import Row
+from .rows import ROWS
 from .spark.rows import SPARK_ROWS
 
-BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 _SIDES = ("receiver", "sender", "broker")
+
+Choices = Mapping[str, Mapping[str, Any]]
+"""Of contestants with several settings, each with the one it was measured in."""
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """All of a run: the command, the machine, and a table per row."""
-    tables = [table(row, data["rows"][row.name]) for row in (*ROWS, *SPARK_ROWS) if row.name in data["rows"]]
+    """All rows of a run: the command, the machine, and a table per row."""
+    rows, settings = data["rows"], data.get("settings", {})
+    tables = [
+        table(row, rows[row.name], settings.get(row.name, {}))
+        for row in (*ROWS, *SPARK_ROWS)
+        if row.name in rows
+    ]
     return "\n".join([head(data), *tables])
 
 
+def _of(part: str, table_of: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
+    return lambda data: f"{table_of(data[part])}\n\n{head(data)}"
+
+
+SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "figures": report,
+    "flights": _of("flights", flights.table),
+    "starting": _of("starting", starting.table),
+    "planning": _of("planning", planning.table),
+}
+"""What pages have of a run, by the name in their marks."""
+
+
 def head(data: Mapping[str, Any]) -> str:
-    """What comes before the tables."""
+    """What a run stands on."""
     lines = [f"- {name}: {value}" for name, value in data["machine"].items()]
     return "\n".join([f"`{data['command']}`, at commit {data['commit']}", "", *lines, ""])
 
 
-def table(row: Row, found: Mapping[str, Rounds]) -> str:
+def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
     """A row's contestants, then what was to be reached."""
     titles = ["", *(TITLES[column] for column in row.columns)]
     if len(found) > 1:
-        titles.append("netchannel beside it" if row.base == OURS else f"beside {row.base}")
-    if any(_processor(rounds) for rounds in found.values()):
+        titles.append(f"{OURS} beside it" if row.against_peers else f"beside {row.base}")
+    processor = any(_processor(rounds) for rounds in found.values())
+    if processor:
         titles.append("processor s per GB: receiver + sender")
+    if settings:
+        titles.append("setting")
     lines = [f"### {row.name[0].upper()}{row.name[1:]}", "", _line(titles), "|---" * len(titles) + "|"]
     for name, rounds in found.items():
-        figures = [spread(rounds[column]) if column in rounds else "" for column in row.columns]
-        lines.append(_line([name, *figures, _beside(row, found, name), _processor(rounds)][: len(titles)]))
-    return "\n".join([*lines, "", *(f"- {target.verdict(found)}" for target in row.targets)]).strip() + "\n"
+        cells = [name, *(spread(rounds[column]) if column in rounds else "" for column in row.columns)]
+        if len(found) > 1:
+            cells.append(_beside(row, found, name))
+        if processor:
+            cells.append(_processor(rounds))
+        if settings:
+            cells.append(settings[name]["name"] if name in settings else "")
+        lines.append(_line(cells))
+    verdicts = (f"- {target.verdict(found)}" for target in row.targets)
+    return "\n".join([*lines, "", *verdicts]).strip() + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -52,11 +87,11 @@ def _line(cells: Sequence[str]) -> str:
 
 def _beside(row: Row, found: Mapping[str, Rounds], name: str) -> str:
     """Ours beside a peer; of what is ours alone, each beside the first."""
-    main = row.columns[0]
-    if name == row.base:
+    main, base = row.columns[0], row.beside(name)
+    if name == base:
         return ""
-    pair = found[name][main], found[row.base][main]
-    return spread(per_round(*(reversed(pair) if row.base == OURS else pair)), " x")
+    pair = found[name][main], found[base][main]
+    return spread(per_round(*(reversed(pair) if row.against_peers else pair)), " x")
 
 
 def _processor(rounds: Rounds) -> str:
@@ -64,21 +99,30 @@ def _processor(rounds: Rounds) -> str:
     return " + ".join(f"{median(values):.2f}" for values in figures if values is not None)
 
 
-def renewed(page: str, figures: str) -> str:
-    """The page with these figures between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+def renewed(page: str, name: str, figures: str) -> str:
+    """The page with these figures between the two marks of that name."""
+    before, begin, rest = page.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    if not end:
+        raise ValueError(f"the page has no marks {name!r}")
+    return f"{before}{begin}\n{figures}\n{end}{after}"
+
+
+def filled(page: str, data: Mapping[str, Any]) -> str:
+    """The page with everything that it has of this run."""
+    for name in re.findall(r"(?m)^<!-- end of (\w+) -->$", page):
+        page = renewed(page, name, SECTIONS[name](data))
+    return page
 
 
 def main() -> None:
-    """Print the tables, or put them into a page."""
-    data, *page = map(Path, sys.argv[1:])
-    figures = report(json.loads(data.read_text()))
-    if not page:
-        print(figures)
-        return
-    page[0].write_text(renewed(page[0].read_text(), figures))
+    """Print the tables, or put them into pages."""
+    given, *pages = map(Path, sys.argv[1:])
+    data = json.loads(given.read_text())
+    if not pages:
+        print(report(data))
+    for page in pages:
+        page.write_text(filled(page.read_text(), data))
 
 
 if __name__ == "__main__":

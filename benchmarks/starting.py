@@ -1,4 +1,4 @@
-"""From ``nebuli start`` to the first row at the sink: ``python -m benchmarks.starting [--rounds 15] [--json FILE]``.
+"""From ``nebuli start`` to the first row at the sink: ``python -m benchmarks.starting [--rounds 9]``.
 
 Three workers run already; a generator at the first, a filter at the second, and a sink at the third that dials this
 process. The clock runs from before the command is started to the first byte of a row here.
@@ -20,9 +20,7 @@ from typing import Any
 
 import yaml
 
-from .machine import commit, machine
-
-PACKAGES = ("pyarrow", "grpcio")
+ROUNDS = 9
 AT_ONCE, REGISTERED, ALONE = "registered and started at once", "registered before", "`nebuli --help`, alone"
 KINDS = (AT_ONCE, REGISTERED, ALONE)
 WANTED_S = 1.0
@@ -122,7 +120,7 @@ def run(rounds: int) -> dict[str, Any]:
     """All kinds in turn."""
     with tempfile.TemporaryDirectory() as folder, Fleet(Path(folder)) as fleet:
         found = [{kind: fleet.first_row_s(kind) for kind in KINDS} for _ in range(rounds)]
-    return {"commit": commit(), "machine": machine(PACKAGES), "rounds": found}
+    return {"rounds": found}
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -138,13 +136,9 @@ def table(figures: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.starting", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="where the figures go as well")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args()
-    figures = run(given.rounds)
-    print(table(figures))
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(table(run(given.rounds)))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,11 @@ class AtLeast:
         best = max(self.beside, key=lambda name: median(found[name][theirs]))
         ratios = per_round(found[self.of][self.measure], found[best][theirs])
         return _sentence(
-            self.measure, f"least {self.ratio} x {best}", spread(ratios, " x"), median(ratios) >= self.ratio
+            self.of,
+            self.measure,
+            f"least {self.ratio} x {best}",
+            spread(ratios, " x"),
+            median(ratios) >= self.ratio,
         )
 
 
@@ -45,10 +49,57 @@ class AtMost:
         """A sentence with both numbers."""
         ratios = per_round(found[self.of][self.measure], found[self.beside][self.measure])
         return _sentence(
+            self.of,
             self.measure,
             f"most {self.ratio} x {self.beside}",
             spread(ratios, " x"),
             median(ratios) <= self.ratio,
+        )
+
+
+@dataclass(frozen=True)
+class FairShare:
+    """``measure`` of ``of`` is at least ``ratio`` times ``share`` of what it is ``alone``."""
+
+    ratio: float
+    share: float
+    alone: str
+    measure: str
+    of: str
+
+    def verdict(self, found: Mapping[str, Rounds]) -> str:
+        """A sentence with both numbers."""
+        kept = per_round(found[self.of][self.measure], found[self.alone][self.measure])
+        fair = [each / self.share for each in kept]
+        wanted = f"least {self.ratio} x its fair share, 1/{1 / self.share:.0f} of {self.alone}"
+        return _sentence(self.of, self.measure, wanted, spread(fair, " x"), median(fair) >= self.ratio)
+
+
+@dataclass(frozen=True)
+class KeepsLike:
+    """What the one keeps of ``measure`` is at least ``ratio`` times what the other keeps.
+
+    ``beside`` and ``of``: each in company, and alone.
+    """
+
+    ratio: float
+    beside: tuple[str, str]
+    measure: str
+    of: tuple[str, str]
+
+    def verdict(self, found: Mapping[str, Rounds]) -> str:
+        """A sentence with both numbers."""
+        theirs, ours = (
+            per_round(*(found[name][self.measure] for name in pair)) for pair in (self.beside, self.of)
+        )
+        ratios = per_round(ours, theirs)
+        return _sentence(
+            self.of[0],
+            self.measure,
+            f"least {self.ratio} x the part of its figure alone that {self.beside[0]} keeps "
+            f"({spread(theirs)}; {self.of[0]} {spread(ours)})",
+            spread(ratios, " x"),
+            median(ratios) >= self.ratio,
         )
 
 
@@ -63,7 +114,9 @@ class Within:
     def verdict(self, found: Mapping[str, Rounds]) -> str:
         """A sentence with both numbers."""
         values = found[self.of][self.measure]
-        return _sentence(self.measure, f"most {self.limit}", spread(values), median(values) <= self.limit)
+        return _sentence(
+            self.of, self.measure, f"most {self.limit}", spread(values), median(values) <= self.limit
+        )
 
 
 @dataclass(frozen=True)
@@ -80,12 +133,12 @@ class MoreAtMost:
         pairs = zip(found[self.of][self.measure], found[self.beside][self.measure], strict=True)
         above = [value - other for value, other in pairs]
         wanted = f"most {self.more} above {self.beside}"
-        return _sentence(self.measure, wanted, f"{spread(above)} above", median(above) <= self.more)
+        return _sentence(self.of, self.measure, wanted, f"{spread(above)} above", median(above) <= self.more)
 
 
-Target = AtLeast | AtMost | Within | MoreAtMost
+Target = AtLeast | AtMost | FairShare | KeepsLike | Within | MoreAtMost
 
 
-def _sentence(measure: str, wanted: str, measured: str, reached: bool) -> str:
+def _sentence(of: str, measure: str, wanted: str, measured: str, reached: bool) -> str:
     verdict = "reached" if reached else "**not reached**"
-    return f"{TITLES[measure]}: wanted at {wanted}; measured {measured}: {verdict}"
+    return f"{of}, {TITLES[measure]}: wanted at {wanted}; measured {measured}: {verdict}"

@@ -22,8 +22,8 @@ class Work:
 
     size: int
     arrow: bool = False
-    seconds: float = 1.0
-    warm_up: float = 0.3
+    seconds: float = 0.8
+    warm_up: float = 0.2
     different: int = 61
     rate: float | None = None
     options: dict[str, Any] = field(default_factory=dict)

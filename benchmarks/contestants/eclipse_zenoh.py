@@ -23,6 +23,8 @@ from benchmarks.work import END, Result, Work
 
 ENVELOPE_BYTES = 1 << 10
 """What Arrow's format takes beside a batch, at most."""
+LARGER = {"transport/link/rx/buffer_size": 1 << 20, "transport/link/tx/queue/size": {"data": 16}}
+"""Of what is read at once, and of batches that wait: 64 KiB and 2 are its own."""
 WINDOW, TELLS_EACH = 32, 4
 """How many messages in shared memory may be on the way, and after how many the subscriber says how far it is."""
 
@@ -35,6 +37,8 @@ def _session(work: Work, **settings: Any) -> Iterator[zenoh.Session]:
         "scouting/multicast/enabled": False,
         "transport/shared_memory/enabled": bool(work.options.get("shared_memory")),
     }
+    if work.options.get("larger_buffers"):
+        settings |= LARGER
     for key, value in settings.items():
         config.insert_json5(key, json.dumps(value))
     with zenoh.open(config) as session:

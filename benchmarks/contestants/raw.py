@@ -11,39 +11,49 @@ from benchmarks.work import Result, Work
 
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
-    """Receive into one buffer, message by message."""
-    work = replace(work, arrow=False)
+    """Take one connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         _choose(server, work)
         ready(f"127.0.0.1:{server.getsockname()[1]}")
         connection, _ = server.accept()
         with connection:
-            watching = watch(work)
-            look = watching.look()
-            message = memoryview(bytearray(work.size))
-            while True:
-                filled = 0
-                while filled < work.size:
-                    got = connection.recv_into(message[filled:])
-                    if not got:
-                        return watching.result()  # type: ignore[no-any-return]
-                    filled += got
-                look(message)
+            return received(work, connection)
+
+
+def received(work: Work, connection: socket.socket) -> Result:
+    """Receive into one buffer, message by message."""
+    work = replace(work, arrow=False)
+    watching = watch(work)
+    look = watching.look()
+    message = memoryview(bytearray(work.size))
+    while True:
+        filled = 0
+        while filled < work.size:
+            got = connection.recv_into(message[filled:])
+            if not got:
+                return watching.result()  # type: ignore[no-any-return]
+            filled += got
+        look(message)
 
 
 def send(work: Work, address: str) -> Result:
-    """Send all."""
-    work = replace(work, arrow=False)
+    """Dial it."""
     host, port = address.split(":")
-    pacing = pace(work)
     with socket.socket() as connection:
         _choose(connection, work)
         connection.connect((host, int(port)))
-        for messages in pacing:
-            for message in messages:
-                connection.sendall(message)
+        result = sent(work, connection)
         connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)
+        connection.recv(1)  # the other side has seen the end
+        return result
+
+
+def sent(work: Work, connection: socket.socket) -> Result:
+    """Send all."""
+    pacing = pace(replace(work, arrow=False))
+    for messages in pacing:
+        for message in messages:
+            connection.sendall(message)
     return pacing.result()  # type: ignore[no-any-return]
 
 

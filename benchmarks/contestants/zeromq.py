@@ -16,10 +16,14 @@ COPY_BELOW = 1 << 16  # pyzmq's own default for when copying is cheaper
 
 QUEUE_BYTES, QUEUE_MESSAGES = 8 << 20, 1_000
 """What either side may have in its queue: its default of messages, or fewer if they are large."""
+LONG_BYTES, LONG_MESSAGES = 128 << 20, 100_000
+"""The same with the option "long_queues"."""
 
 
 def _high_water(work: Work) -> int:
-    return max(1, min(QUEUE_MESSAGES, QUEUE_BYTES // work.size))
+    long = work.options.get("long_queues")
+    size, messages = (LONG_BYTES, LONG_MESSAGES) if long else (QUEUE_BYTES, QUEUE_MESSAGES)
+    return max(1, min(messages, size // work.size))
 
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:

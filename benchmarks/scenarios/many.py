@@ -22,7 +22,8 @@ LEAST_MESSAGES = 4
 def shared(work: Work, max_bytes: int) -> netchannel.BufferPolicy:
     """One channel's part of what one channel alone would have."""
     part = max_bytes // int(work.options["channels"])
-    return netchannel.BufferPolicy(max_bytes=max(part, LEAST_MESSAGES * work.size))
+    least = work.options.get("least_messages", LEAST_MESSAGES)
+    return netchannel.BufferPolicy(max_bytes=max(part, least * work.size))
 
 
 @asynccontextmanager

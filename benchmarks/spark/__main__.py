@@ -89,7 +89,7 @@ def main() -> None:
                 options = {name: min(value, QUICK.get(name, value)) for name, value in work.options.items()}
                 work = replace(work, options=options)
             found[row.name] = run(spark, row, work, 1 if given.quick else given.rounds)
-            print(table(row, found[row.name]), flush=True)
+            print(table(row, found[row.name], {}), flush=True)
             if given.json is not None:
                 given.json.write_text(json.dumps(data, separators=(",", ":")).replace("}},", "}},\n") + "\n")
 

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.rows import OURS, Row
+from benchmarks.peers import OURS
+from benchmarks.row import Row
 from benchmarks.running import Contestant
 from benchmarks.targets import AtLeast, MoreAtMost
 from benchmarks.work import Work
@@ -59,7 +60,7 @@ READ = tuple(
         f"Spark reads {NAMES[kind]}, {name}",
         _work(kind, rows),
         {IN_TASK: how.read_in_task, OURS: how.read_channel, PARQUET: how.read_parquet},
-        AtLeast(0.65, (IN_TASK,), "rows_per_s", OURS),
+        AtLeast(0.85, (IN_TASK,), "rows_per_s", OURS),
     )
     for kind in (LONGS, MIX)
     for name, rows in BATCHES.items()
@@ -75,8 +76,8 @@ WRITE = tuple(
             PLAIN: how.write_plain,
             PARQUET: how.write_parquet,
         },
-        AtLeast(0.8, (DROPPING,), "rows_per_s", STAGED),
-        AtLeast(0.8, (DROPPING,), "rows_per_s", PLAIN),
+        AtLeast(0.95, (DROPPING,), "rows_per_s", STAGED),
+        AtLeast(0.95, (DROPPING,), "rows_per_s", PLAIN),
     )
     for kind in (LONGS, MIX)
     for name, rows in BATCHES.items()

@@ -1,8 +1,9 @@
-"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes a message, or stops at once."""
+"""A contestant with a fault: a raw socket whose sender drops, doubles, swaps or changes a message, stops or pauses."""
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ def send(work: Work, address: str) -> Result:
         for number, messages in enumerate(pacing):
             if number and work.options["fault"] == "few":
                 break
+            time.sleep(work.options.get("pause_s", 0))
             for message in _changed(messages, work.options["fault"]) if number == AT else messages:
                 connection.sendall(message)
         if work.options["fault"] == "last":

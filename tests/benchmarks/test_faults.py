@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.peers import OURS, PEERS
+from benchmarks.rows import ROWS
 from benchmarks.running import ATTEMPTS, Contestant, Failed, run
 from benchmarks.throughput import Watch
 from benchmarks.work import TooFew, Work, Wrong
@@ -16,7 +18,24 @@ WORK = Work(64, seconds=0.1, warm_up=0.02)
 def test_a_contestant_that_does_so_ends_the_run(fault: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Failed):
         run(Contestant("tests.benchmarks.faulty", {"fault": fault}), WORK)
-    capfd.readouterr()  # the trace of the process that saw it
+    assert "once more" not in capfd.readouterr().err  # but the trace of the process that saw it
+
+
+@pytest.mark.processes
+def test_a_peer_that_does_so_is_tried_again_and_has_no_figure(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Failed):
+        run(Contestant("tests.benchmarks.faulty", {"fault": "drop"}, may_fail=True), WORK)
+    assert capfd.readouterr().err.count("once more") == ATTEMPTS - 1
+
+
+def test_ours_may_not() -> None:
+    ours = [
+        contestant
+        for row in ROWS
+        for contestant in row.contestants.values()
+        if contestant.module == PEERS[OURS].module or ".scenarios." in contestant.module
+    ]
+    assert not any(contestant.may_fail for contestant in ours)
 
 
 @pytest.mark.processes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,11 @@ import pytest
 from benchmarks.flights import (
     CONTESTANTS,
     DUCKDB,
-    ONE,
-    POLARS,
     THREE,
     measured,
     prepare,
     read_result,
     same,
-    table,
 )
 
 
@@ -47,10 +43,3 @@ def test_tables_that_differ_are_told_apart() -> None:
     assert same(table_of, {("EWR", "24+ mph"): (3.0, 1.5 + 1e-12, 7.0)})
     assert not same(table_of, {("EWR", "24+ mph"): (4.0, 1.5, 7.0)})
     assert not same(table_of, {})
-
-
-def test_the_page_has_the_figures_of_its_file() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    figures = json.loads((docs / "benchmarks-flights.json").read_text())
-    assert figures["rounds"].keys() == {THREE, ONE, DUCKDB, POLARS}
-    assert table(figures) in (docs / "benchmarks-flights.md").read_text()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+import psutil
 import pytest
 
+from benchmarks.company import COMPANIES, MEMORY, ONE_LOOP, PAIRS, TWO_LOOPS, WAKING
 from benchmarks.measures import TITLES
-from benchmarks.rounds import measured
-from benchmarks.rows import AWAY, ENCRYPTED, IDLE, OURS, PEERS, ROWS, SHARED, Row
+from benchmarks.peers import OURS, PEERS, SHARED
+from benchmarks.rounds import Chosen, choose, measured
+from benchmarks.row import Row
+from benchmarks.rows import AWAY, ENCRYPTED, IDLE, OF_A_NODE, ROWS, TLS_SOCKET
+from benchmarks.running import FREE, PINNED, RECEIVER_CORE, SENDER_CORE, Contestant, Setting, run
 from benchmarks.work import Work
 
 pytestmark = pytest.mark.processes
@@ -31,9 +38,10 @@ EACH = [
     ("latency of 1 KiB at 1 000 a second", "pyzmq"),
     ("channels: 64 KiB over several", "10 channels"),
     ("channels: idle", IDLE),
-    ("channels: four of 1 KiB messages over two processes at each end", "2 + 2 processes, one node"),
+    ("channels: four of 1 KiB messages over two processes at each end", OF_A_NODE),
     ("disk: 64 KiB messages, spilled", AWAY),
     ("TLS: 1 KiB", ENCRYPTED),
+    ("TLS: 1 MiB Arrow batches", TLS_SOCKET),
 ]
 """Rows and who runs there; everybody without a name."""
 TOGETHER = ["a stalled consumer, 64 KiB", "disk: durable buffer of 1 KiB messages"]
@@ -41,14 +49,14 @@ TOGETHER = ["a stalled consumer, 64 KiB", "disk: durable buffer of 1 KiB message
 BY_NAME = {row.name: row for row in ROWS}
 
 
-def brief(row: Row) -> Work:
+def brief(row: Row) -> Row:
     work = row.work
     options = {name: min(value, FEW.get(name, value)) for name, value in work.options.items()}
-    return replace(work, seconds=SECONDS, warm_up=0, options=options)
+    return replace(row, work=replace(work, seconds=SECONDS, warm_up=0, options=options))
 
 
 def run_once(row: Row) -> dict[str, dict[str, list[float]]]:
-    return measured(row, 1, brief(row))
+    return measured(brief(row), 1, {})
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,88 @@ def test_whoever_follows_is_measured_by_the_one_before(name: str) -> None:
             if contestant.follows:
                 half = found[contestant.follows]["messages_per_s"][0] / 2
                 assert found[follower]["messages"][0] == pytest.approx(half * SECONDS, rel=0.01, abs=1)
+
+
+SETTINGS = [
+    (name, setting)
+    for name, contestant in PEERS.items()
+    for setting in contestant.settings
+    if setting not in (PINNED, FREE)
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), SETTINGS, ids=lambda value: getattr(value, "name", value))
+def test_a_contestant_runs_in_each_of_its_settings(name: str, setting: Setting) -> None:
+    row = brief(BY_NAME["64 KiB"])
+    assert run(PEERS[name], row.work, row.sides, setting)["messages_per_s"] > 0
+
+
+PLACED = Contestant("tests.benchmarks.placed")
+WORK = Work(64)
+ALL_CORES = sum(1 << core for core in os.sched_getaffinity(0))
+CORES = len(os.sched_getaffinity(0))
+
+
+def test_who_is_free_runs_on_any_core_and_all_others_on_their_own() -> None:
+    pinned, free = (run(PLACED, WORK, setting=setting) for setting in (PINNED, FREE))
+    assert (pinned["receiver_cores"], pinned["sender_cores"]) == (1 << RECEIVER_CORE, 1 << SENDER_CORE)
+    assert free["receiver_cores"] == free["sender_cores"] == ALL_CORES
+
+
+def test_both_ends_of_a_pair_share_a_core_if_they_are_to() -> None:
+    for core in (RECEIVER_CORE, SENDER_CORE):
+        found = run(replace(PLACED, cores=((core, core),)), WORK)
+        assert found["receiver_cores"] == found["sender_cores"] == 1 << core
+
+
+def test_a_contestant_may_last_longer_than_its_row() -> None:
+    found = run(replace(PLACED, lasts=(7, 3)), WORK)
+    assert (found["warm_up"], found["seconds"]) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("company", "processes"),
+    {"": -1, ONE_LOOP: CORES, TWO_LOOPS: 2 * CORES, PAIRS: 2 * WAKING, MEMORY: CORES}.items(),
+)
+def test_company_is_there_while_it_is_measured_and_gone_then(company: str, processes: int) -> None:
+    found = run(replace(PLACED, company=company), WORK)
+    assert found["beside"] == processes + 1  # the one that started them
+    deadline = time.monotonic() + 10
+    while company and _runs(int(found["group"])):
+        assert time.monotonic() < deadline, f"{company} has not gone"
+        time.sleep(0.01)
+
+
+def _runs(group: int) -> bool:
+    """Whether any process of the group does."""
+    return any(
+        os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+        for process in psutil.process_iter()
+        if psutil.pid_exists(process.pid)
+    )
+
+
+def test_all_company_is_measured() -> None:
+    busy = [row for row in ROWS if row.name.startswith("a busy machine")]
+    assert [row.work.size for row in busy] == [64, 1 << 10, 1 << 16]
+    for row in busy:
+        assert {contestant.company for contestant in row.contestants.values()} == {"", *COMPANIES}
+
+
+def test_the_best_setting_is_chosen_and_measured() -> None:
+    slow, plain = Setting("slow", options={"pause_s": 0.01}), Setting("plain")
+    contestant = Contestant("tests.benchmarks.faulty", {"fault": "none"}, settings=(slow, plain))
+    row = Row("a row", replace(WORK, seconds=SECONDS, warm_up=0), {"it": contestant}, ("messages_per_s",))
+    chosen = choose(row)
+    assert chosen["it"].name == plain.name
+    assert chosen["it"].tried[plain.name] > chosen["it"].tried[slow.name]
+    hindered = measured(row, 1, {"it": Chosen(slow.name, {})})["it"]["messages_per_s"][0]
+    assert measured(row, 1, chosen)["it"]["messages_per_s"][0] > 2 * hindered
+
+
+def test_whoever_has_one_setting_has_no_choice() -> None:
+    row = replace(BY_NAME["64 B"], contestants={"it": PLACED})
+    assert choose(row) == {}
 
 
 def test_every_peer_runs_here() -> None:
