@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from netchannel.errors import ProtocolError
 from netchannel.reporting import log
+from netchannel.wire.frame_memory import FrameMemory
 from netchannel.wire.parsing import SLAB
 from netchannel.wire.pool import Pool
 
@@ -78,6 +79,7 @@ class Core:
         self.timers = Timers()
         self.slab = memoryview(bytearray(SLAB))
         self.pool = Pool()
+        self.frames = FrameMemory()
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
@@ -14,13 +15,14 @@ from netchannel.core.replay.index import Index, locate
 from netchannel.core.sending.send_buffer import Record
 from netchannel.errors import BufferFull, ChannelClosed, NetChannelError
 from netchannel.reporting import log
-from netchannel.storage import file_content, replace_file
+from netchannel.storage import NewRecord, file_content, replace_file
 from netchannel.storage.failures import damaged
 from netchannel.storage.manifest import NEW
+from netchannel.storage.segment import WINDOW
 from netchannel.values import Ending
 from netchannel.wire.frames import largest_message
 
-from .jobs import FULL_S, READ_BYTES
+from .jobs import FULL_S, READ_BYTES, WINDOW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -173,7 +175,7 @@ class DiskHistory(History):
     def read(self, first: int, until: int, size: int) -> list[Record]:
         """Records from the one that holds ``first`` on, about so many bytes; on another thread."""
         records: list[Record] = []
-        for found in self.log.read(first):
+        for found in self.log.read(first, window=min(max(size, WINDOW), WINDOW_BYTES)):
             largest = max(largest_message(found.payload), len(found.context))
             records.append(
                 Record(found.first, found.end, found.size, largest, [found.payload], found.context)
@@ -330,9 +332,10 @@ class _Append(Job):
                     replace_file(self._history.files, segment_log.path / STATE, self._state.pack())
                     segment_log.trim(self._state.base[0])
                 self.remembered = True
-                for record, rows, size in self._records:
-                    self._append(record, rows, size)
-                    appended += 1
+                while appended < len(self._records):
+                    appended += segment_log.append(
+                        map(self._to_append, islice(self._records, appended, None))
+                    )
                 if self._finishing is not None:
                     segment_log.finish(self._finishing.failure)
                     finished = True
@@ -344,16 +347,11 @@ class _Append(Job):
         else:
             self.appended, self.finished = appended, finished
 
-    def _append(self, record: Record, rows: int, size: int) -> None:
-        self._history.log.append(
-            record.first,
-            record.end,
-            record.on_the_wire(),
-            timestamp=record.timestamp,
-            size=size,
-            rows=rows,
-            schema=self._schema,
-            context=record.context,
+    def _to_append(self, kept: tuple[Record, int, int]) -> NewRecord:
+        record, rows, size = kept
+        frames, context = record.on_the_wire(), record.context
+        return NewRecord(
+            record.first, record.end, frames, record.timestamp, size, rows, self._schema, context
         )
 
     def done(self, now: float) -> None:

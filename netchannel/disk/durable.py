@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from netchannel.core.link import Job
@@ -10,7 +11,7 @@ from netchannel.core.sending.store import DurableStore
 from netchannel.core.states import SenderEvent
 from netchannel.errors import BufferFull, NetChannelError
 
-from .jobs import BufferWriter
+from .jobs import BufferWriter, append, appended
 
 if TYPE_CHECKING:
     from netchannel.core.sending.outbound import OutboundChannel
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES = 128
 """What a record takes on disk beside its messages, about."""
+PIECE_BYTES = 1 << 20
+"""While producers have more at hand, the disk is given so many bytes at a time."""
+GROUP_BYTES = 1 << 23
+GROUP_US = 10_000
+"""They are waited for once for all, or once for so many, or after so long."""
 
 
 def keep_in(channel: OutboundChannel, log: SegmentLog) -> None:
@@ -37,6 +43,9 @@ class DurableWriter(BufferWriter, DurableStore):
         self._log = log
         self._waiting: deque[tuple[Record, Ticket, int]] = deque()  # with the bytes that were taken before
         self._waiting_bytes = 0
+        self._written = 0  # so many of them are written, and not waited for yet
+        self._written_bytes = 0
+        self._written_at = 0  # when the first of these was
         self._cooling = False
 
     def _disk_bytes(self) -> int:
@@ -68,24 +77,38 @@ class DurableWriter(BufferWriter, DurableStore):
 
     def _work(self) -> Job | None:
         channel = self.channel
-        channel.seal()
-        records = [] if self._full else [record for record, _, _ in self._waiting]
+        more = self._more_is_coming
+        fresh = self._waiting_bytes - self._written_bytes
+        records: list[Record] = []
+        if not self._full and not (more and fresh + channel.packer.size < PIECE_BYTES):
+            channel.seal()
+            records = [record for record, _, _ in islice(self._waiting, self._written, None)]
         finish = channel.closing is not None and not self.finished and not self._full
-        if records or finish or channel.acknowledged > self._log.acknowledged:
-            return _Commit(self, self._log, records, finish=finish)
+        sync = not (more and self._within_group())
+        if records or finish or (sync and self._written) or channel.acknowledged > self._log.acknowledged:
+            return _Commit(self, self._log, records, finish=finish, sync=sync)
         return None
 
-    def committed(self, job: _Commit, now: float) -> None:
-        """What of the job came to the disk may go out."""
+    @property
+    def _more_is_coming(self) -> bool:
+        """Producers are about to bring more, and nobody waits for what they have brought."""
         channel = self.channel
-        for _ in range(job.appended):
-            record, ticket, _ = self._waiting.popleft()
-            self._waiting_bytes -= record.size
-            self.upto = record.end
-            record.log = self._log
-            ticket.durable = True
-            if not channel.terminal:
-                self._keep(record)
+        waited_for = channel.awaited or channel.waiting or channel.leaving or channel.closing is not None
+        return channel.gathering > 0 and not waited_for
+
+    def _within_group(self) -> bool:
+        waits_us = self.channel.core.wall() - self._written_at if self._written else 0
+        return self._written_bytes < GROUP_BYTES and 0 <= waits_us < GROUP_US
+
+    def committed(self, job: _Commit, now: float) -> None:
+        """What of the job, and of those before it, is durable now may go out."""
+        channel = self.channel
+        if job.appended and not self._written:
+            self._written_at = channel.core.wall()
+        self._written += job.appended
+        self._written_bytes += sum(record.size for record in job.records[: job.appended])
+        if job.synced:
+            self._synced()
         if job.appended or job.finished:
             self.on_written()
         if job.finished:
@@ -98,6 +121,18 @@ class DurableWriter(BufferWriter, DurableStore):
         if job.error is not None:
             channel.fail(SenderEvent.GIVE_UP, job.error, now)
         self.ended(now)
+
+    def _synced(self) -> None:
+        """All that is written is durable."""
+        for _ in range(self._written):
+            record, ticket, _ = self._waiting.popleft()
+            self._waiting_bytes -= record.size
+            self.upto = record.end
+            record.log = self._log
+            ticket.durable = True
+            if not self.channel.terminal:
+                self._keep(record)
+        self._written = self._written_bytes = 0
 
     def _keep(self, record: Record) -> None:
         # From the memory's bound down to half of it: else one record in two would come back from the disk alone.
@@ -144,19 +179,21 @@ class DurableWriter(BufferWriter, DurableStore):
 
 
 class _Commit(Job):
-    """Appends, and one sync for all; what was acknowledged is forgotten first, as it makes room."""
+    """Appends, and one sync for all, if it is time; what was acknowledged is forgotten first, as it makes room."""
 
     def __init__(
-        self, writer: DurableWriter, log: SegmentLog, records: list[Record], *, finish: bool
+        self, writer: DurableWriter, log: SegmentLog, records: list[Record], *, finish: bool, sync: bool
     ) -> None:
         channel = writer.channel
         self._writer = writer
         self._log = log
-        self._records = records
+        self.records = records
+        self._sync = sync
         self._schema = channel.schema or b""
         self._closing = channel.closing if finish else None
         self._acknowledged = channel.acknowledged
         self.appended = 0
+        self.synced = False
         self.finished = False
         self.full: BufferFull | None = None
         self.error: NetChannelError | None = None
@@ -165,32 +202,24 @@ class _Commit(Job):
         log = self._log
         try:
             log.trim(self._acknowledged)
-            appended, finished = self._append()
-            log.sync()
+            count, finished = self._append()
+            if self._sync or self.full is not None:
+                log.sync()
+                self.synced = True
         except NetChannelError as error:
             self.error = error
         else:
-            self.appended, self.finished = appended, finished
+            self.appended, self.finished = count, finished
 
     def _append(self) -> tuple[int, bool]:
-        appended = 0
         try:
-            for record in self._records:
-                self._log.append(
-                    record.first,
-                    record.end,
-                    record.on_the_wire(),
-                    size=record.size,
-                    schema=self._schema,
-                    context=record.context,
-                )
-                appended += 1
+            append(self._log, self.records, self._schema)
             if self._closing is not None:
                 self._log.finish(self._closing.failure)
         except BufferFull as error:
             self.full = error
-            return appended, False
-        return appended, self._closing is not None
+            return appended(self.records, self._log), False
+        return len(self.records), self._closing is not None
 
     def done(self, now: float) -> None:
         self._writer.committed(self, now)

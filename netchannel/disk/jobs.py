@@ -7,6 +7,8 @@ calls `Job.done` back on the loop. One job of an owner runs at a time.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from netchannel.core.link import Job, JobOwner
@@ -14,21 +16,74 @@ from netchannel.core.sending.send_buffer import Cold, Record
 from netchannel.core.sending.store import Store
 from netchannel.errors import BufferFull, LogBroken, NetChannelError
 from netchannel.reporting import log
-from netchannel.storage import SegmentLog
-from netchannel.wire.frames import largest_message
+from netchannel.storage import NewRecord, SegmentLog
+from netchannel.wire import frames
+from netchannel.wire.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.timers import Timer
+    from netchannel.storage import LogRecord
+    from netchannel.wire.frames import Buffer
 
 READ_BYTES = 1 << 22
 """Bytes read from the disk at a time, and kept ready ahead of the connection; a quarter of a small buffer."""
+WINDOW_BYTES = 1 << 20
+"""So many of them by one call of the system."""
+TOGETHER_BYTES = 1 << 19
+"""Messages of so many bytes are one entry of a file, and go to the connection as one record when they are read."""
 TRIM_S = 0.1
 """Acknowledgements are carried to the disk so often at most, unless something is written anyway."""
 FULL_S = 1.0
 """A disk that was full is tried again after this time, or when something was acknowledged."""
+
+
+def append(segment_log: SegmentLog, records: Sequence[Record], schema: bytes = b"") -> None:
+    """Append ``records``, some large entries for all of them; where that raises, those before the log's head are in it.
+
+    Each entry has its price, when it is written and when it is read.
+    """
+    done = 0
+    while done < len(records):
+        segment_log.append(_entries(islice(records, done, None), schema))
+        done += appended(records[done:], segment_log)
+
+
+def appended(records: Sequence[Record], segment_log: SegmentLog) -> int:
+    """How many of ``records``, from the first on, the log has."""
+    return bisect_right(records, segment_log.head, key=lambda record: record.end)
+
+
+def _entries(records: Iterable[Record], schema: bytes) -> Iterator[NewRecord]:
+    """Records as they go to disk; a frame is made when its turn comes, so that it is in the processor's cache."""
+    group: list[Record] = []
+    buffers: list[Buffer] = []
+    size, kind = 0, (0, 0)
+    for record in records:
+        made = record.on_the_wire()
+        own = frames.kind_and_flags(made[0])
+        # Alike in what they ask of whoever receives them, and none of them in parts.
+        alike = own == kind and own[0] == frames.Kind.DATA and record.context is group[0].context
+        if group and not alike:
+            yield _entry(group, buffers, size, schema)
+            group, buffers, size = [], [], 0
+        kind = own
+        group.append(record)
+        buffers += made
+        size += record.size
+        if size >= TOGETHER_BYTES:
+            yield _entry(group, buffers, size, schema)
+            group, buffers, size, kind = [], [], 0, (0, 0)
+    if group:
+        yield _entry(group, buffers, size, schema)
+
+
+def _entry(group: Sequence[Record], buffers: Sequence[Buffer], size: int, schema: bytes) -> NewRecord:
+    return NewRecord(
+        group[0].first, group[-1].end, buffers, size=size, schema=schema, context=group[0].context
+    )
 
 
 class BufferReader(JobOwner):
@@ -38,6 +93,7 @@ class BufferReader(JobOwner):
         self.channel = channel
         self.busy = False
         self._putting_off = False
+        self._pool = Pool()
 
     def put_off(self, error: NetChannelError, now: float) -> None:
         """There is no descriptor to read with: say so once, and try again later."""
@@ -65,16 +121,20 @@ class BufferReader(JobOwner):
             return None
         cold, ahead = channel.send_buffer.first_cold()
         size = min(READ_BYTES, channel.bounds.memory_bytes // 4)
-        if cold is None or ahead > size:
+        if cold is None:
+            self._pool = Pool()  # no need to keep the memory
+            return None
+        if ahead > size:
             return None
         self.busy = True
-        return _Read(self, cold, size)
+        return _Read(self, cold, size, self._pool)
 
 
 class _Read(Job):
-    def __init__(self, reader: BufferReader, cold: Cold, size: int) -> None:
+    def __init__(self, reader: BufferReader, cold: Cold, size: int, pool: Pool) -> None:
         self._reader = reader
         self._size = size
+        self._pool = pool
         self._cold = cold
         self._first, self._end = cold.first, cold.end
         self._records: list[Record] = []
@@ -82,22 +142,12 @@ class _Read(Job):
         self._later: LogBroken | None = None
 
     def run(self) -> None:
-        size = 0
         log = self._cold.log
         assert isinstance(log, SegmentLog)
+        size = 0
         try:
-            for found in log.read(self._first):
-                self._records.append(
-                    Record(
-                        found.first,
-                        found.end,
-                        found.size,
-                        max(largest_message(found.payload), len(found.context)),
-                        [found.payload],
-                        found.context,
-                        log=log,
-                    )
-                )
+            for found in log.read(self._first, window=WINDOW_BYTES, pool=self._pool):
+                self._records.append(self._record(found))
                 size += found.size
                 if found.end >= self._end or size >= self._size:
                     return
@@ -108,6 +158,14 @@ class _Read(Job):
                 self._error = error
         except NetChannelError as error:
             self._error = error
+
+    def _record(self, found: LogRecord) -> Record:
+        """It as it is to be sent: without frames that the receiver has, in front of the number that is asked for."""
+        first, payload = found.first, found.payload
+        if first < self._first:
+            first, payload = frames.from_number(payload, first, self._first)
+        largest = max(frames.largest_message(payload), len(found.context))
+        return Record(first, found.end, found.size, largest, [payload], found.context, log=self._cold.log)
 
     def done(self, now: float) -> None:
         if self._later is not None and not self._records:

@@ -9,7 +9,7 @@ from netchannel.core.states import SenderEvent
 from netchannel.errors import BufferFull, NetChannelError
 from netchannel.reporting import log
 
-from .jobs import BufferWriter
+from .jobs import BufferWriter, append, appended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,16 +176,11 @@ class _Spill(Job):
             return
         if self.log is None:
             self.log = self._open_log(self.records[0].first)
-        appended = 0
         try:
-            for record in self.records:
-                self.log.append(
-                    record.first, record.end, record.on_the_wire(), size=record.size, context=record.context
-                )
-                appended += 1
+            append(self.log, self.records)
         finally:
             self.log.sync()
-            self.appended = appended
+            self.appended = appended(self.records, self.log)
 
     def done(self, now: float) -> None:
         self._writer.spilled(self, now)

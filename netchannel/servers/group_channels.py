@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from netchannel.policies import BufferPolicy, FaultPolicy, Timing
     from netchannel.tls import Tls
     from netchannel.wire.codec import CodecName, Encoder
+    from netchannel.wire.frame_memory import FrameMemory
     from netchannel.wire.frames import Body
 
 NUMBERS = 1 << 63
@@ -78,8 +79,8 @@ class Tally(Packer):
 
     __slots__ = ("count", "digest", "encoder", "row_count", "size_in_all", "waiting")
 
-    def __init__(self, encoder: RowsEncoder) -> None:
-        super().__init__()
+    def __init__(self, encoder: RowsEncoder, memory: FrameMemory) -> None:
+        super().__init__(memory)
         self.encoder = encoder
         self.digest = xxh3_64()
         self.count = self.row_count = self.size_in_all = 0
@@ -115,6 +116,10 @@ class RowsEncoder:
         self.rows = 1
         self._encoder = encoder
         self._counts = isinstance(encoder, ArrowEncoder)
+
+    def as_they_are(self, values: Sequence[Any]) -> bool:
+        """No: each is counted."""
+        return False
 
     def encode(self, value: Any) -> Body:
         """Make a message's body."""
@@ -350,6 +355,6 @@ def open_attempt(
     def prepare(channel: OutboundChannel) -> None:
         opened.prepare(channel)
         channel.group = GroupOf(channel_id, *group)
-        channel.packer = Tally(encoder)
+        channel.packer = Tally(encoder, channel.core.frames)
 
     return opened._replace(prepare=prepare), encoder, attempt_id(channel_id, group, opened.stream)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
+PIECE = 1 << 8
+"""So many of a list are looked at together."""
 PACE_S = 0.002
 """How long it then waits at most for a connection that has more than it can write: what waits in a buffer leaves the
 processor's cache, and comes late."""
@@ -106,6 +108,22 @@ class SenderChannel:
 
         Raises as `send` does; then `position` tells how many were taken.
         """
+        core = self.core
+        core.gathering += 1
+        try:
+            ticket = await (self._take_list(batches) if type(batches) is list else self._take_each(batches))
+        except SchemaMismatch:
+            core.check_open()
+            raise
+        finally:
+            core.gathering -= 1
+            if core.store is not None:
+                core.store.request()
+        if ticket is not None:
+            await self.committed(ticket)
+
+    async def _take_each(self, batches: Iterable[Any]) -> Ticket | None:
+        """Take them, in order; the ticket of the last."""
         ticket = None
         encode, packer, take = self._encoder.encode, self._packer, self._packer.take
         try:
@@ -114,13 +132,28 @@ class SenderChannel:
                     break
                 body = encode(batch)
                 ticket = packer.ticket if take(body) else await self._append(body, b"")
-        except BaseException as error:
+        except BaseException:
             leave(ticket)
-            if isinstance(error, SchemaMismatch):
-                self.core.check_open()
             raise
-        if ticket is not None:
-            await self.committed(ticket)
+        return ticket
+
+    async def _take_list(self, batches: list[Any]) -> Ticket | None:
+        """Likewise, in fewer steps: bytes that are in a list already are taken by hundreds."""
+        ticket, done = None, 0
+        try:
+            while done < len(batches) and (ticket is None or ticket.error is None):
+                piece = batches[done : done + PIECE]
+                if not self._encoder.as_they_are(piece):
+                    taken, ticket = len(piece), await self._take_each(piece)
+                elif taken := self._packer.take_some(piece):
+                    ticket = self._packer.ticket
+                else:  # without credit, one of them may bring some
+                    taken, ticket = 1, await self._take_each(piece[:1])
+                done += taken
+        except BaseException:
+            leave(ticket)
+            raise
+        return ticket
 
     async def take(self, batch: Any) -> Ticket | None:
         """`send` without waiting for the disk: its ticket tells when the message is durable."""
@@ -183,6 +216,10 @@ class SenderChannel:
 
     async def committed(self, ticket: Ticket) -> None:
         """Wait until it is durable. Raises what the disk, or the end of the channel, had against it."""
+        core = self.core
+        core.awaited += 1
+        if core.store is not None:
+            core.store.request()
         try:
             while not ticket.durable:
                 if ticket.error is not None:
@@ -194,6 +231,8 @@ class SenderChannel:
         except asyncio.CancelledError:
             leave(ticket)
             raise
+        finally:
+            core.awaited -= 1
 
     async def _settled(self) -> None:
         """Wait until the files are closed of a channel that is over: then its id can be registered again."""

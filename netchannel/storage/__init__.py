@@ -10,7 +10,7 @@ from .aside import file_content, replace_file
 from .files import Buffer, File, FileSystem, Locked, RealFiles
 from .groups.attempt_files import AttemptFile, SealedAttempt
 from .groups.staging import StagingStore
-from .log import SegmentLog
+from .log import NewRecord, SegmentLog
 from .segment import LogRecord, Outline
 from .temporary import TemporaryFiles, spill_directory
 
@@ -21,6 +21,7 @@ __all__ = [
     "FileSystem",
     "Locked",
     "LogRecord",
+    "NewRecord",
     "Outline",
     "RealFiles",
     "SealedAttempt",

@@ -38,6 +38,9 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to ``size`` bytes from ``offset``: fewer at the end of the file, and whenever it likes."""
 
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        """Read from ``offset`` into ``buffer``; how many bytes, which may be fewer, as with `pread`."""
+
     def size(self) -> int:
         """The size in bytes."""
 
@@ -139,6 +142,14 @@ def read_all(file: File, size: int, offset: int) -> bytes:
     return b"".join(pieces)
 
 
+def fill(file: File, buffer: memoryview, offset: int) -> memoryview:
+    """As much of ``buffer``, from its beginning, as there is in the file from ``offset`` on."""
+    done = 0
+    while done < len(buffer) and (count := file.preadv(buffer[done:], offset + done)):
+        done += count
+    return buffer[:done]
+
+
 class RealFile:
     """A `File` of the operating system."""
 
@@ -152,6 +163,10 @@ class RealFile:
     def pread(self, size: int, offset: int) -> bytes:
         """Read from ``offset``."""
         return os.pread(self._descriptor, size, offset)
+
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        """Read into memory that is there."""
+        return os.preadv(self._descriptor, [buffer], offset)
 
     def size(self) -> int:
         """The size in bytes."""

@@ -43,10 +43,13 @@ multiple of 8::
 
 The header's CRC is that of the 84 bytes before it; its seed is the CRC of the entry's offset as u64, seeded with the
 salt: an entry is valid in one place only, and a segment inside a payload is never taken for entries. The payload's sum
-is the lower half of XXH3-64 over it and the zeros. Kinds:
+is the lower half of XXH3-64 over it and the zeros, unless the kind says otherwise. Kinds:
 
 * 1, RECORD: messages ``first`` to ``end`` (excluded). ``flags``, ``timestamp``, ``size`` and ``rows`` are the
   caller's. ``schema`` and ``context`` are offsets of BLOB entries of the same segment, 0 for none.
+* 5, FRAMES: likewise, and the payload is frames of the wire (docs/protocol.md), one behind the other, each with its
+  checksum. The sum is that of their headers of 40 bytes, one behind the other: a payload is whole if it has that sum,
+  if each frame has the checksum in its header, if they end where the payload does, and if what follows is zeros.
 * 2, BLOB: 16 bytes, the content's name (its BLAKE2b), and the content. It stands before its first use in the segment,
   so that every segment can be read by itself.
 * 3, END, and 4, FAIL: the stream is over after ``first`` (= ``end``) messages; the payload is the producer's message.
@@ -102,6 +105,7 @@ from urllib.parse import quote
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from .files import nbytes
+from .framed import are_frames, sum_of_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +113,9 @@ if TYPE_CHECKING:
     from .files import Buffer
 
 FORMAT = 1
-RECORD, BLOB, END, FAIL = 1, 2, 3, 4
+RECORD, BLOB, END, FAIL, FRAMES = 1, 2, 3, 4, 5
+MESSAGES = frozenset((RECORD, FRAMES))
+"""Kinds of entries that hold messages."""
 NAME_BYTES = 16
 
 SEGMENT_HEADER = 40
@@ -122,7 +128,7 @@ SEALED, UNSEALED, SPARE = ".attempt", ".unsealed", ".spare"
 
 _SEGMENT = struct.Struct("<8sQ16sII")
 _SEGMENT_MAGIC = b"NCSEGMT1"
-_ENTRY = struct.Struct("<4sBBHQQQqQQQQQII")
+_ENTRY = struct.Struct("<4sBB2xQQQqQQQQQII")
 _CRC = struct.Struct("<I")
 _OFFSET = struct.Struct("<Q")
 _PAD = bytes(8)
@@ -206,28 +212,33 @@ def pack_entry(entry: Entry, payload: Sequence[Buffer], offset: int, salt: int) 
     """The buffers of an entry to be written at ``offset``; ``payload_sum`` is filled in here, if it is 0."""
     pad = _PAD[: padding(entry.length)]
     payload_sum = entry.payload_sum
-    if not payload_sum:
+    if entry.kind == FRAMES:
+        payload_sum = sum_of_headers(payload)
+    elif not payload_sum:
         digest = xxh3_64()
         for buffer in (*payload, pad):
             digest.update(buffer)
         payload_sum = digest.intdigest() & 0xFFFFFFFF
-    head = _ENTRY.pack(ENTRY_MAGIC, entry.kind, entry.flags, 0, *entry[2:11], payload_sum, 0)[:-4]
+    head = _ENTRY.pack(ENTRY_MAGIC, *entry[:11], payload_sum, 0)[:-4]
     return [head + _CRC.pack(zlib.crc32(head, _seed(offset, salt))), *payload, pad]
 
 
 def is_payload(data: Buffer, entry: Entry) -> bool:
     """Whether ``data`` is the payload of ``entry``, with the zeros behind it."""
-    whole = nbytes(data) == entry.length + padding(entry.length)
-    return whole and xxh3_64_intdigest(data) & 0xFFFFFFFF == entry.payload_sum
+    length, pad = entry.length, padding(entry.length)
+    if nbytes(data) != length + pad:
+        return False
+    if entry.kind != FRAMES:
+        return xxh3_64_intdigest(data) & 0xFFFFFFFF == entry.payload_sum
+    view = memoryview(data)
+    return view[length:] == _PAD[:pad] and are_frames(view[:length], entry.payload_sum)
 
 
-def unpack_entry(data: Buffer, at: int, offset: int, salt: int) -> Entry | None:
-    """The header at ``data[at:]``, which stands at ``offset`` of its segment; None if it is not one."""
-    if at + ENTRY_HEADER > nbytes(data):
+def unpack_entry(head: Buffer, offset: int, salt: int) -> Entry | None:
+    """The header that stands at ``offset`` of its segment, in the first bytes of ``head``; None if it is not one."""
+    if len(head) < ENTRY_HEADER or head[:4] != ENTRY_MAGIC:
         return None
-    magic, kind, flags, _, *numbers, header_crc = _ENTRY.unpack_from(data, at)
-    if magic != ENTRY_MAGIC:
+    fields = _ENTRY.unpack_from(head)
+    if zlib.crc32(head[: ENTRY_HEADER - 4], zlib.crc32(_OFFSET.pack(offset), salt)) != fields[-1]:
         return None
-    if zlib.crc32(memoryview(data)[at : at + ENTRY_HEADER - 4], _seed(offset, salt)) != header_crc:
-        return None
-    return Entry(kind, flags, *numbers)
+    return Entry._make(fields[1:-1])

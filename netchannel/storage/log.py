@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from netchannel.errors import ChannelClosed, LogBroken, StorageFull
 from netchannel.values import Ending
@@ -12,23 +12,46 @@ from . import folders
 from .failures import NO_SPACE, broken, no_space, over_limit
 from .files import RealFiles, nbytes
 from .forked import abandon_in_children
-from .layout import END, FAIL, RECORD, SEGMENT_HEADER, Entry, entry_bytes, folder_name
+from .layout import END, FAIL, FRAMES, SEGMENT_HEADER, Entry, entry_bytes, folder_name
 from .log_reading import LogContents, LogReader
 from .manifest import Mark, Marks
 from .recovery import Recovered, recover
-from .tail import NO_CONTENT, Content, Names, Tail, create_tail, first_bytes
+from .segment import WINDOW
+from .tail import NO_CONTENT, Content, Names, Tail, Writing, create_tail, first_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
+
+    from netchannel.wire.pool import Pool
 
     from .files import Buffer, FileSystem
     from .manifest import Manifest
     from .segment import LogRecord, Outline, Segment
 
 SEGMENT_BYTES = 1 << 26
+WRITE_BYTES = 1 << 20
+"""Records are written together until they have as many bytes: larger writes are no faster, and the disk waits for them.
+"""
+_HASTE_BYTES = 1 << 18
 _SEGMENTS_PER_LIMIT = 8
 """Room comes back in whole segments: a limit holds several."""
+
+
+class NewRecord(NamedTuple):
+    """Messages ``first`` to ``end`` (excluded), to be appended as ``frames``: their headers are in one buffer each.
+
+    ``timestamp``, ``size`` and ``rows`` are stored for the caller; ``schema`` and ``context`` once per segment.
+    """
+
+    first: int
+    end: int
+    frames: Sequence[Buffer]
+    timestamp: int = 0
+    size: int = 0
+    rows: int = 0
+    schema: bytes = b""
+    context: bytes = b""
 
 
 class SegmentLog:
@@ -154,39 +177,69 @@ class SegmentLog:
         contents = (self._schemas.of(schema), self._contexts.of(context))
         return self._admits(first_bytes(length, contents))
 
-    def append(
-        self,
-        first: int,
-        end: int,
-        buffers: Sequence[Buffer],
-        *,
-        timestamp: int = 0,
-        flags: int = 0,
-        size: int = 0,
-        rows: int = 0,
-        schema: bytes = b"",
-        context: bytes = b"",
-    ) -> None:
-        """Write messages ``first`` to ``end`` (excluded); they are durable after the next `sync`.
+    def append(self, records: Iterable[NewRecord]) -> int:
+        """Write the first of ``records``, and of those behind it as many as go into the same write; how many.
 
-        ``first`` must be `head`. ``buffers`` are written as they are, one after the other. ``flags`` (0 to 255),
-        ``timestamp``, ``size`` and ``rows`` are stored for the caller; ``schema`` and ``context`` are stored once per
-        segment. Raises StorageFull, and nothing has changed: append the same later, or something else. Raises
-        LogBroken, ChannelClosed; ValueError for a number that is not due.
+        Not many more are asked for. They are durable after the next `sync`. The first begins at `head`, and each where
+        the one before it ends. Raises StorageFull, and nothing has changed: append the same later, or something else.
+        Raises LogBroken, ChannelClosed; ValueError for a number that is not due.
 
         One record is always admitted to a log whose messages are all acknowledged, whatever ``max_disk_bytes``.
         """
-        if first != self.head or end <= first:
-            raise ValueError(f"messages {first} to {end} are appended where number {self.head} is due")
-        entry = Entry(RECORD, flags, sum(map(nbytes, buffers)), first, end, timestamp, size, rows, 0, 0, 0, 0)
-        schema_, context_ = self._schemas.of(schema), self._contexts.of(context)
         self._check_writable()
+        due, size = self.head, 0
+        writings: list[Writing] = []
+        for record in records:
+            if record.first != due or record.end <= record.first:
+                raise ValueError(
+                    f"messages {record.first} to {record.end} are appended where number {due} is due"
+                )
+            due = record.end
+            writings.append(self._writing(record))
+            size += writings[-1].entry.length
+            if size >= WRITE_BYTES:
+                break
+        return self._with_space(lambda: self._append(writings))
 
-        def write() -> None:
-            tail = self._tail_for(entry.length, (schema_, context_))
-            self._write(tail, entry, buffers, schema_, context_)
+    def _writing(self, record: NewRecord) -> Writing:
+        length = sum(map(nbytes, record.frames))
+        entry = Entry(
+            FRAMES,
+            0,
+            length,
+            record.first,
+            record.end,
+            record.timestamp,
+            record.size,
+            record.rows,
+            0,
+            0,
+            0,
+            0,
+        )
+        return Writing(
+            entry, record.frames, self._schemas.of(record.schema), self._contexts.of(record.context)
+        )
 
-        self._with_space(write)
+    def _append(self, writings: Sequence[Writing]) -> int:
+        """Write as many as go into one segment, and within the limit; at least one."""
+        entry, _, *contents = writings[0]
+        tail = self._tail_for(entry.length, contents)
+        needed, count = tail.needed_bytes(entry.length, contents), 1
+        for entry, _, *contents in writings[1:]:
+            # What they share counts for each: then it is written by the next write, if it fits after all.
+            needed += tail.needed_bytes(entry.length, contents)
+            if tail.segment.size + needed > self._segment_bytes or not self._admits(needed):
+                break
+            count += 1
+        try:
+            self._write(tail, writings[:count])
+        except StorageFull:
+            if count == 1:
+                raise
+            count = 1
+            self._write(tail, writings[:count])
+        return count
 
     def finish(self, failure: str | None = None) -> None:
         """Write the end of the stream behind all messages: a clean one, or the producer's ``failure``.
@@ -198,9 +251,10 @@ class SegmentLog:
         kind = END if failure is None else FAIL
         entry = Entry(kind, 0, len(message), self.head, self.head, 0, 0, 0, 0, 0, 0, 0)
 
-        def write() -> None:
+        def write() -> int:
             tail = self._tail or self._roll(first_bytes(len(message), ()))
-            self._write(tail, entry, [message], NO_CONTENT, NO_CONTENT)
+            self._write(tail, [Writing(entry, [message], NO_CONTENT, NO_CONTENT)])
+            return 1
 
         self._with_space(write)
         self.ending = Ending(self.head, failure)
@@ -245,13 +299,16 @@ class SegmentLog:
             self._mark()
             self._delete_segments()
 
-    def read(self, from_sequence: int) -> Iterator[LogRecord]:
+    def read(
+        self, from_sequence: int, *, window: int = WINDOW, pool: Pool | None = None
+    ) -> Iterator[LogRecord]:
         """The durable records from the one that holds ``from_sequence``, and those that become durable meanwhile.
 
+        ``window`` bytes are read at a time, into memory of ``pool``: a payload keeps as much from being used again.
         Raises PositionLost below what is kept, also later if `trim` overtakes the iterator by a segment; LogDamaged
         where a record is not what was written. ValueError beyond what is durable.
         """
-        return self._reading.read(from_sequence)
+        return self._reading.read(from_sequence, window, pool)
 
     def outline(self, from_sequence: int) -> Iterator[Outline]:
         """As `read`, without payloads: only headers are read from the disk."""
@@ -318,13 +375,13 @@ class SegmentLog:
         limit = self._max_disk_bytes
         return limit is None or self.head == self.acknowledged or self.disk_bytes + needed <= limit
 
-    def _with_space(self, write: Callable[[], None]) -> None:
+    def _with_space(self, write: Callable[[], int]) -> int:
         try:
-            write()
+            return write()
         except StorageFull:
             if not self._start_over():
                 raise
-            write()
+            return write()
 
     def _start_over(self) -> bool:
         """Delete the last segment too, where all of it is acknowledged: it may be what the disk is full of.
@@ -385,12 +442,10 @@ class SegmentLog:
             self._delete_segments()
         return tail
 
-    def _write(
-        self, tail: Tail, entry: Entry, payload: Sequence[Buffer], schema: Content, context: Content
-    ) -> None:
+    def _write(self, tail: Tail, writings: Sequence[Writing]) -> None:
         before = tail.segment.size
         try:
-            tail.write(entry, payload, schema, context)
+            tail.write(writings)
         except OSError as error:
             path = tail.segment.path
             if error.errno not in NO_SPACE:
@@ -399,12 +454,15 @@ class SegmentLog:
                 tail.take_back()
             except OSError as failure:
                 raise self._break(path, before, "cutting", failure) from error
-            raise no_space(self.path, entry_bytes(entry.length), error) from error
+            raise no_space(self.path, entry_bytes(writings[0].entry.length), error) from error
         except BaseException:
             # A signal's exception in between: what is behind the last entry now is not known.
             self._break(tail.segment.path, before, "writing", InterruptedError("interrupted"))
             raise
-        self.disk_bytes += tail.segment.size - before
+        written = tail.segment.size - before
+        self.disk_bytes += written
+        if written >= _HASTE_BYTES:
+            tail.file.hasten(before, written)
 
     def _settle_start(self) -> None:
         """Say that the first segment begins where it will: nothing is missing before it."""

@@ -6,9 +6,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from netchannel.errors import PositionLost
+from netchannel.wire.pool import Pool
 
 from .failures import damaged, unreadable
-from .segment import SegmentReader
+from .segment import HEADERS, SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +62,10 @@ class LogReader:
         self._kept = kept
         self._known: dict[bytes, bytes] = {}
 
-    def read(self, sequence: int) -> Iterator[LogRecord]:
+    def read(self, sequence: int, window: int, pool: Pool | None) -> Iterator[LogRecord]:
         """See `SegmentLog.read`."""
         self._check(sequence)
-        return self._read(sequence)
+        return self._read(sequence, window, pool or Pool())
 
     def outline(self, sequence: int) -> Iterator[Outline]:
         """See `SegmentLog.outline`."""
@@ -85,24 +86,26 @@ class LogReader:
             f"{self._kept.acknowledged}"
         )
 
-    def _read(self, sequence: int) -> Iterator[LogRecord]:
-        for reader, offset, entry in self._entries(sequence):
+    def _read(self, sequence: int, window: int, pool: Pool) -> Iterator[LogRecord]:
+        for reader, offset, entry in self._entries(sequence, window, pool):
             yield reader.record(offset, entry)
 
     def _outline(self, sequence: int) -> Iterator[Outline]:
-        for reader, _, entry in self._entries(sequence):
+        for reader, _, entry in self._entries(sequence, HEADERS, Pool()):
             yield reader.outline(entry)
 
-    def _entries(self, sequence: int) -> Iterator[tuple[SegmentReader, int, Entry]]:
+    def _entries(self, sequence: int, window: int, pool: Pool) -> Iterator[tuple[SegmentReader, int, Entry]]:
         while sequence < self._kept.durable:
             start = sequence
-            for reader, offset, entry in self._entries_of_one_segment(sequence):
+            for reader, offset, entry in self._entries_of_one_segment(sequence, window, pool):
                 yield reader, offset, entry
                 sequence = entry.end
             if sequence == start:
                 raise damaged(self._path, 0, f"number {sequence} is in none of its segments")
 
-    def _entries_of_one_segment(self, sequence: int) -> Iterator[tuple[SegmentReader, int, Entry]]:
+    def _entries_of_one_segment(
+        self, sequence: int, window: int, pool: Pool
+    ) -> Iterator[tuple[SegmentReader, int, Entry]]:
         segment = self._kept.holding(sequence)
         if segment is None:
             raise self._lost(sequence)
@@ -115,7 +118,7 @@ class LogReader:
         except OSError as error:
             raise unreadable(segment.path, 0, error) from error
         try:
-            reader = SegmentReader(file, segment, self._known)
+            reader = SegmentReader(file, segment, self._known, window, pool)
             for offset, entry in reader.headers(sequence):
                 yield reader, offset, entry
         finally:

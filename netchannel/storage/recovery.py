@@ -17,8 +17,8 @@ from .layout import (
     ENTRY_HEADER,
     ENTRY_MAGIC,
     FAIL,
+    MESSAGES,
     NAME_BYTES,
-    RECORD,
     SEGMENT_HEADER,
     SUFFIX,
     Entry,
@@ -206,7 +206,7 @@ class _Recovery:
         for offset, entry in walk(file, segment.salt, SEGMENT_HEADER, size):
             unproven = offset >= proven
             payload = None
-            if unproven or entry.kind != RECORD:
+            if unproven or entry.kind not in MESSAGES:
                 payload = read_payload(file, offset, entry)
                 if payload is None and unproven:
                     break
@@ -256,8 +256,8 @@ def _find(file: File, salt: int, start: int, size: int) -> int:
         data = read_all(file, _CHUNK + ENTRY_HEADER, base)
         at = data.find(ENTRY_MAGIC)
         while 0 <= at < _CHUNK:
-            offset = base + at
-            if offset % 8 == 0 and offset > start and unpack_entry(data, at, offset, salt) is not None:
+            offset, head = base + at, data[at : at + ENTRY_HEADER]
+            if offset % 8 == 0 and offset > start and unpack_entry(head, offset, salt) is not None:
                 return offset
             at = data.find(ENTRY_MAGIC, at + 1)
     return size

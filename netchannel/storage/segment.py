@@ -6,13 +6,15 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from netchannel.wire.pool import Pool
+
 from .failures import damaged, unreadable
-from .files import read_all
+from .files import fill, read_all
 from .layout import (
     BLOB,
     ENTRY_HEADER,
+    MESSAGES,
     NAME_BYTES,
-    RECORD,
     SEGMENT_HEADER,
     Entry,
     entry_bytes,
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
 
 _INDEX_STRIDE = 1 << 16
 """An index entry for every so many bytes of a segment: what a random read scans at most, records apart."""
-_WINDOW = 1 << 12
+HEADERS = 1 << 12
+"""Bytes that are read at a time where only headers are wanted."""
+WINDOW = 1 << 16
+"""Bytes that are read at a time, unless more is said to be wanted."""
 
 
 class Outline(NamedTuple):
@@ -71,7 +76,7 @@ class Segment:
 
     def add(self, entry: Entry) -> None:
         """An entry stands at ``size`` now."""
-        if entry.kind == RECORD:
+        if entry.kind in MESSAGES:
             if self.size - self._offsets[-1] >= _INDEX_STRIDE:
                 # In this order: a reader in another thread looks for a number first.
                 self._offsets.append(self.size)
@@ -84,17 +89,47 @@ class Segment:
         return self._offsets[bisect_right(self._firsts, sequence) - 1]
 
 
-def walk(file: File, salt: int, start: int, stop: int) -> Iterator[tuple[int, Entry]]:
-    """The entries between two offsets, by their headers; ends early where none is valid."""
-    window, base = b"", start
+class Window:
+    """A file, read ``size`` bytes at a time, one piece behind the other, into memory of ``pool``.
+
+    ``entry`` is the size of the last entry that was met: the next is likely to be like it, and so as many are read as
+    are whole.
+    """
+
+    def __init__(self, file: File, size: int, pool: Pool) -> None:
+        self._file = file
+        self._size = size
+        self._pool = pool
+        self._data = memoryview(b"")
+        self._base = 0
+        self.entry = 1
+
+    def get(self, offset: int, size: int, stop: int) -> memoryview:
+        """``size`` bytes from ``offset``, or fewer where the file ends; nothing from ``stop`` on is of use."""
+        start = offset - self._base
+        if start < 0 or start + size > len(self._data):
+            alike = max(1, self._size // self.entry) * self.entry
+            wanted = max(size, min(alike, stop - offset))
+            self._data = fill(self._file, self._pool.take(wanted), offset).toreadonly()
+            self._base, start = offset, 0
+        return self._data[start : start + size]
+
+
+def walk(
+    file: File, salt: int, start: int, stop: int, window: Window | None = None
+) -> Iterator[tuple[int, Entry]]:
+    """The entries between two offsets, by their headers; ends early where none is valid.
+
+    They are read through a ``window`` if payloads are wanted too.
+    """
+    window = window or Window(file, HEADERS, Pool())
     while start < stop:
-        if start + ENTRY_HEADER > base + len(window):
-            window, base = read_all(file, _WINDOW, start), start
-        entry = unpack_entry(window, start - base, start, salt)
-        if entry is None or start + entry_bytes(entry.length) > stop:
+        entry = unpack_entry(window.get(start, ENTRY_HEADER, stop), start, salt)
+        if entry is None or start + (size := entry_bytes(entry.length)) > stop:
             return
+        window.entry = size
         yield start, entry
-        start += entry_bytes(entry.length)
+        start += size
 
 
 def read_payload(file: File, offset: int, entry: Entry) -> memoryview | None:
@@ -108,11 +143,20 @@ def read_payload(file: File, offset: int, entry: Entry) -> memoryview | None:
 class SegmentReader:
     """Reads one segment through a descriptor of its own, so that it can be deleted meanwhile.
 
-    ``known`` maps names of blobs to contents, across segments, so that equal ones are one object.
+    ``known`` maps names of blobs to contents, across segments, so that equal ones are one object. It reads ``size``
+    bytes at a time, into memory of ``pool``.
     """
 
-    def __init__(self, file: File, segment: Segment, known: dict[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        file: File,
+        segment: Segment,
+        known: dict[bytes, bytes],
+        size: int,
+        pool: Pool,
+    ) -> None:
         self._file = file
+        self._window = Window(file, size, pool)
         self._segment = segment
         self._known = known
         self._blobs: dict[int, bytes] = {0: b""}
@@ -127,9 +171,9 @@ class SegmentReader:
         try:
             while offset < segment.durable:
                 stop = segment.durable
-                for at, entry in walk(self._file, segment.salt, offset, stop):
+                for at, entry in walk(self._file, segment.salt, offset, stop, self._window):
                     offset = at + entry_bytes(entry.length)
-                    if entry.kind == RECORD and entry.end > sequence:
+                    if entry.kind in MESSAGES and entry.end > sequence:
                         yield at, entry
                 if offset != stop:
                     raise damaged(segment.path, offset, "no entry is there")
@@ -160,21 +204,24 @@ class SegmentReader:
         )
 
     def _payload(self, offset: int, entry: Entry) -> memoryview:
-        payload = read_payload(self._file, offset, entry)
-        if payload is None:
-            what = f"messages {entry.first} to {entry.end}" if entry.kind == RECORD else "a schema or context"
-            raise damaged(self._segment.path, offset, f"the payload of {what} does not match its checksum")
-        return payload
+        length = entry.length + padding(entry.length)
+        data = self._window.get(offset + ENTRY_HEADER, length, self._segment.durable)
+        if not is_payload(data, entry):
+            what = f"the payload of messages {entry.first} to {entry.end} does not match its checksum"
+            raise damaged(self._segment.path, offset, what)
+        return data[: entry.length]
 
     def _blob(self, offset: int) -> bytes:
         content = self._blobs.get(offset)
         if content is None:
             segment = self._segment
             head = read_all(self._file, ENTRY_HEADER, offset)
-            entry = unpack_entry(head, 0, offset, segment.salt)
+            entry = unpack_entry(head, offset, segment.salt)
             if entry is None or entry.kind != BLOB:
                 raise damaged(segment.path, offset, "no schema or context is there")
-            payload = self._payload(offset, entry)
+            payload = read_payload(self._file, offset, entry)
+            if payload is None:
+                raise damaged(segment.path, offset, "a schema or context does not match its checksum")
             name = bytes(payload[:NAME_BYTES])
             content = self._known.setdefault(name, bytes(payload[NAME_BYTES:]))
             self._blobs[offset] = content

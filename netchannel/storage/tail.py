@@ -36,6 +36,15 @@ class Content(NamedTuple):
 NO_CONTENT = Content(b"", b"")
 
 
+class Writing(NamedTuple):
+    """What `Tail.write` writes: an entry but for its place, its payload, and the contents that it refers to."""
+
+    entry: Entry
+    payload: Sequence[Buffer]
+    schema: Content
+    context: Content
+
+
 class Names:
     """Names contents; one that comes again as the same object is not hashed again."""
 
@@ -72,30 +81,33 @@ class Tail:
         """What an entry with a payload of ``length`` bytes, and contents that are not there yet, take."""
         return entry_bytes(length) + _contents_bytes(set(contents), self._blobs)
 
-    def write(self, entry: Entry, payload: Sequence[Buffer], schema: Content, context: Content) -> None:
-        """Write an entry, in one go with the contents that it refers to."""
+    def write(self, writings: Sequence[Writing]) -> None:
+        """Write entries one behind the other, in one go with the contents that they refer to."""
         segment = self.segment
         added: list[Entry] = []
         buffers: list[Buffer] = []
         offset, blobs = segment.size, {b"": 0}
-        for content in (schema, context):
-            at = self._blobs.get(content.name, blobs.get(content.name))
-            if at is None:
-                at = offset
-                length = NAME_BYTES + len(content.data)
-                blob = Entry(BLOB, 0, length, 0, 0, 0, 0, 0, 0, 0, segment.durable, 0)
-                buffers += pack_entry(blob, content, offset, segment.salt)
-                added.append(blob)
-                offset += entry_bytes(length)
-            blobs[content.name] = at
-        entry = entry._replace(
-            schema=blobs[schema.name], context=blobs[context.name], durable=segment.durable
-        )
-        buffers += pack_entry(entry, payload, offset, segment.salt)
+        for entry, payload, schema, context in writings:
+            for content in (schema, context):
+                at = self._blobs.get(content.name, blobs.get(content.name))
+                if at is None:
+                    at = offset
+                    length = NAME_BYTES + len(content.data)
+                    blob = Entry(BLOB, 0, length, 0, 0, 0, 0, 0, 0, 0, segment.durable, 0)
+                    buffers += pack_entry(blob, content, offset, segment.salt)
+                    added.append(blob)
+                    offset += entry_bytes(length)
+                blobs[content.name] = at
+            placed = entry._replace(
+                schema=blobs[schema.name], context=blobs[context.name], durable=segment.durable
+            )
+            buffers += pack_entry(placed, payload, offset, segment.salt)
+            added.append(placed)
+            offset += entry_bytes(entry.length)
         self.synced = False
         write_all(self.file, buffers, segment.size)
-        for written in (*added, entry):
-            segment.add(written)
+        for each in added:
+            segment.add(each)
         del blobs[b""]
         self._blobs.update(blobs)
 

@@ -38,6 +38,9 @@ class Encoder(Protocol):
     def encode(self, value: Any) -> Body:
         """Make a message's body. Its memory must not change until the message is acknowledged."""
 
+    def as_they_are(self, values: Sequence[Any]) -> bool:
+        """Whether each of ``values`` is its own body: then it need not be encoded."""
+
 
 class Decoder(Protocol):
     """The receiver's side of a codec."""
@@ -98,6 +101,10 @@ class BytesEncoder:
         if isinstance(value, bytes):
             return value
         return _flat(value)
+
+    def as_they_are(self, values: Sequence[Any]) -> bool:
+        """All are bytes, and of no class of somebody's own."""
+        return set(map(type, values)) == {bytes}
 
 
 def _flat(value: Any) -> memoryview:
@@ -212,6 +219,10 @@ class ArrowEncoder:
             raise SchemaMismatch(
                 f"a batch of ({_describe(self._schema)}) is no valid one of that schema: {error}"
             ) from error
+
+    def as_they_are(self, values: Sequence[Any]) -> bool:
+        """Never."""
+        return False
 
     def _body(self, batch: pa.RecordBatch) -> Body:
         if self._dictionaries:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -28,16 +28,20 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from netchannel.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from .frame_memory import FrameMemory
 
 Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
 
 _CHECKSUM = struct.Struct("<I")
 _CHECK = struct.Struct("<H")
+_LENGTH = struct.Struct("<I")
 _FIELDS = struct.Struct("<BBIIQqQ")
 HEADER = struct.Struct("<IHBBIIQqQ")
 HEADER_SIZE = HEADER.size
+_NO_CHECKSUM = bytes(_CHECKSUM.size)
 SUMMED_FROM = _CHECKSUM.size
 """Where in a frame begins what its checksum covers."""
 CHECKED_FROM = _CHECKSUM.size + _CHECK.size
@@ -53,6 +57,8 @@ ALONE = 1 << 15
 """A larger body has a frame of its own, and is sent from where it is: copying it costs more than a frame."""
 COPIED = 1 << 12
 """A body up to this many bytes is copied into its frame: that costs less than a write of several pieces."""
+GATHERED = 1 << 14
+"""A larger frame of several messages is put together in memory that is used again."""
 NOTE_LIMIT = 1 << 15
 ACK_BYTES = 1 << 17
 """Bytes of messages whose acknowledgement a receiver does not put off, though nobody asks for it."""
@@ -159,6 +165,17 @@ def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
     return [_CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + fields, *payload]
 
 
+def _gathered(fields: bytes, payload: Iterable[Buffer], memory: FrameMemory) -> memoryview:
+    """A whole frame in one piece of ``memory``: its bytes are copied once."""
+    file = memory.take()
+    file.write(_NO_CHECKSUM)
+    file.write(fields)
+    file.writelines(payload)
+    frame = file.getbuffer()[: file.tell()]
+    _CHECKSUM.pack_into(frame, 0, xxh3_64_intdigest(frame[SUMMED_FROM:]) & 0xFFFFFFFF)
+    return frame
+
+
 def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
     """A whole frame that carries no messages, e.g. an acknowledgement."""
     fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0)
@@ -168,7 +185,7 @@ def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 
 
 _ALONE = struct.Struct("<BBIIQqQII")
 """The fields of a DATA frame, and its table of one length, padded."""
-_DATA = int(Kind.DATA)
+_DATA, _PART = int(Kind.DATA), int(Kind.PART)
 _PAD = bytes(8)
 
 
@@ -182,7 +199,8 @@ _PADS = [_PAD[:missing] for missing in (0, 7, 6, 5, 4, 3, 2, 1)]
 
 def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, int]:
     count = len(lengths)
-    tables = _padded(struct.pack(f"<{count}I", *lengths))
+    alike = lengths.count(lengths[0]) == count
+    tables = _padded(_LENGTH.pack(lengths[0]) * count if alike else struct.pack(f"<{count}I", *lengths))
     if not notes:
         return tables, 0
     note_lengths = [len(notes.get(index, b"")) for index in range(count)]
@@ -190,32 +208,42 @@ def _tables(lengths: Sequence[int], notes: Mapping[int, bytes]) -> tuple[bytes, 
     return tables + _padded(b"".join([notes[index] for index in sorted(notes)])), NOTES
 
 
-def pack(bodies: Sequence[Body], notes: Mapping[int, bytes], first: int, timestamp: int) -> list[Buffer]:
+def pack(
+    bodies: Sequence[Body],
+    notes: Mapping[int, bytes],
+    first: int,
+    timestamp: int,
+    memory: FrameMemory | None = None,
+) -> list[Buffer]:
     """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
 
-    ``notes`` are those that are not empty, by their message's place.
+    ``notes`` are those that are not empty, by their message's place. A large frame of several is in ``memory``, if
+    there is any.
     """
     count = len(bodies)
     lengths = list(map(len, bodies))
     tables, flags = _tables(lengths, notes)
     length = len(tables) + sum(lengths)
-    pieces: list[Buffer] = [tables]
+    pieces: Iterable[Buffer]
     if count == 1:
-        pieces += _pieces(bodies[0])
-        pieces.append(_PADS[lengths[0] & 7])
-        length += len(pieces[-1])
+        pad = _PADS[lengths[0] & 7]
+        pieces = (*_pieces(bodies[0]), pad)
+        length += len(pad)
     elif lengths.count(lengths[0]) == count:
         pad = _PADS[lengths[0] & 7]
-        pieces += [pad.join(bodies), pad] if pad else bodies  # type: ignore[arg-type]
+        padded = chain.from_iterable(zip(bodies, repeat(pad, count), strict=True))
+        pieces = padded if pad else bodies  # type: ignore[assignment]  # no scattered ones: those are alone
         length += count * len(pad)
     else:
         pads = [_PADS[size & 7] for size in lengths]
-        pieces += chain.from_iterable(zip(bodies, pads, strict=True))  # type: ignore[arg-type]
+        pieces = chain.from_iterable(zip(bodies, pads, strict=True))  # type: ignore[arg-type]
         length += sum(map(len, pads))
     fields = _fields(Kind.DATA, length, flags=flags, count=count, sequence=first, timestamp=timestamp)
-    if count > 1 or length <= ALONE:
-        return [_joined(fields, *pieces)]
-    return _scattered(fields, pieces)
+    if count == 1 and length > ALONE:
+        return _scattered(fields, [tables, *pieces])
+    if length > GATHERED and memory is not None:
+        return [_gathered(fields, chain((tables,), pieces), memory)]
+    return [_joined(fields, tables, *pieces)]
 
 
 def refused(code: str, text: str) -> bytes:
@@ -360,9 +388,36 @@ def kind_of(frame: Buffer) -> int:
     return int(frame[CHECKED_FROM])
 
 
+def kind_and_flags(frame: Buffer) -> tuple[int, int]:
+    """What a frame is, as it goes on the wire."""
+    return frame[CHECKED_FROM], frame[CHECKED_FROM + 1]
+
+
 def largest_message(frames: memoryview) -> int:
-    """The size in bytes of the largest message in ``frames``, one DATA frame or all PART frames of a message."""
-    _, _, kind, _, count, _, _, _, extent = HEADER.unpack_from(frames)
-    if kind == Kind.PART:
-        return int(extent)
-    return max(map(int, struct.unpack_from(f"<{count}I", frames, HEADER_SIZE)))
+    """The size in bytes of the largest message in ``frames``: DATA frames, or all PART frames of one message."""
+    largest = start = 0
+    while start < len(frames):
+        _, _, kind, _, count, length, _, _, extent = HEADER.unpack_from(frames, start)
+        if kind == _PART:
+            return int(extent)
+        start += HEADER_SIZE
+        if count == 1:
+            largest = max(largest, _ONE.unpack_from(frames, start)[0])
+        else:
+            largest = max(largest, *struct.unpack_from(f"<{count}I", frames, start))
+        start += length
+    return largest
+
+
+def from_number(frames: memoryview, first: int, number: int) -> tuple[int, memoryview]:
+    """``frames``, of messages from number ``first`` on, without the DATA frames that hold none from ``number`` on.
+
+    With the number of the first message that is left.
+    """
+    start = 0
+    while start < len(frames):
+        _, _, kind, _, count, length, sequence, _, _ = HEADER.unpack_from(frames, start)
+        if kind != _DATA or sequence + count > number:
+            return sequence if start else first, frames[start:]
+        start += HEADER_SIZE + length
+    raise ValueError(f"number {number} is behind all of these frames, which begin at {first}")

@@ -367,6 +367,13 @@ class SimulatedFile:
         self._open("pread")
         return bytes(self._contents.seen[offset : offset + size])
 
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        data = self.pread(len(buffer), offset)
+        if len(data) > 1 and self._files._random.random() < 0.05:
+            data = data[: len(data) // 2]  # a short read, as any system call may
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self) -> int:
         self._open("size")
         return len(self._contents.seen)

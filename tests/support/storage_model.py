@@ -17,8 +17,9 @@ from netchannel.errors import (
     PositionLost,
     StorageFull,
 )
-from netchannel.storage import LogRecord, Outline, SegmentLog
+from netchannel.storage import Buffer, LogRecord, NewRecord, Outline, SegmentLog
 from netchannel.values import Ending
+from netchannel.wire.frames import HEADER_SIZE, Kind, signal
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 ROOT = Path("/buffers")
@@ -59,28 +60,37 @@ def record(first: int, count: int, size: int, context: int, random: Random) -> L
         first,
         first + count,
         random.getrandbits(62) - (1 << 61),
-        random.getrandbits(8),
+        0,
         size,
         random.getrandbits(40),
-        memoryview(random.randbytes(size)),
+        memoryview(b"".join(frame(random.randbytes(each)) for each in (size // 2, size - size // 2))),
         CONTEXTS[context and 1],
         CONTEXTS[context],
     )
 
 
-def put(log: SegmentLog, new: LogRecord) -> None:
-    third = len(new.payload) // 3
-    log.append(
-        new.first,
-        new.end,
-        [bytes(new.payload[:third]), b"", bytearray(new.payload[third:])],
-        timestamp=new.timestamp,
-        flags=new.flags,
-        size=new.size,
-        rows=new.rows,
-        schema=new.schema,
-        context=new.context,
+def frame(payload: bytes) -> bytes:
+    """A frame with any payload: what is in it, the log does not ask."""
+    return signal(Kind.DATA, payload=payload)
+
+
+def new(kept: LogRecord) -> NewRecord:
+    """It as it is appended: two frames, each in several pieces."""
+    frames: list[Buffer] = []
+    half = HEADER_SIZE + kept.size // 2
+    for data in (bytes(kept.payload[:half]), bytes(kept.payload[half:])):
+        cut = HEADER_SIZE + (len(data) - HEADER_SIZE) // 3
+        frames += [data[:cut], b"", bytearray(data[cut:])] if cut < len(data) else [data]
+    return NewRecord(
+        kept.first, kept.end, frames, kept.timestamp, kept.size, kept.rows, kept.schema, kept.context
     )
+
+
+def put(log: SegmentLog, *records: LogRecord) -> None:
+    """Append them, with as many calls as it takes."""
+    done = 0
+    while done < len(records):
+        done += log.append(map(new, records[done:]))
 
 
 def fill(log: SegmentLog, count: int, *, size: int = 60, seed: int = 0) -> list[LogRecord]:
@@ -254,17 +264,23 @@ class World:
                 assert self.promised.setdefault(each.first, each) == each, "a number was used twice"
 
     def append(self, count: int, size: int, context: int) -> None:
-        new = record(self.head, count, size, context, self.random)
+        """One record, or several at once."""
+        records: list[LogRecord] = []
+        for _ in range(self.random.choice([1, 1, 1, 2, 5])):
+            first = records[-1].end if records else self.head
+            records.append(record(first, count, size, context, self.random))
         if self.ending is not None:
             with pytest.raises(ChannelClosed):
-                put(self.log, new)
+                put(self.log, *records)
             return
-        self.records.append(new)
+        self.records += records
         try:
-            put(self.log, new)
+            put(self.log, *records)
         except StorageFull:
             assert self.files.capacity is not None
-            self.records.pop()
+            while self.records and self.records[-1].end > self.log.head:
+                self.records.pop()
+                records.pop()
             assert self.log.head == self.head
             if self.random.random() < 0.5:
                 self.files.capacity = None

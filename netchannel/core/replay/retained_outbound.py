@@ -27,7 +27,7 @@ class RetainedOutbound(RetainedService):
         self, core: ReceiverCore, channel_id: str, codec: str, policy: RetainPolicy, history: History
     ) -> None:
         super().__init__(core, channel_id, codec, policy)
-        self.packer = Packer()
+        self.packer = Packer(core.frames)
         self.closing = history.ending is not None
         self.since = 0.0
         self.aborted = False

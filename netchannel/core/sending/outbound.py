@@ -122,9 +122,10 @@ class OutboundChannel(JobOwner):
         self.reconnects = 0
         self.dropped = 0
         self.starved = False
-        self.waiting = 0  # producers that wait for room
-        self.pacing = 0  # producers that give the connection time
+        self.waiting = self.pacing = 0  # producers that wait for room, and that give the connection time
         self.asking = Asking()
+        # Producers that have more at hand, and are about to bring it; and that wait until theirs is durable.
+        self.gathering = self.awaited = 0
         self.attachments = 0
         self.request = 0
         self.last_failure = "still going on"
@@ -140,7 +141,7 @@ class OutboundChannel(JobOwner):
         self.send_buffer = SendBuffer()
         self._blocked_at = -1  # the head that the receiver was told of
         self._dropping = False
-        self.packer = Packer()
+        self.packer = Packer(core.frames)
         self.sealed = self.sealed_bytes = 0  # what is in records; what is in the packer follows
         self._last_context = b""
         self._retries = Retries(core.timers, fault, give_up=self._ran_out, wait_on=self._waits_on, now=now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from netchannel.wire.frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pack
@@ -9,9 +11,10 @@ from netchannel.wire.frames import ALONE, PACK_COUNT, PACK_LIMIT, Scattered, pac
 from .send_buffer import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from netchannel.errors import NetChannelError
+    from netchannel.wire.frame_memory import FrameMemory
     from netchannel.wire.frames import Body
 
 
@@ -40,7 +43,7 @@ class Ticket:
 
 
 class Packer:
-    """Takes messages: each costs a comparison and an addition while there is ``credit``.
+    """Takes messages: each costs a comparison and an addition while there is ``credit``. Its frames are in ``memory``.
 
     Whoever owns it decides by `grant` what may be taken without being asked again; everything else, what has a note
     for instance, comes by `add`.
@@ -49,6 +52,7 @@ class Packer:
     __slots__ = (
         "_alone_at",
         "_base",
+        "_memory",
         "_size",
         "bodies",
         "context",
@@ -60,7 +64,8 @@ class Packer:
         "ticket",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, memory: FrameMemory) -> None:
+        self._memory = memory
         self.credit = 0
         self.granted = 0
         self._alone_at = 0
@@ -84,6 +89,17 @@ class Packer:
         self.credit = credit
         self.bodies.append(body)
         return True
+
+    def take_some(self, bodies: Sequence[Body]) -> int:
+        """Take as many of them, from the first on, as there is credit for; how many."""
+        count, size = len(bodies), sum(map(len, bodies))
+        if size + count * EACH > self.credit:
+            sizes = list(accumulate(map(len, bodies), initial=0))
+            count = bisect_right(range(1, count + 1), self.credit, key=lambda some: sizes[some] + some * EACH)
+            bodies, size = bodies[:count], sizes[count]
+        self.credit -= size + count * EACH
+        self.bodies += bodies
+        return count
 
     @property
     def size(self) -> int:
@@ -135,7 +151,7 @@ class Packer:
 
     def largest(self) -> int:
         """The size of the largest body, or of the context."""
-        return max(len(self.context), *map(len, self.bodies)) if self.bodies else 0
+        return max([len(self.context), *map(len, self.bodies)]) if self.bodies else 0
 
     def records(self, first: int) -> Iterable[Record]:
         """The messages, of which the first has the number ``first``: the small ones together, the large ones alone."""
@@ -181,7 +197,7 @@ class Packer:
         """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
         if len(self.bodies) == 1:
             return self._single(0, first)
-        if Scattered in map(type, self.bodies):
+        if self.largest() > ALONE and Scattered in map(type, self.bodies):
             self.bodies = [
                 b"".join(body.pieces) if isinstance(body, Scattered) else body for body in self.bodies
             ]
@@ -192,7 +208,8 @@ class Packer:
         bodies, notes = self.bodies[start:stop], {}
         if self.notes:
             notes = {place - start: note for place, note in self.notes.items() if start <= place < stop}
-        size = sum(map(len, bodies)) + sum(map(len, notes.values())) + (0 if start else self.shared)
-        largest = max(len(self.context), *map(len, bodies))
-        frame = pack(bodies, notes, first + start, self.since)
+        lengths = list(map(len, bodies))
+        size = sum(lengths) + sum(map(len, notes.values())) + (0 if start else self.shared)
+        largest = max([len(self.context), *lengths])
+        frame = pack(bodies, notes, first + start, self.since, self._memory)
         return Record(first + start, first + stop, size, largest, frame, self.context, timestamp=self.since)

@@ -28,7 +28,7 @@ from netchannel.storage.layout import (
 )
 from netchannel.storage.recovery import log
 from netchannel.storage.segment import Segment, read_payload, walk
-from netchannel.storage.tail import Names, Tail
+from netchannel.storage.tail import Names, Tail, Writing
 from netchannel.values import AttemptKey
 
 if TYPE_CHECKING:
@@ -206,15 +206,15 @@ class AttemptFile:
             self._tail.file.close()
 
     def _write(self, entry: Entry, payload: Sequence[Buffer], schema: bytes, context: bytes = b"") -> None:
-        contents = self._schemas.of(schema), self._contexts.of(context)
+        writing = Writing(entry, payload, self._schemas.of(schema), self._contexts.of(context))
         try:
             try:
-                self._opened().write(entry, payload, *contents)
+                self._opened().write([writing])
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
                 self._spares.clear()
-                self._opened().write(entry, payload, *contents)
+                self._opened().write([writing])
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise no_space(self._folder, entry_bytes(entry.length), error) from error

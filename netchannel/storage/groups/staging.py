@@ -22,9 +22,10 @@ from netchannel.storage.forked import abandon_in_children
 from netchannel.storage.layout import JOURNAL, SEALED, SEGMENT_HEADER, SPARE, UNSEALED, folder_name
 from netchannel.storage.manifest import Marks
 from netchannel.storage.recovery import log
-from netchannel.storage.segment import SegmentReader
+from netchannel.storage.segment import WINDOW, SegmentReader
 from netchannel.storage.spares import Spares
 from netchannel.values import AttemptKey
+from netchannel.wire.pool import Pool
 
 from .attempt_files import AttemptFile, SealedAttempt, file_name, read_sealed
 from .journal import COMMIT, FORGET, STATE, Journal, recover_journal
@@ -358,7 +359,7 @@ class StagingStore:
             raise unreadable(path, 0, error) from error
         self._read_from.add(file)
         try:
-            reader = SegmentReader(file, part.sealed.segment, self._known)
+            reader = SegmentReader(file, part.sealed.segment, self._known, WINDOW, Pool())
             for at, entry in reader.headers(sequence - offset):
                 record = reader.record(at, entry)
                 yield record._replace(first=offset + record.first, end=offset + record.end)

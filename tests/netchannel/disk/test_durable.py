@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -247,6 +248,28 @@ async def test_one_sync_for_all_of_send_many(
         await asyncio.gather(*(outbox.send(b"%d" % number) for number in range(1000)))
         assert syncs < 20
         assert outbox.position == 2000
+        syncs = 0
+        await outbox.send_many([bytes(1000)] * 4000)
+        assert syncs == 1, "while more is at hand, the disk is not waited for"
+
+
+async def test_a_slow_generator_does_not_keep_what_it_has_given(tmp_path: Path, free_address: str) -> None:
+    """What `send_many` has taken is on disk after a little while, though more is to come."""
+    async with SenderServer() as sender, asyncio.timeout(60):
+        outbox = opened(sender, tmp_path, free_address)
+        store = outbox.core.durable
+        assert store is not None
+        seen: list[int] = []
+
+        def slow() -> Iterator[bytes]:
+            for _ in range(40):
+                time.sleep(0.005)
+                seen.append(store.upto)
+                yield bytes(300_000)
+
+        await outbox.send_many(slow())
+        assert len(set(seen)) >= 3
+        assert store.upto == 40
 
 
 async def test_a_full_durable_buffer_blocks_until_something_is_acknowledged(

@@ -32,12 +32,13 @@ from netchannel.errors import (
     SchemaMismatch,
     StorageFull,
 )
-from netchannel.storage import LogRecord, SegmentLog
+from netchannel.storage import LogRecord, NewRecord, SegmentLog
 from netchannel.storage import log as storage_log
 from netchannel.storage.files import write_all
 from netchannel.storage.layout import folder_name
 from netchannel.storage.manifest import Mark, Marks
 from netchannel.values import Ending
+from netchannel.wire.frames import HEADER_SIZE, alone
 from tests.support.needs import leave_out
 from tests.support.simulated_files import Crash, SimulatedFiles
 from tests.support.sizes import examples, some
@@ -54,6 +55,7 @@ from tests.support.storage_model import (
     drawn_steps,
     fill,
     fill_up,
+    frame,
     opened,
 )
 
@@ -237,7 +239,7 @@ def test_an_entry_of_another_stream_is_not_taken_for_one_of_ours(tmp_path: Path)
     for stream in ("one", "another"):
         with SegmentLog.open(tmp_path / stream, "flights", create_stream=lambda name=stream: name) as log:
             for number in range(2):
-                log.append(number, number + 1, [b"%d of " % number, stream.encode()[:3]])
+                log.append([NewRecord(number, number + 1, [frame(b"%d of " % number + stream.encode()[:3])])])
                 log.sync()
             paths.append(log.path / f"{0:020}.segment")
     ours, theirs = (path.read_bytes() for path in paths)
@@ -427,10 +429,10 @@ def test_a_segment_inside_a_payload_is_not_taken_for_entries(tmp_path: Path) -> 
         log.sync()
         inner = (log.path / f"{0:020}.segment").read_bytes()
         first = log.head
-        log.append(first, first + 1, [bytes(4 - len(inner) % 8), inner, inner])
+        log.append([NewRecord(first, first + 1, [frame(bytes(-len(inner) % 8) + inner + inner)])])
         log.sync()
         path, size = log.path / f"{0:020}.segment", log.disk_bytes
-        log.append(first + 1, first + 2, [inner * 3])
+        log.append([NewRecord(first + 1, first + 2, [frame(inner * 3)])])
         log.abandon()
     data = bytearray(path.read_bytes())
     data[size] ^= 1
@@ -535,14 +537,14 @@ def test_a_disk_limit_is_kept_and_room_comes_back_by_trimming() -> None:
     appended = 0
     for _ in range(300):
         size = random.choice([10, 200, 500])
-        if log.room(size, schema=CONTEXTS[1], context=CONTEXTS[2]):
+        if log.room(size + 2 * HEADER_SIZE, schema=CONTEXTS[1], context=CONTEXTS[2]):
             made = fill(log, 1, size=size)
             appended += 1
             assert log.disk_bytes <= 4000 or log.acknowledged == made[0].first
         else:
             operations = files.operations
             with pytest.raises(StorageFull, match="max_disk_bytes=4000"):
-                log.append(log.head, log.head + 1, [bytes(4000)])
+                log.append([NewRecord(log.head, log.head + 1, [frame(bytes(4000))])])
             assert files.operations == operations
             log.sync()
             log.trim(random.randint(log.acknowledged, log.durable))
@@ -553,7 +555,9 @@ def test_a_disk_limit_is_kept_and_room_comes_back_by_trimming() -> None:
     assert appended > 100
     log.sync()
     log.trim(log.head)
-    log.append(log.head, log.head + 1, [bytes(9000)])  # whatever its size, to an empty log
+    log.append(
+        [NewRecord(log.head, log.head + 1, [frame(bytes(9000))])]
+    )  # whatever its size, to an empty log
     assert not log.room(1)
     log.sync()
     log.trim(log.head)
@@ -605,12 +609,14 @@ _WRITER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from netchannel.storage import SegmentLog
+from netchannel.storage import NewRecord, SegmentLog
+from netchannel.wire.frames import Kind, signal
 log = SegmentLog.open(sys.argv[1], "flights", create_stream=lambda: "stream", segment_bytes=4096)
 print("open", flush=True)
 while True:
     for _ in range(3):
-        log.append(log.head, log.head + 1, [b"%d;" % log.head * 40])
+        payload = b"%d;" % log.head * 40
+        log.append([NewRecord(log.head, log.head + 1, [signal(Kind.DATA, payload=payload)])])
     print(log.sync(), flush=True)
 """
 
@@ -636,7 +642,7 @@ def test_another_process_is_refused_until_kill_9_and_all_that_it_synced_is_there
             assert log.head >= promised
             records = list(log.read(0))
         assert [(each.first, bytes(each.payload)) for each in records] == [
-            (number, b"%d;" % number * 40) for number in range(log.head)
+            (number, frame(b"%d;" % number * 40)) for number in range(log.head)
         ]
 
 
@@ -773,10 +779,11 @@ def test_equal_contexts_are_stored_once_per_segment_and_read_as_one_object(tmp_p
     schema, context = os.urandom(3000), os.urandom(30_000)
     with at(tmp_path, segment_bytes=100_000) as log:
         for number in range(1000):
-            log.append(number, number + 1, [bytes(200)], schema=bytes(bytearray(schema)), context=context)
+            same = bytes(bytearray(schema))
+            log.append([NewRecord(number, number + 1, [frame(bytes(200))], schema=same, context=context)])
         log.sync()
         segments = len(list(log.path.glob("*.segment")))
-        assert log.disk_bytes < segments * 34_000 + 1000 * 300
+        assert log.disk_bytes < segments * 34_000 + 1000 * 340
         records = list(log.read(0))
         assert segments > 3
     assert {each.schema for each in records} == {schema}
@@ -784,16 +791,16 @@ def test_equal_contexts_are_stored_once_per_segment_and_read_as_one_object(tmp_p
 
 
 def test_large_payloads_are_not_copied(tmp_path: Path) -> None:
-    payload = memoryview(os.urandom(1 << 25)).cast("Q")
+    payload = os.urandom(1 << 25)
     with at(tmp_path) as log:
         gc.collect()
         tracemalloc.start()
-        log.append(0, 1, [payload, b"end"])
+        log.append([NewRecord(0, 1, alone(payload, b"", 0, 0))])
         log.sync()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 1 << 20
-        assert next(log.read(0)).payload == payload.tobytes() + b"end"
+        assert next(log.read(0)).payload[-len(payload) :] == payload
 
 
 # -- the end
@@ -851,9 +858,9 @@ def test_numbers_that_are_not_due_are_refused() -> None:
     fill(log, 1)
     for first, end in ((log.head + 1, log.head + 2), (0, 1), (log.head, log.head)):
         with pytest.raises(ValueError, match=f"where number {log.head} is due"):
-            log.append(first, end, [b""])
+            log.append([NewRecord(first, end, [frame(b"")])])
     with pytest.raises(ValueError, match="0 are durable"):
         log.trim(1)
     log.close()
     with pytest.raises(ChannelClosed, match="was closed"):
-        log.append(log.head, log.head + 1, [b""])
+        log.append([NewRecord(log.head, log.head + 1, [frame(b"")])])

@@ -21,6 +21,7 @@ from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import ChannelInUse, ConsumerFenced, NetChannelError, SchemaMismatch
 from netchannel.policies import RetainPolicy
 from netchannel.wire.codec import make_encoder
+from netchannel.wire.frame_memory import FrameMemory
 from netchannel.wire.frames import ALONE, Scattered
 from netchannel.wire.rows import count_rows, unpacked
 from tests.support.simulated_files import Crash, SimulatedFiles
@@ -83,7 +84,7 @@ def test_ranges_are_found_as_a_loop_over_all_messages_finds_them(
     history = MemoryHistory("s", "bytes", 1 << 30)
     messages: list[tuple[bytes, bytes]] = []
     for pack in packs:
-        packer = Packer()
+        packer = Packer(FrameMemory())
         packer.since = len(messages)
         for size, note in pack:
             body = bytes([len(messages) % 256]) * size
@@ -332,7 +333,7 @@ def test_names_outlive_a_stream_that_is_replaced_wherever_the_keeper_stops(power
         before.positions = lambda: {"me": Standing(2, "holder", used=True)}
         told: list[Any] = []
         for count in (1, 2):
-            packer = Packer()
+            packer = Packer(FrameMemory())
             packer.since = count - 1
             packer.add(b"x", b"", 1)
             (record,) = packer.records(count - 1)
