@@ -8,6 +8,7 @@ import netchannel
 from benchmarks.measuring import pace, watch
 from benchmarks.trips import Echoes, Trips
 from benchmarks.work import Result, Work
+from netchannel.transports.shared_memory import SHARED_MEMORY
 
 
 def congestion_control(work: Work) -> str | None:
@@ -34,7 +35,9 @@ async def consumed(work: Work, receiver: netchannel.ReceiverServer, ready: Calla
 
 async def send(work: Work, address: str) -> Result:
     """Await `send` for each, and the end's acknowledgement."""
-    async with netchannel.SenderServer(congestion_control=congestion_control(work)) as sender:
+    shared = 0 if work.options.get("same_sockets") else SHARED_MEMORY
+    control = congestion_control(work)
+    async with netchannel.SenderServer(congestion_control=control, shared_memory=shared) as sender:
         return await produced(work, sender, address)
 
 

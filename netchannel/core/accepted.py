@@ -172,7 +172,7 @@ class Incoming(Link):
             return
         self.disarm()
         self.replacement = self._connections.take_on(self, purpose)
-        self.replacement.adapter = self.adapter
+        self.replacement.adapter, self.replacement.local = self.adapter, self.local
         self.replacement.connected(now)
 
     def refused(self, error: HandshakeError, now: float) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from netchannel.policies import Timing
     from netchannel.wire.frames import Buffer
 
+    from .sharing import Sharing
     from .timers import Timer
 
 
@@ -80,6 +81,7 @@ class Core:
         self.slab = memoryview(bytearray(SLAB))
         self.pool = Pool()
         self.frames = FrameMemory()
+        self.sharing: Sharing | None = None  # memory in common with other processes of the host
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}
@@ -155,6 +157,7 @@ class Link(ABC):
         self.core = core
         self.remote = remote
         self.adapter: Adapter | None = None
+        self.local = False  # whether it stays on this host
         self.writable = True
         self.reading = True
         self.closing = Closing.OPEN

@@ -27,6 +27,7 @@ from netchannel.transports.ports import DataPorts, parse_data_ports
 from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.schemes import check, listen, scheme_of
 from netchannel.transports.secured import accepting, check_scheme
+from netchannel.transports.shared_memory import SHARED_MEMORY, HostSharing, check_shared_memory, make_sharing
 from netchannel.transports.unix import listen_privately
 from netchannel.values import Position, check_channel_id, check_given, check_kind
 from netchannel.wire.codec import CodecName, make_decoder
@@ -60,7 +61,8 @@ class ReceiverServer:
     ``"ephemeral"``, a fresh port for each. ``message_limit`` is the largest message taken, in bytes. ``secret`` must
     be the senders'. With ``tls`` all connections are TLS, and every sender must show a certificate.
     ``max_connections`` bounds connections of both kinds; None is three quarters of the files that the process may
-    have open. ``congestion_control`` is as of `SenderServer`, for what is read from here.
+    have open. ``congestion_control`` is as of `SenderServer`, for what is read from here. Senders of the same user on
+    this host may share ``shared_memory`` bytes each with this process, at most; 0: none. With ``tls`` there is none.
 
     Several processes can share one address, that of the one with ``members=``, a ``unix:/path``: it sends senders on
     to the others, which have ``node=`` with the same path, and ports of their own at the same host.
@@ -81,6 +83,7 @@ class ReceiverServer:
         members: str | None = None,
         node: str | None = None,
         congestion_control: str | None = "cubic",
+        shared_memory: int = SHARED_MEMORY,
         timing: Timing | None = None,
     ) -> None:
         check_kind("listen", listen, str)
@@ -89,6 +92,7 @@ class ReceiverServer:
         check_kind("timing", timing, Timing)
         check_kind("message_limit", message_limit, int)
         check_kind("max_connections", max_connections, int)
+        check_shared_memory(shared_memory)
         if tls is not None:
             check_scheme(listen)
         if message_limit < 1:
@@ -108,6 +112,8 @@ class ReceiverServer:
         self._message_limit = message_limit
         self._max_connections = max_connections
         self._congestion_control = congestion_control
+        self._shared_memory = 0 if tls is not None else shared_memory
+        self._sharing: HostSharing | None = None
         self._timing = timing or Timing()
         self._core: ReceiverCore
         self._listener: Listener
@@ -134,6 +140,7 @@ class ReceiverServer:
             max_connections=self._max_connections or _most_connections(),
         )
         serve_reads(self._core)
+        self._core.sharing = self._sharing = make_sharing(self._shared_memory)
         runner = Runner(self._core, self._congestion_control)
         make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
         if self._credentials is not None:
@@ -188,6 +195,8 @@ class ReceiverServer:
             for listener in self._listening():
                 await listener.stop()
             await runner.stop()
+            if self._sharing is not None:
+                self._sharing.close()
 
     async def _core_left(self) -> None:
         """Senders of channels that are over hang up once they have heard it, or are hung up on."""
@@ -200,8 +209,11 @@ class ReceiverServer:
         """Of all its sockets, e.g. to close them in a forked child."""
         if self._runner is None:
             return []
-        return self._runner.descriptors() + [
-            descriptor for listener in self._listening() for descriptor in listener.descriptors()
+        shared = [] if self._sharing is None else self._sharing.descriptors()
+        return [
+            *self._runner.descriptors(),
+            *shared,
+            *(descriptor for listener in self._listening() for descriptor in listener.descriptors()),
         ]
 
     def _listening(self) -> list[Listener]:

@@ -19,6 +19,7 @@ from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
 from netchannel.transports.secured import TlsDialer
+from netchannel.transports.shared_memory import SHARED_MEMORY, check_shared_memory, make_sharing
 from netchannel.values import Group, check_channel_id, check_given, check_kind
 from netchannel.wire.messages import TEXT_LIMIT
 
@@ -56,6 +57,9 @@ class SenderServer:
     ``congestion_control`` is TCP's between peers on one host, where those for networks cost throughput and do
     nothing; None leaves the system's, and so does one that the system does not have or allow.
 
+    Large messages to a receiver of the same user on this host go through memory that both processes have, of
+    ``shared_memory`` bytes at most for each; 0: none. With ``tls`` there is none.
+
     With ``listen``, an address as `ReceiverServer` takes it, channels can be read from it directly, with
     `ChannelReader`: those of `retain_channel`.
     """
@@ -67,19 +71,27 @@ class SenderServer:
         secret: str | None = None,
         tls: Tls | None = None,
         congestion_control: str | None = "cubic",
+        shared_memory: int = SHARED_MEMORY,
         timing: Timing | None = None,
     ) -> None:
         self._listening: ReceiverServer | None = None
         if listen is not None:
             self._listening = ReceiverServer(
-                listen, secret=secret, tls=tls, congestion_control=congestion_control, timing=timing
+                listen,
+                secret=secret,
+                tls=tls,
+                congestion_control=congestion_control,
+                shared_memory=0,  # readers get what they read over their connections
+                timing=timing,
             )
+        check_shared_memory(shared_memory)
         check_kind("secret", secret, str)
         check_kind("tls", tls, Tls)
         check_kind("timing", timing, Timing)
         self._secret = secret
         self._dialer = None if tls is None else TlsDialer(Credentials(tls, "sender"))
         self._congestion_control = congestion_control
+        self._shared_memory = 0 if tls is not None else shared_memory
         self._timing = timing or Timing()
         self._core: SenderCore
         self._runner: Runner | None = None
@@ -96,6 +108,7 @@ class SenderServer:
         self._core = SenderCore(
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
+        self._core.sharing = make_sharing(self._shared_memory)
         if self._listening is not None:
             await self._listening.__aenter__()
         self._runner = Runner(self._core, self._congestion_control, (self._dialer or schemes).connect)

@@ -19,6 +19,7 @@ from netchannel.statistics import Measured
 
 from . import schemes
 from .lag import Lag
+from .shared_memory import within_host
 from .tcp import keep_alive, limit_silence, use_congestion_control
 from .writing import write_all
 
@@ -54,6 +55,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=HIGH_WATER, low=LOW_WATER)
         self._link = self._make_link(_remote(transport))
         self._link.adapter = self
+        self._link.local = within_host(transport.get_extra_info("socket"))
         self._runner.protocols[self] = None
         self._set_options(transport.get_extra_info("socket"))
         self._link.connected(self._runner.clock())

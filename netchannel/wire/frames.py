@@ -14,6 +14,9 @@ lengths and the notes, then the bodies; each of these parts is padded with zeros
 bodies keep their alignment. What may be too large for one frame goes in pieces, numbered by ``count``: a message as
 ``PART`` frames, schemas and contexts as ``SCHEMA`` and ``CONTEXT``. Piece 0 has in ``extent`` the size of the whole,
 and a message's note as its payload; the others carry the whole, up to its last byte.
+
+``SHARED`` is a message whose body lies in memory that both sides have: the payload is its offset there (u64), its
+length (u64) and the note.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ WHOLE_LIMIT = FRAME_LIMIT + FRAME_LIMIT // 8
 """A message up to this many bytes is sent in one frame all the same, so that no small piece is left over."""
 PACK_LIMIT = 1 << 18
 """Messages are packed into one frame until their bodies and notes reach this many bytes."""
+SHARED_FROM = 1 << 16
+"""A body of so many bytes goes through shared memory, where there is some."""
 ALONE = 1 << 15
 """A larger body has a frame of its own, and is sent from where it is: copying it costs more than a frame."""
 COPIED = 1 << 12
@@ -88,6 +93,7 @@ class Kind(IntEnum):
     GAP = 8  # count messages from sequence on were dropped before they were sent
     BLOCKED = 9  # the producer waits: all below sequence is received, count of it not acknowledged
     ASK = 10  # somebody waits until all below sequence is acknowledged
+    SHARED = 11  # one message, whose body is in shared memory; payload: offset there, length, note
     ATTACHED = 16  # sequence: the next number that the receiver wants; payload: the last note it has
     ACK = 17  # sequence: everything below is acknowledged
     RECEIPT = 18  # sequence: everything below is received
@@ -95,6 +101,7 @@ class Kind(IntEnum):
     CLOSED = 20  # the consumer wants no more; payload: why
     REFUSED = 21  # what came is not taken; payload: a code, a space, and why
     STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
+    RELEASED = 23  # nobody refers to the bodies in shared memory at these count offsets; payload: the offsets
     REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
 
 
@@ -227,7 +234,7 @@ def pack(
     pieces: Iterable[Buffer]
     if count == 1:
         pad = _PADS[lengths[0] & 7]
-        pieces = (*_pieces(bodies[0]), pad)
+        pieces = (*pieces_of(bodies[0]), pad)
         length += len(pad)
     elif lengths.count(lengths[0]) == count:
         pad = _PADS[lengths[0] & 7]
@@ -272,7 +279,8 @@ def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer
     return pieces
 
 
-def _pieces(body: Body) -> Sequence[Buffer]:
+def pieces_of(body: Body) -> Sequence[Buffer]:
+    """The places where ``body`` lies."""
     return body.pieces if isinstance(body, Scattered) else (body,)
 
 
@@ -282,7 +290,7 @@ def cut(
     """The frames of something of any size but nothing: of a message, a schema or a context."""
     fields = _fields(kind, len(note), sequence=sequence, timestamp=timestamp, extent=len(whole))
     yield [_joined(fields, note)]
-    views = [memoryview(piece).cast("B") for piece in _pieces(whole)]
+    views = [memoryview(piece).cast("B") for piece in pieces_of(whole)]
     index, left = 1, len(whole)
     while left:
         length = min(left, FRAME_LIMIT)
@@ -290,6 +298,40 @@ def cut(
         fields = _fields(kind, length, count=index, sequence=sequence, timestamp=timestamp)
         yield _scattered(fields, _take(views, length))
         index += 1
+
+
+_REFERENCE = struct.Struct("<QQ")
+
+
+def reference(offset: int, size: int, note: bytes, sequence: int, timestamp: int) -> bytes:
+    """The frame of a message whose body is in shared memory."""
+    fields = _fields(Kind.SHARED, _REFERENCE.size + len(note), sequence=sequence, timestamp=timestamp)
+    return _joined(fields, _REFERENCE.pack(offset, size), note)
+
+
+def referred(frame: Frame) -> tuple[int, int, bytes]:
+    """The offset, the size and the note of a SHARED frame. Raises ProtocolError if they cannot be."""
+    payload, least = frame.payload, _REFERENCE.size
+    if not least <= len(payload) <= least + NOTE_LIMIT:
+        raise ProtocolError(
+            f"a frame SHARED has {len(payload)} bytes: expected {least}, and a note of at most {NOTE_LIMIT}"
+        )
+    return *_REFERENCE.unpack_from(payload), bytes(payload[least:])
+
+
+_OFFSET_SIZE = 8
+
+
+def packed_offsets(offsets: Sequence[int]) -> bytes:
+    """Offsets in shared memory as they go on the wire."""
+    return struct.pack(f"<{len(offsets)}Q", *offsets)
+
+
+def unpacked_offsets(packed: Buffer) -> tuple[int, ...]:
+    """The same again. Raises ProtocolError if that is no number of them."""
+    if len(packed) % _OFFSET_SIZE:
+        raise ProtocolError(f"offsets in shared memory have {_OFFSET_SIZE} bytes each: {len(packed)} came")
+    return struct.unpack(f"<{len(packed) // _OFFSET_SIZE}Q", packed)
 
 
 def blob(kind: Kind, whole: bytes) -> list[Buffer]:

@@ -23,11 +23,15 @@ SCHEMA_LIMIT = 1 << 20
 TOKEN_SIZE = 16
 NONCE_SIZE = 16
 LINE_SIZE = 16
+PLACE_SIZE = 16
+MEETING_SIZE = 16
 WINNER_SIZE = 48
 """Bytes of an attempt that a commit names."""
 
 PARTS, NOTES, CONTEXTS, GAPS = "parts", "notes", "contexts", "gaps"
 """Features of a side that takes messages: frames of these kinds, and notes."""
+MEMORY = "memory"
+"""Of the same, where the connection stays on this host: bodies in memory that both sides have."""
 ELSEWHERE, PORTS = "elsewhere", "ports"
 """Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
 TAKES = frozenset((PARTS, NOTES, CONTEXTS, GAPS))
@@ -66,6 +70,9 @@ Bytes = Annotated[bytes, Rule("bytes", "as many as the message may have", lambda
 Nonce = Annotated[bytes, Rule("nonce", f"{NONCE_SIZE} bytes", lambda value: len(value) == NONCE_SIZE)]
 Line = Annotated[bytes, Rule("line", f"{LINE_SIZE} bytes", lambda value: len(value) == LINE_SIZE)]
 Token = Annotated[bytes, Rule("token", f"{TOKEN_SIZE} bytes", lambda value: len(value) == TOKEN_SIZE)]
+Place = Annotated[bytes, Rule("place", f"{PLACE_SIZE} bytes", lambda value: len(value) == PLACE_SIZE)]
+Meeting = Annotated[bytes, Rule("meeting", f"{MEETING_SIZE} bytes", lambda value: len(value) == MEETING_SIZE)]
+Offsets = Annotated[bytes, Rule("offsets", "8 bytes each", lambda value: len(value) % 8 == 0)]
 Schema = Annotated[
     bytes, Rule("schema", f"at most {SCHEMA_LIMIT} bytes", lambda value: len(value) <= SCHEMA_LIMIT)
 ]
@@ -154,7 +161,50 @@ class Open(Message):
         return ""
 
 
+@declared
+class Share(Message):
+    """A sender wants to share memory with the receiver."""
+
+    kind: ClassVar[str] = "share"
+    place: Place
+
+
 # -- receiver to sender
+
+
+@declared
+class Meet(Message):
+    """Where the memory is to be handed over."""
+
+    kind: ClassVar[str] = "meet"
+    meeting: Meeting
+    token: Token
+    size: Integer
+
+
+@declared
+class Shared(Message):
+    """The receiver has the memory, of so many bytes; with 0 there will be none."""
+
+    kind: ClassVar[str] = "shared"
+    size: Integer
+
+
+@declared
+class Holds(Message):
+    """A data connection is gone, and of what it referred to this is still in use."""
+
+    kind: ClassVar[str] = "holds"
+    token: Token
+    offsets: Offsets
+
+
+@declared
+class Released(Message):
+    """Of what connections that are gone referred to, this is not in use any more."""
+
+    kind: ClassVar[str] = "released"
+    offsets: Offsets
 
 
 @declared
@@ -487,8 +537,8 @@ MESSAGES: dict[str, type[Message]] = {
     each.kind: each
     for each in (
         *(Hello, Proof, Ping, Pong, Error),
-        Open,
-        *(Ok, Deny, Finished, Elsewhere, Ready),
+        *(Open, Share),
+        *(Ok, Deny, Finished, Elsewhere, Ready, Meet, Shared, Holds, Released),
         *(Member, Claim, Release, Over),
         Taken,
         *(Watch, Locate, When, Read, Hold, Acknowledge, Forget, Yield, Unwatch, Commit, Drop, Epoch),

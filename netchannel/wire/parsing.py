@@ -34,7 +34,7 @@ DIRECT = 1 << 14
 into the slab, so that nothing of the next payload has to be copied."""
 
 _DATA, _PART, _REFUSED = int(Kind.DATA), int(Kind.PART), int(Kind.REFUSED)
-_MESSAGES = frozenset((_DATA, _PART))
+_MESSAGES = frozenset((_DATA, _PART, int(Kind.SHARED)))
 _NONE = memoryview(b"")
 _KIND, _LENGTH = 2, 5
 """The places of a frame's kind and its payload's length in a header."""
@@ -79,7 +79,7 @@ class FrameParser:
         kept = len(self._stash)
         if kept:
             self._slab[:kept] = self._stash
-        return self._slab[kept:HEADER_SIZE] if self._large else self._slab[kept:]
+        return self._slab[kept:HEADER_SIZE] if self._large and kept < HEADER_SIZE else self._slab[kept:]
 
     def received(self, n: int) -> list[Frame]:
         """``n`` bytes are in the buffer. The frames that they complete; raises ProtocolError on a bad one."""

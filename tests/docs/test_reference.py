@@ -26,17 +26,19 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import accepted, control, states
+from netchannel.core import accepted, control, sharing, states
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.questions import ClientControl
 from netchannel.core.receiving import acknowledging, answering, offers, tombstones
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained
+from netchannel.core.sending import data_sender
 from netchannel.core.sending.sender_core import SenderControl
 from netchannel.policies import Timing
 from netchannel.prometheus import ChannelCollector
 from netchannel.servers.receiver import MESSAGE_LIMIT
 from netchannel.testing.scenarios import scenario_file
+from netchannel.transports import shared_memory
 from netchannel.wire import envelope, frames, messages
 from placement import plan
 from placement.sql import sql_tree
@@ -465,7 +467,7 @@ def test_features_are_those_of_the_code() -> None:
         {name for name, who in rows.items() if role in who}
         for role in ("a receiver", "a client that reads", ": a sender", "a client")
     )
-    assert takers == ReceiverControl.features
+    assert takers == ReceiverControl.features | {messages.MEMORY}
     assert askers == SenderControl.features
     assert readers <= clients == ClientControl.features
     assert table(PROTOCOL, "Features")[0][2].startswith(f"the largest body is {frames.WHOLE_LIMIT} bytes")
@@ -546,6 +548,10 @@ def test_limits_are_those_of_the_code() -> None:
         "heartbeat, dead after": [timing.heartbeat_s, timing.dead_after_s],
         "asking again, dialing again": [timing.backoff_s, timing.backoff_limit_s],
         "idle control connection": [timing.idle_s],
+        "body in shared memory": [frames.SHARED_FROM],
+        "shared memory": [shared_memory.SHARED_MEMORY],
+        "alignment in shared memory": [sharing.ALIGNMENT],
+        "bodies in shared memory that were not received": [data_sender.AHEAD_LIMIT],
         "waiting for the other side to hear of the end": [timing.leave_s],
         "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, frames.ACK_BYTES],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],

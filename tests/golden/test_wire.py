@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,9 @@ def made() -> Iterator[bytes]:
         elif kind is Kind.REFUSED:
             code, _, text = payload.decode().partition(" ")
             yield frames.refused(code, text)
+        elif kind is Kind.SHARED:
+            offset, size = struct.unpack_from("<QQ", payload)
+            yield frames.reference(offset, size, payload[16:], sequence, timestamp)
         else:
             yield frames.signal(kind, sequence=sequence, payload=payload, count=fields.get("count", 0))
 

@@ -22,6 +22,7 @@ FILE = ROOT / "tests" / "golden" / "0.1.0" / "wire.json"
 PAGE = ROOT / "docs" / "protocol-vectors.md"
 
 NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
+PLACE, MEETING = bytes([0x44] * 16), bytes([0x55] * 16)
 LINE, TOKEN, ATTEMPT = bytes([0x11] * 16), bytes([0x22] * 16), bytes([0x33] * 16)
 SCHEMA = b"a schema, shorter than any of Arrow's"
 WINNERS = struct.pack("<QQQQ16s", 0, 2, 10, 0x1122334455667788, ATTEMPT)
@@ -50,6 +51,8 @@ MESSAGES: list[dict[str, Any]] = [
      "secret": False, "features": "elsewhere ports"},
     {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
      "secret": True, "features": "contexts gaps notes parts"},
+    {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
+     "secret": False, "features": "contexts gaps memory notes parts"},
     {"t": "hello", "version": 1, "node": "loader", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
      "secret": False, "features": None},
     {"t": "proof", "mac": hmac.digest(b"", b"netchannel sender" + NONCE + OTHER_NONCE, "sha256")},
@@ -66,6 +69,13 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "finished", **_ANSWER, "count": 3, "reason": "end", "message": "it ended cleanly"},
     {"t": "elsewhere", **_ANSWER, "port": 9002},
     {"t": "ready", "channel": "flights"},
+    {"t": "share", "place": PLACE},
+    {"t": "meet", "meeting": MEETING, "token": TOKEN, "size": 1 << 26},
+    {"t": "shared", "size": 1 << 26},
+    {"t": "shared", "size": 0},
+    {"t": "holds", "token": TOKEN, "offsets": b""},
+    {"t": "holds", "token": TOKEN, "offsets": struct.pack("<QQ", 0, 1 << 20)},
+    {"t": "released", "offsets": struct.pack("<Q", 1 << 20)},
     {"t": "member", "port": 9002},
     {"t": "claim", "channel": "flights", "number": 1, "held": False},
     {"t": "release", "channel": "flights"},
@@ -134,6 +144,10 @@ FRAMES: list[dict[str, Any]] = [
     {"kind": "GAP", "what": "two messages", "count": 2, "sequence": 10},
     {"kind": "BLOCKED", "what": "all below 10 is received, 4 of it not acknowledged", "count": 4, "sequence": 10},
     {"kind": "ASK", "what": "somebody waits until all below 10 is acknowledged", "sequence": 10},
+    {"kind": "SHARED", "what": "a body of 1 MiB in shared memory", "sequence": 14, "timestamp": AT,
+     "payload": struct.pack("<QQ", 1 << 20, 1 << 20)},
+    {"kind": "SHARED", "what": "one of 65 537 bytes, with a note", "sequence": 15, "timestamp": AT,
+     "payload": struct.pack("<QQ", 0, 65_537) + b"note"},
     {"kind": "ATTACHED", "what": "of a receiver that has nothing yet"},
     {"kind": "ATTACHED", "what": "with the last note that it has", "sequence": 7, "payload": b"n2"},
     {"kind": "ACK", "sequence": 6},
@@ -143,6 +157,7 @@ FRAMES: list[dict[str, Any]] = [
     {"kind": "REFUSED", "payload": b"protocol a frame has the unknown kind 99"},
     {"kind": "REFUSED", "payload": b"token the token is not, or no longer, good"},
     {"kind": "STARVED", "sequence": 10},
+    {"kind": "RELEASED", "what": "two bodies", "count": 2, "payload": struct.pack("<QQ", 0, 1 << 20)},
     {"kind": "REQUEST", "what": "messages 5 to 10", "sequence": 5, "payload": struct.pack("<Q", 10)},
 ]  # fmt: skip
 
@@ -171,7 +186,7 @@ def wrong() -> list[dict[str, Any]]:
         ("message", "no map", enclosed(msgpack.packb(["ping", 1]))),
         ("message", "an id with a space that is none", message({"t": "ready", "channel": "a\u00a0b"})),
         ("message", "features that are an empty text", message({**MESSAGES[0], "features": ""})),
-        ("message", "a schema under bytes", message({**MESSAGES[-35], "schema": SCHEMA})),
+        ("message", "a schema under bytes", message({**MESSAGES[-42], "schema": SCHEMA})),
         ("frame", "another check", _changed(ack, 4)),
         ("frame", "another checksum", _changed(ack, 0)),
         ("frame", "an unknown kind", frame({"kind": 99})),
@@ -190,9 +205,9 @@ def wrong() -> list[dict[str, Any]]:
 
 KINDS = {
     "ATTACH": 1, "SCHEMA": 2, "CONTEXT": 3, "DATA": 4, "PART": 5, "END": 6, "FAIL": 7, "GAP": 8, "BLOCKED": 9,
-    "ASK": 10,
-    "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21, "STARVED": 22,
-    "REQUEST": 32,
+    "ASK": 10, "SHARED": 11, "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21,
+    "STARVED": 22,
+    "RELEASED": 23, "REQUEST": 32,
 }  # fmt: skip
 
 

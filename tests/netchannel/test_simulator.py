@@ -14,6 +14,7 @@ from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers
 from netchannel.core.receiving.tombstones import Tombstones
+from netchannel.core.sending.lending import Lending, Loan
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
@@ -40,6 +41,8 @@ CLASSES = {
     "the sender dies before its end is acknowledged",
     "a receiver crashes after its acknowledgement",
     "a receiver crashes with messages that it had acknowledged",
+    "references in flight are lost",
+    "a body is in use as its memory goes",
 }
 
 
@@ -116,6 +119,34 @@ def any_token(self: Offers, token: bytes) -> Offer | None:
 take_token = Offers.take
 
 
+def returned_when_lost(self: Lending, token: bytes) -> None:
+    """What was lent over a connection is written to as soon as this side has lost it."""
+    loan = self._loans.pop(token, Loan())
+    for offset, size in loan.sizes.items():
+        self._free.give_back(offset, size)
+    loan.sizes.clear()
+    loan.over = True
+
+
+def returned_when_over(self: Lending, token: bytes, packed: bytes) -> None:
+    """The same, once the other side has lost it, whatever is in use there."""
+    holds(self, token, packed)
+    for offset, size in self._left.sizes.items():
+        self._free.give_back(offset, size)
+    self._left.sizes.clear()
+
+
+holds = Lending._holds
+
+
+def given_back_in_use(self: Lending) -> None:
+    """With the control connection, all of the memory goes."""
+    self._over = True
+    memory, self._memory = self._memory, None
+    if memory is not None:
+        self._sharing.give_back(memory, 0, len(memory))
+
+
 def nothing(*_: Any) -> None:
     """The safeguard does nothing."""
 
@@ -131,6 +162,9 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
         (DurableWriter, "_keep", nothing),
         (SegmentLog, "trim", nothing),  # which refuses what is acknowledged and not durable
     ],
+    "memory of a lost connection": [(Lending, "lost", returned_when_lost)],
+    "memory in use": [(Lending, "_holds", returned_when_over)],
+    "memory in use of a lost session": [(Lending, "close", given_back_in_use)],
 }
 
 

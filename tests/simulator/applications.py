@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+
 from netchannel import (
     BufferFull,
     ChannelBroken,
@@ -248,10 +250,11 @@ class Sending:
 class Receiving:
     """The consumer: reads, commits, and registers again after every error until the last stream has ended."""
 
-    def __init__(self, world: FaultyWorld, shared: Shared, random: Random) -> None:
+    def __init__(self, world: FaultyWorld, shared: Shared, random: Random, chance: Random) -> None:
         self.world = world
         self.shared = shared
         self.random = random
+        self._chance = chance
         self.consumer: Consumer | None = None
         self.closed: set[str] = set()
         self.unheard: set[str] = set()  # its end was acknowledged, and nobody heard it
@@ -259,6 +262,8 @@ class Receiving:
         self._resume: Position | None = None
         self._dropped = 0
         self._mistaken = False
+        self._keeps = chance.choice([0.0, 0.1, 0.5])
+        self._kept: list[tuple[memoryview, bytes]] = []  # bodies, and what they were when they came
 
     @property
     def channel(self) -> InboundChannel | None:
@@ -273,6 +278,7 @@ class Receiving:
     def crashed(self) -> None:
         """The process is gone; what it had committed is not."""
         channel, stream, explicit = self.channel, self.stream, self.shared.plan.explicit
+        self.let_go()
         if channel is not None and channel.state is ReceiverState.ENDED and stream is not None:
             self.unheard.add(stream.name)
         self.consumer = None
@@ -283,8 +289,22 @@ class Receiving:
         if stream is not None and explicit and not stream.ended and self.random.random() < 0.7:
             self._resume = Position(stream.name, stream.committed)
 
+    @property
+    def keeps_shared(self) -> bool:
+        """It keeps a body that is in shared memory."""
+        return any(isinstance(body.obj, pa.Buffer) and not body.obj.is_mutable for body, _ in self._kept)
+
+    def let_go(self) -> None:
+        """What it has kept must be as it came, whatever has happened meanwhile."""
+        for body, was in self._kept:
+            if body != was:
+                raise Violation(f"a body that the consumer keeps has become {bytes(body[:40])!r}")
+        self._kept.clear()
+
     def turn(self, core: ReceiverCore) -> None:
         """Do a little."""
+        if self._chance.random() < 0.02:
+            self.let_go()
         if self.consumer is None:
             if self.away or self.random.random() < 0.8:
                 return
@@ -310,6 +330,8 @@ class Receiving:
             self._resume = Position(stream.name, item.sequence + 1)
             assert self.consumer is not None
             stream.read(item.sequence, decoded(self.consumer, item))
+            if self._chance.random() < self._keeps:
+                self._kept.append((item.body, bytes(item.body)))
         if self.shared.plan.explicit and (channel.waiting or self.random.random() < 0.2):
             self.commit()
 

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from unittest.mock import patch
 
 from netchannel import Timing
 from netchannel.core.receiving import inbound
 from netchannel.core.receiving.receiver_core import ReceiverCore
-from netchannel.core.sending import outbound
+from netchannel.core.sending import data_sender, outbound, packing
+from netchannel.core.sending.lending import GRAIN
 from netchannel.core.sending.sender_core import SenderCore
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE
 from tests.support.simulated_files import Crash, SimulatedFiles
@@ -68,8 +70,12 @@ class Simulation:
         patience_s = 3.0 + 30 * self.world.latency_s  # else no way is short enough
         plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels, patience_s) for n in range(channels)]
         self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
+        # From so many bytes on, bodies go through memory of this size, in half of the runs.
+        self.chance = Random(f"{seed} of memory")
+        self.shared_from = self.chance.choice([1 << 30, 1 << 30, 50, 300])
+        self.memory_size = self.chance.choice([1, 10, 50, 200]) * GRAIN
         self.sending = [Sending(self.world, shared) for shared in self.shared]
-        self.receiving = [Receiving(self.world, shared, self.random) for shared in self.shared]
+        self.receiving = [Receiving(self.world, shared, self.random, self.chance) for shared in self.shared]
         self._trace = hashlib.blake2b(digest_size=16)
         goal = channels * (MESSAGES // channels)
         self._faults_at = sorted(self.random.randrange(goal) for _ in range(FAULTS))
@@ -84,6 +90,8 @@ class Simulation:
         else:
             raise Violation(f"it hangs: {[s.left for s in self.sending]} messages are left")
         self._settle()
+        for receiving in self.receiving:
+            receiving.let_go()
         self.report.digest = self._trace.hexdigest()
         self.report.virtual_s = self.world.now - 1000.0
         self.report.delivered = sum(
@@ -144,6 +152,7 @@ class Simulation:
     def _start_what_is_down(self) -> None:
         if self.sender is None and self.random.random() < 0.05:
             self.sender = self.world.sender(f"sender {self.world.now:.3f}")
+            self._share(self.sender)
         if self.receiver is None and self.random.random() < 0.05:
             self.receiver = self._start_receiver()
         if self._ports is not None and self.front is None and self.random.random() < 0.05:
@@ -152,8 +161,15 @@ class Simulation:
     def _start_receiver(self) -> ReceiverCore:
         """At the address that the sender knows, or as a member of the node that has it, at another port each time."""
         if self._ports is None:
-            return self.world.receiver()
-        return self.world.receiver(f"r:{next(self._ports)}", node=NODE)
+            receiver = self.world.receiver()
+        else:
+            receiver = self.world.receiver(f"r:{next(self._ports)}", node=NODE)
+        self._share(receiver)
+        return receiver
+
+    def _share(self, core: SenderCore | ReceiverCore) -> None:
+        """Now and then there is no memory to be had, or it cannot be used."""
+        self.world.share(core, self.memory_size, works=lambda: self.chance.random() < 0.9)
 
     # -- faults
 
@@ -172,6 +188,9 @@ class Simulation:
         """Name what is lost with these connections."""
         for end in cut:
             if end.link.control:
+                self._meet(
+                    "a body is in use as its memory goes", any(each.keeps_shared for each in self.receiving)
+                )
                 continue
             for sending, receiving in zip(self.sending, self.receiving, strict=True):
                 out, into = sending.channel, receiving.channel
@@ -180,6 +199,9 @@ class Simulation:
                 expected = into.expected or 0
                 self._meet("an acknowledgement is lost", into.acknowledged > out.acknowledged)
                 self._meet("messages in flight are lost", out.sent > expected)
+                self._meet(
+                    "references in flight are lost", any(number > expected for number, _ in out.link._ahead)
+                )
                 self._meet("a frame is torn", bool(end.peer.inbox))
                 self._meet("an end is lost", bool(out.link and out.link.end_sent))
 
@@ -463,7 +485,12 @@ def simulate(seed: int) -> Report:
     logging.getLogger("netchannel").setLevel(logging.CRITICAL)
     simulation = Simulation(seed)
     try:
-        with noted(simulation.report.transitions):
+        with (
+            noted(simulation.report.transitions),
+            patch.object(data_sender, "SHARED_FROM", simulation.shared_from),
+            patch.object(packing, "ALONE", min(packing.ALONE, simulation.shared_from)),
+            patch.object(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20])),
+        ):
             return simulation.run()
     except Violation as error:
         raise Violation(f"seed {seed}: {error}") from error

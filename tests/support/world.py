@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from netchannel.values import Position
 from netchannel.wire.codec import make_decoder, make_encoder
 from netchannel.wire.frames import Buffer
 
+from .shared_memory import Meetings, SimulatedSharing
+
 
 class End:
     """One end of a wire."""
@@ -30,6 +33,7 @@ class End:
         self.over = False
         self.hung_up = False  # the peer closed behind what is in the inbox
         link.adapter = self
+        link.local = True
 
 
 class World:
@@ -50,8 +54,17 @@ class World:
         self.stalled: set[Core] = set()
         self.jobs: list[tuple[Core, Job]] = []
         self.disk_works = True
+        self.meetings = Meetings()
+        self.soon: deque[tuple[Core, Callable[[], None]]] = deque()
 
     # -- nodes
+
+    def share(self, core: Core, size: int, works: Callable[[], bool] = lambda: True) -> SimulatedSharing:
+        """From now on ``core`` has memory in common with others that do, ``size`` bytes with each."""
+        core.sharing = sharing = SimulatedSharing(
+            self.meetings, size, later=lambda action: self.soon.append((core, action)), works=works
+        )
+        return sharing
 
     def sender(self, name: str = "sender", *, secret: bytes | None = None) -> SenderCore:
         core = SenderCore(name, self.timing, self.wall, self.random.randbytes, secret)
@@ -141,6 +154,13 @@ class World:
                 for link in dirty:
                     if link.adapter is not None and not link.adapter.over:
                         self._apply(link.adapter)
+        for _ in range(len(self.soon)):
+            core, action = self.soon.popleft()
+            if core in self.stalled:
+                self.soon.append((core, action))
+            elif core in self.cores:
+                action()
+                busy = True
         busy = self.work() or busy
         for end in list(self.ends):
             if not end.over and end.link.core not in self.stalled and self._read(end):

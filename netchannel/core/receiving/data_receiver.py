@@ -13,6 +13,8 @@ from netchannel.wire.frames import (
     Buffer,
     Frame,
     Kind,
+    packed_offsets,
+    referred,
     refused,
     signal,
 )
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from netchannel.core.link import Core
 
     from .acknowledging import Later
+    from .borrowing import Borrowing
     from .inbound import InboundChannel
     from .opening import Opening
 
@@ -58,6 +61,9 @@ class ReceiverData(Link):
         self._parser = FrameParser(core.slab, core.pool, 0, TOKEN_FRAME_LIMIT)  # as long as there is no token
         self._channel: InboundChannel | None = None
         self._later = later
+        self._token = b""
+        self._borrowing: Borrowing | None = None
+        self._released: list[int] = []  # offsets of bodies in shared memory
         self._leaving = False  # the last word is said; what still comes is passed over
         self._now = 0.0  # when something was received last
         self._owing = self._remembered = False  # an acknowledgement that may wait, and the deadline for it
@@ -99,6 +105,11 @@ class ReceiverData(Link):
             case channel:
                 self._admitted()
                 self._channel = channel
+                if channel.session is not None:
+                    self._token, self._borrowing = (
+                        bytes(frame.payload[:TOKEN_SIZE]),
+                        channel.session.borrowing,
+                    )
                 self._parser.payload_limit = PAYLOAD_LIMIT
                 self._parser.message_limit = self._opening.message_limit
                 channel.attach(self, frame.sequence, now)
@@ -118,8 +129,8 @@ class ReceiverData(Link):
         match frame.kind:
             case Kind.DATA:
                 channel.deliver(frame)
-            case Kind.PART:
-                channel.deliver_large(frame)
+            case Kind.PART | Kind.SHARED:
+                channel.deliver_large(frame if frame.kind == Kind.PART else self._referred(frame))
             case Kind.SCHEMA:
                 self._learn(channel, bytes(frame.payload), now)
             case Kind.CONTEXT:
@@ -143,6 +154,22 @@ class ReceiverData(Link):
             channel.learn(schema)
         except SchemaMismatch as error:
             channel.fail(error, now)
+
+    def _referred(self, frame: Frame) -> Frame:
+        """The message that a frame refers to."""
+        offset, size, note = referred(frame)
+        if self._borrowing is None:
+            raise ProtocolError(f"{self.remote} refers to shared memory, and shares none")
+        if size > self._opening.message_limit:
+            raise ProtocolError(
+                f"a body of {size} bytes is larger than the limit here, {self._opening.message_limit}"
+            )
+        return frame._replace(payload=self._borrowing.body(offset, size, self), note=note)
+
+    def release(self, offset: int) -> None:
+        """Say at the end of this turn of the loop that nobody refers to what is there."""
+        self._released.append(offset)
+        self.core.touch(self)
 
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
@@ -172,6 +199,9 @@ class ReceiverData(Link):
         if self.acknowledging and self._channel is not None:
             self.acknowledging = False
             buffers += self._channel.acknowledgements()
+        if self._released:
+            released, self._released = self._released, []
+            buffers.append(signal(Kind.RELEASED, count=len(released), payload=packed_offsets(released)))
         return buffers
 
     def supersede(self) -> None:
@@ -217,6 +247,8 @@ class ReceiverData(Link):
     def _lost(self, reason: str, now: float) -> None:
         self._parser.drop()
         self._connections.gone(self)
+        if self._borrowing is not None:
+            self._borrowing.over(self, self._token)
         channel, self._channel = self._channel, None
         self._detach(channel, reason, now)
 

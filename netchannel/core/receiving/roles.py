@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from netchannel.wire.frames import Buffer
 
+    from .borrowing import Borrowing
     from .inbound import InboundChannel
 
 
@@ -38,12 +39,13 @@ class Feed(Protocol):
 class Session(Protocol):
     """The control connection of a sender, as its channels see it.
 
-    ``line`` is what it has in common with others of the same process.
+    ``line`` is what it has in common with others of the same process, ``borrowing`` what memory the sender shares.
     """
 
     peer: str
     line: bytes
     channels: dict[InboundChannel, None]
+    borrowing: Borrowing | None
 
     def heard(self, now: float) -> None:
         """A byte came from the peer."""

@@ -8,6 +8,8 @@ from netchannel.core.accepted import AcceptedControl
 from netchannel.errors import ProtocolError
 from netchannel.wire import messages
 
+from .borrowing import Borrowing
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,13 +39,26 @@ class ReceiverControl(AcceptedControl):
         self.channels: dict[InboundChannel, None] = {}
         self.waiting: set[str] = set()
         self.tokens: dict[str, bytes] = {}  # that are out, by channel
+        self.borrowing: Borrowing | None = None  # memory that the sender may share
         self._on_open = on_open
         self._on_lost = on_lost
 
+    def connected(self, now: float) -> None:
+        if self.local and self.core.sharing is not None:
+            self.features |= {messages.MEMORY}
+            self.borrowing = Borrowing(self.core, self.core.sharing, self.peer, self.say)
+        super().connected(now)
+
     def told(self, message: Message, now: float) -> None:
-        if not isinstance(message, messages.Open):
-            raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a sender does not send")
-        self._on_open(self, message, now)
+        match message:
+            case messages.Open():
+                self._on_open(self, message, now)
+            case messages.Share() if self.borrowing is not None:
+                self.borrowing.asked(message.place)
+            case _:
+                raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a sender does not send here")
 
     def _lost(self, reason: str, now: float) -> None:
+        if self.borrowing is not None:
+            self.borrowing.close()
         self._on_lost(self, reason, now)

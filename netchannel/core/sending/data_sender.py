@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from netchannel.core.control import FOR_DATA, greeting
@@ -9,7 +10,17 @@ from netchannel.core.link import Closing
 from netchannel.core.states import SenderEvent
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.reporting import printable
-from netchannel.wire.frames import FRAME_LIMIT, HEAD, Buffer, Frame, Kind, blob, signal
+from netchannel.wire.frames import (
+    FRAME_LIMIT,
+    HEAD,
+    SHARED_FROM,
+    Buffer,
+    Frame,
+    Kind,
+    blob,
+    reference,
+    signal,
+)
 from netchannel.wire.parsing import FrameParser
 
 from .features import ALL, lacking, missing
@@ -18,18 +29,25 @@ from .outbound import Connection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .lending import Lending
     from .outbound import OutboundChannel
     from .send_buffer import Record
 
 
 WRITE_LIMIT = 1 << 20
 """Bytes handed to the transport at a time, so that it can say stop in between."""
+AHEAD_LIMIT = 1 << 23
+"""Bytes in shared memory that the receiver has not said it has: above them it is waited for, as a full socket would."""
 
 
 class Session(Protocol):
-    """The control connection that a data connection belongs to; ``peer_features`` is what its other end can do."""
+    """The control connection that a data connection belongs to; ``peer_features`` is what its other end can do.
+
+    ``lending`` is the memory that both have, if they have any.
+    """
 
     peer: str
+    lending: Lending | None
     peer_features: frozenset[str]
 
     def heard(self, now: float) -> None:
@@ -56,6 +74,9 @@ class SenderData(Connection):
         self._lacking = False  # and the channel is being given up for what the receiver cannot take
         self.end_sent = False
         self._token = token
+        self._loan = None if session.lending is None else session.lending.loan(token)
+        self._ahead: deque[tuple[int, int]] = deque()  # of what is lent: the number behind it, its size
+        self._ahead_size = 0
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
 
     def connected(self, now: float) -> None:
@@ -76,15 +97,20 @@ class SenderData(Connection):
         for frame in self._parser.received(n):
             if self.channel is None or self.closing is not Closing.OPEN:
                 return
-            self._take(self.channel, frame, now)
+            if frame.kind == Kind.RELEASED:
+                self._returned(frame)
+            else:
+                self._take(self.channel, frame, now)
 
     def _take(self, channel: OutboundChannel, frame: Frame, now: float) -> None:
         attached = self.attached
         match frame.kind:
             case Kind.ACK if attached:
                 channel.on_ack(frame.sequence, now)
+                self._caught_up(channel.received)
             case Kind.RECEIPT if attached:
                 channel.on_receipt(frame.sequence)
+                self._caught_up(channel.received)
             case Kind.STARVED if attached:
                 channel.on_starved()
             case Kind.ATTACHED if not attached:
@@ -133,7 +159,7 @@ class SenderData(Connection):
         send_buffer = channel.send_buffer
         buffers = [] if self._schema_sent or not send_buffer.unsent else self.schema(channel)
         size = 0
-        while size < WRITE_LIMIT and not self._lacking:
+        while size < WRITE_LIMIT and not (self._lacking or self.held_back):
             if self._parts is not None and (part := next(self._parts, None)) is not None:
                 buffers += part
                 size += FRAME_LIMIT
@@ -142,7 +168,7 @@ class SenderData(Connection):
                 size += record.size if self._parts is None else 0
             else:
                 break
-        self.more = size >= WRITE_LIMIT
+        self.more = size >= WRITE_LIMIT and not self.held_back
         if send_buffer.unsent or self.more or self._lacking or self.end_sent:
             return buffers
         if channel.closing is not None and (ending := channel.ending()) is not None:
@@ -162,12 +188,41 @@ class SenderData(Connection):
             self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))
             return []
         channel.sent = max(channel.sent, record.end)
-        frame = record.whole()
+        shared = self._share(record) if len(record.body) >= SHARED_FROM else None
+        frame: Sequence[Buffer] = record.whole() if shared is None else (shared,)
         self._parts = None if frame else record.parts()
         if record.context is self._context_sent or record.gap:
             return frame
         self._context_sent = record.context
         return [*blob(Kind.CONTEXT, record.context), *frame]
+
+    def _share(self, record: Record) -> bytes | None:
+        """A frame that refers to the body, which is in shared memory then; None if it is to go with its frame."""
+        if self._loan is None or self.session.lending is None:
+            return None
+        offset = self.session.lending.lend(self._loan, record.body)
+        if offset is None:
+            return None
+        size = len(record.body)
+        self._ahead.append((record.end, size))
+        self._ahead_size += size
+        self.held_back = self._ahead_size > AHEAD_LIMIT
+        return reference(offset, size, record.note, record.first, record.timestamp)
+
+    def _returned(self, frame: Frame) -> None:
+        """Nobody refers any more to some of what is in shared memory."""
+        if self._loan is None or self.session.lending is None:
+            raise ProtocolError(f"{self.remote} releases shared memory, and has none")
+        self.session.lending.returned(self._loan, frame.payload)
+
+    def _caught_up(self, received: int) -> None:
+        """The receiver has everything below ``received``."""
+        ahead = self._ahead
+        while ahead and ahead[0][0] <= received:
+            self._ahead_size -= ahead.popleft()[1]
+        if self.held_back and self._ahead_size <= AHEAD_LIMIT:
+            self.held_back = False
+            self.core.touch(self)
 
     def refused(self, error: HandshakeError, now: float) -> None:
         if self.channel is not None:
@@ -185,6 +240,8 @@ class SenderData(Connection):
         self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
 
     def _lost(self, reason: str, now: float) -> None:
+        if self.session.lending is not None:
+            self.session.lending.lost(self._token)
         channel, self.channel = self.channel, None
         if channel is not None:
             why = f"the data connection to {self.remote} failed: {reason}"

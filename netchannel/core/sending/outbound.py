@@ -57,6 +57,8 @@ class Connection(Link):
     """The data connection of a channel, as that sees it."""
 
     attached = False
+    held_back = False
+    """It could write, and waits until the receiver has more of what is in shared memory."""
 
     @abstractmethod
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
@@ -558,7 +560,7 @@ class OutboundChannel(JobOwner):
     def behind(self) -> bool:
         """The connection cannot write, and there is more in memory to write."""
         link = self.link
-        stuck = link is not None and link.attached and not link.writable
+        stuck = link is not None and link.attached and (link.held_back or not link.writable)
         return stuck and self.store is None and bool(self.send_buffer.unsent)
 
     def begin(self) -> None:

@@ -23,6 +23,7 @@ from netchannel.wire import messages
 
 from .data_sender import SenderData
 from .features import lacking, limit_of
+from .lending import ABOUT_MEMORY, Lending
 from .outbound import OutboundChannel
 
 if TYPE_CHECKING:
@@ -257,8 +258,23 @@ class SenderControl(DialedControl):
     def __init__(self, peer: SenderPeer) -> None:
         super().__init__(peer, peer.address, peer.node)
         self._owner = peer
+        self.lending: Lending | None = None  # memory that the receiver reads too
+
+    def established(self, now: float) -> None:
+        sharing = self.core.sharing
+        if self.local and sharing is not None and messages.MEMORY in self.peer_features:
+            self.lending = Lending(sharing, self.peer, self.say)
+        super().established(now)
+
+    def _lost(self, reason: str, now: float) -> None:
+        if self.lending is not None:
+            self.lending.close()
+        super()._lost(reason, now)
 
     def told(self, message: Message, now: float) -> None:
+        if self.lending is not None and isinstance(message, ABOUT_MEMORY):
+            self.lending.told(message)
+            return
         match message:
             case messages.Ready():
                 self._owner.ready(message.channel, now)

@@ -33,6 +33,9 @@ GOOD: dict[str, Any] = {
     "token": bytes(16),
     "schema": b"s",
     "winners": bytes(48),
+    "place": bytes(16),
+    "meeting": bytes(16),
+    "offsets": bytes(24),
 }
 WRONG: dict[str, list[Any]] = {
     "boolean": [0, None],
@@ -51,6 +54,9 @@ WRONG: dict[str, list[Any]] = {
     "token": [b"", bytes(15), bytes(17)],
     "schema": [bytes(SCHEMA_LIMIT + 1), "s"],
     "winners": [bytes(47), "w"],
+    "place": [b"", bytes(15), bytes(17)],
+    "meeting": [b"", bytes(15), bytes(17)],
+    "offsets": [bytes(7), "o"],
 }
 
 

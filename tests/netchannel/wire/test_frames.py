@@ -97,6 +97,18 @@ def test_frames_are_the_same_however_they_are_cut(
         assert (whole[1].note, bytes(whole[1].payload)) == (note, data)
 
 
+def test_a_small_payload_behind_a_large_message_comes_in_any_number_of_reads() -> None:
+    """Its header may come alone: there is always room for what follows."""
+    large = b"".join(packed([(bytes(1 << 16), b"")], 0, 0))
+    failed = signal(Kind.FAIL, sequence=1, payload=b"no disk")
+    reader = parser()
+    frames = feed(reader, large, 1 << 20) + feed(reader, failed, HEADER.size)
+    assert [(frame.kind, len(frame.payload)) for frame in frames] == [
+        (Kind.DATA, (1 << 16) + 8),
+        (Kind.FAIL, 7),
+    ]
+
+
 def test_byte_by_byte() -> None:
     """CH-BAD-1: a session of every kind of frame, a byte at a time."""
     wire = b"".join(

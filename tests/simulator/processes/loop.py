@@ -201,6 +201,11 @@ class ProcessLoop(BaseSelectorEventLoop):
         sockets = [f"socket {each!r}" for each in self.open.values()]
         return [*tasks, *sockets, *timers]
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call ``action`` in a turn of this process, if there is one."""
+        if self.alive and not self.is_closed():
+            self.call_soon(action)
+
     # -- what asyncio asks
 
     def time(self) -> float:

@@ -36,7 +36,7 @@ async def _nothing() -> AsyncIterator[None]:
 class Receiving:
     """The consumer: reads, commits, and registers again after every error, until it is stopped."""
 
-    def __init__(self, shared: Shared, random: Random, note: Callable[[str], None]) -> None:
+    def __init__(self, shared: Shared, random: Random, note: Callable[[str], None], chance: Random) -> None:
         self.shared = shared
         self.channel: ReceiverChannel | None = None
         self.unheard: set[str] = set()  # its end was acknowledged, and nobody heard it
@@ -46,11 +46,15 @@ class Receiving:
         self._resume: Position | None = None
         self._dropped = 0
         self._mistaken = False
+        self._chance = chance
+        self._keeps = chance.choice([0.0, 0.1, 0.5])
+        self._kept: list[tuple[Any, bytes]] = []  # what has come, and its body
 
     # -- what happens to the process
 
     def crashed(self) -> None:
         """It is gone, or has left its server; what it had committed is not."""
+        self.let_go()
         channel, explicit = self.channel, self.shared.plan.explicit
         stream = self._stream(channel)
         if channel is not None and stream is not None and channel.statistics().state == "ended":
@@ -171,9 +175,22 @@ class Receiving:
         if self._resume is None and self.shared.plan.explicit and number < stream.next:
             stream.next = number  # from the oldest that is not acknowledged
         self._resume = Position(stream.name, number + 1)
-        bare = self.shared.plan.codec == "bytes"
-        stream.read(number, bytes(batch) if bare else bytes(batch.column(0)[0].as_py()))
+        stream.read(number, self._body(batch))
+        if self._chance.random() < self._keeps:
+            self._kept.append((batch, self._body(batch)))
+        if self._chance.random() < 0.05:
+            self.let_go()
         self._note(f"{stream.name}:{number}")
+
+    def _body(self, batch: Any) -> bytes:
+        return bytes(batch) if self.shared.plan.codec == "bytes" else bytes(batch.column(0)[0].as_py())
+
+    def let_go(self) -> None:
+        """What it has kept must be as it came, whatever has happened meanwhile."""
+        for batch, was in self._kept:
+            if self._body(batch) != was:
+                raise Violation(f"a body that the consumer keeps has become {self._body(batch)[:40]!r}")
+        self._kept.clear()
 
     def _hear_of_gaps(self, channel: ReceiverChannel, stream: Stream) -> None:
         dropped = channel.statistics().dropped

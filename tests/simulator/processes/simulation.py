@@ -19,15 +19,17 @@ from typing import Any
 from unittest.mock import patch
 
 from netchannel import Timing, Tls
-from netchannel.core.sending import data_sender
+from netchannel.core.sending import data_sender, packing
+from netchannel.core.sending.lending import GRAIN
 from netchannel.disk import open_buffer
-from netchannel.servers import identity, sender_channel
+from netchannel.servers import identity, receiver, sender, sender_channel
 from netchannel.storage import SegmentLog
 from netchannel.transports import runner, schemes
 from tests.simulator.oracle import Violation
 from tests.simulator.plans import Kind, Shared, draw_plan
 from tests.simulator.simulation import Report, noted
 from tests.support.authority import Authority
+from tests.support.shared_memory import Meetings, SimulatedSharing
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 from .disk import Disk
@@ -103,8 +105,12 @@ class Simulation:
         leave_s += 30 * self.network.latency_s if leave_s else 0.0
         self.timing = Timing(backoff_limit_s=1.0, leave_s=leave_s)
         self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
+        self.chance = Random(f"{seed} of memory")
+        self.shared_from = self.chance.choice([1 << 30, 50, 300])
+        self.memory_size = self.chance.choice([1, 10, 50, 200]) * GRAIN
+        self.meetings = Meetings()
         self.sending = [Sending(shared, ADDRESS, self.random) for shared in self.shared]
-        self.receiving = [Receiving(shared, self.random, self.note) for shared in self.shared]
+        self.receiving = [Receiving(shared, self.random, self.note, self.chance) for shared in self.shared]
         self.sender = Process(self, "the sender", SendingProgram(self.sending, self.timing, tls))
         self.receiver = Process(
             self, "the receiver", ReceivingProgram(self.receiving, self.timing, ADDRESS, self._all_heard, tls)
@@ -117,6 +123,17 @@ class Simulation:
     def note(self, what: str) -> None:
         """Something of the run that another run of the same seed repeats."""
         self._trace.update(f"{self.room.now:.9f} {what}\n".encode())
+
+    def share(self, size: int) -> SimulatedSharing | None:
+        """As `make_sharing`, for the process whose loop runs; there is none for a server with TLS."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ProcessLoop)
+        if not size:
+            return None
+        chance = self.chance
+        return SimulatedSharing(
+            self.meetings, self.memory_size, later=loop.soon, works=lambda: chance.random() < 0.9
+        )
 
     def _all_heard(self) -> bool:
         return self.sender.done and all(each.heard_all() for each in self.receiving)
@@ -135,6 +152,8 @@ class Simulation:
                 raise Violation(f"it hangs: {self._where()}")
         else:
             raise Violation(f"it goes on and on: {self._where()}")
+        for receiving in self.receiving:
+            receiving.let_go()
         self._check_problems()
         self.report.digest = self._trace.hexdigest()
         self.report.virtual_s = self.room.now - 1000.0
@@ -448,6 +467,11 @@ def _in_place(simulation: Simulation) -> Iterator[None]:
         put(open_buffer, "TemporaryFiles", lambda directory: _Spill())
         put(runner, "HIGH_WATER", high)
         put(runner, "LOW_WATER", high // 4)
+        put(data_sender, "SHARED_FROM", simulation.shared_from)
+        put(packing, "ALONE", min(packing.ALONE, simulation.shared_from))
+        put(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20]))
+        put(sender, "make_sharing", simulation.share)
+        put(receiver, "make_sharing", simulation.share)
         put(data_sender, "WRITE_LIMIT", random.choice([500, 5000, 1 << 20]))
         put(sender_channel, "YIELD_AFTER", random.choice([500, 5000, 1 << 19]))
         stack.enter_context(patch.dict(schemes._table, tcp=simulation.network))

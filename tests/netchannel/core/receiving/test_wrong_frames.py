@@ -21,6 +21,7 @@ from netchannel.wire.frames import (
     PACK_LIMIT,
     WHOLE_LIMIT,
     Kind,
+    reference,
 )
 from tests.support.dialed import LIMIT, Dialed, body_of, data, frame, pieces, schema_of, streamed
 
@@ -103,6 +104,17 @@ WRONG: dict[str, tuple[dict[str, Any], bytes, str]] = {
         {},
         data(bytes(WHOLE_LIMIT + 8)),
         f"{WHOLE_LIMIT + 8} bytes: the limit is {WHOLE_LIMIT}",
+    ),
+    "a reference to memory that nobody shares": (
+        {},
+        reference(0, 10, b"", 0, 0),
+        "refers to shared memory, and shares none",
+    ),
+    "a reference that is cut off": ({}, frame(Kind.SHARED, bytes(15)), "SHARED has 15 bytes: expected 16"),
+    "a reference with a large note": (
+        {},
+        reference(0, 10, bytes(NOTE_LIMIT + 1), 0, 0),
+        f"has {NOTE_LIMIT + 17} bytes: expected 16, and a note of at most {NOTE_LIMIT}",
     ),
     "a schema under bytes": ({}, pieces(Kind.SCHEMA, b"schema"), "a schema of 6 bytes"),
     "a context under bytes": ({}, pieces(Kind.CONTEXT, b"context"), "a context of 7 bytes"),

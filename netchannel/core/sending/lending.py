@@ -1,0 +1,183 @@
+"""Memory that a sender lends to a receiver on its host: bodies are copied there, and only references travel.
+
+What is lent is lent over one data connection. It comes back when the receiver says that nobody refers to it any more,
+and not before: what a connection that is lost has carried may still be read at its other end, until the receiver says
+that it is over, and what of it is still in use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from netchannel.core.sharing import ALIGNMENT
+from netchannel.errors import ProtocolError
+from netchannel.reporting import log
+from netchannel.wire import messages
+from netchannel.wire.frames import pieces_of, unpacked_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netchannel.core.sharing import Sharing
+    from netchannel.wire.declared import Message
+    from netchannel.wire.frames import Body, Buffer
+
+ABOUT_MEMORY = (messages.Meet, messages.Shared, messages.Holds, messages.Released)
+"""What a receiver says of it."""
+GRAIN = 1 << 12
+"""What is lent is rounded up to so many bytes, so that what lies between is not too small to be of use."""
+assert GRAIN % ALIGNMENT == 0
+
+
+class Free:
+    """The free parts of a memory. The lowest that fits is taken: what was in use last is in the processor's cache."""
+
+    def __init__(self, size: int) -> None:
+        self.starts = [0]
+        self.ends = [size]
+
+    def take(self, size: int) -> int | None:
+        """Where there are ``size`` bytes; None if nowhere."""
+        for index, start in enumerate(self.starts):
+            end = start + size
+            if end <= self.ends[index]:
+                if end == self.ends[index]:
+                    del self.starts[index], self.ends[index]
+                else:
+                    self.starts[index] = end
+                return start
+        return None
+
+    def give_back(self, start: int, size: int) -> None:
+        """What was taken is free again."""
+        starts, ends, end = self.starts, self.ends, start + size
+        index = bisect_left(starts, start)
+        if index and ends[index - 1] == start:
+            index -= 1
+            ends[index] = end
+        else:
+            starts.insert(index, start)
+            ends.insert(index, end)
+        if index + 1 < len(starts) and starts[index + 1] == end:
+            ends[index] = ends[index + 1]
+            del starts[index + 1], ends[index + 1]
+
+
+class Loan:
+    """What is lent over one data connection: sizes by offset. ``over``: its other end reads no more references."""
+
+    __slots__ = ("over", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.over = False
+
+
+class Lending:
+    """The memory that is lent to one receiver, for as long as a control connection lasts.
+
+    The first body that could go there asks for it.
+    """
+
+    def __init__(self, sharing: Sharing, peer: str, say: Callable[[Message], None]) -> None:
+        self._sharing = sharing
+        self._peer = peer
+        self._say = say
+        self._asked = self._over = False
+        self._handed_over: memoryview | None = None
+        self._memory: memoryview | None = None
+        self._free = Free(0)
+        self._loans: dict[bytes, Loan] = {}
+        self._left = Loan()  # what is in use of connections that are gone
+
+    def loan(self, token: bytes) -> Loan:
+        """For the data connection that has shown ``token``."""
+        return self._loans.setdefault(token, Loan())
+
+    def lost(self, token: bytes) -> None:
+        """That connection is gone. What was lent over it comes back when the receiver says that it is over there."""
+        if token in self._loans and not self._loans[token].sizes:
+            del self._loans[token]  # it may never have been there
+
+    def lend(self, loan: Loan, body: Body) -> int | None:
+        """Copy ``body`` to where the receiver can read it: at which offset; None if there is no room now, or ever."""
+        memory = self._memory
+        if memory is None:
+            self._ask()
+            return None
+        size = -(-len(body) // GRAIN) * GRAIN
+        offset = None if loan.over else self._free.take(size)
+        if offset is None:
+            return None
+        loan.sizes[offset] = size
+        start = offset
+        for piece in pieces_of(body):
+            view = memoryview(piece).cast("B")
+            memory[start : start + len(view)] = view
+            start += len(view)
+        return offset
+
+    def _ask(self) -> None:
+        if not (self._asked or self._over):
+            self._asked = True
+            self._say(messages.Share(place=self._sharing.place))
+
+    def told(self, message: messages.Meet | messages.Shared | messages.Holds | messages.Released) -> None:
+        """The receiver says something of it. Raises ProtocolError if that cannot be."""
+        match message:
+            case messages.Meet():
+                self._meet(message)
+            case messages.Shared():
+                self._shared(message.size)
+            case messages.Holds():
+                self._holds(message.token, message.offsets)
+            case messages.Released():
+                self.returned(self._left, message.offsets)
+
+    def _meet(self, message: messages.Meet) -> None:
+        """The receiver waits for the memory."""
+        if not self._asked or self._handed_over is not None:
+            raise ProtocolError(f"{self._peer} waits for memory that nobody has to hand over")
+        size = min(message.size, self._sharing.size) // GRAIN * GRAIN
+        if size:
+            self._handed_over = self._sharing.hand_over(message.meeting, message.token, size)
+
+    def _shared(self, size: int) -> None:
+        """The receiver has it, or will not have any."""
+        memory, self._handed_over = self._handed_over, None
+        if size == 0:
+            return
+        if memory is None or len(memory) != size:
+            raise ProtocolError(f"{self._peer} has {size} bytes of memory that were not handed over")
+        self._memory, self._free = memory, Free(size)
+        log.info("%s takes messages in shared memory: %d bytes of it at most", self._peer, size)
+
+    def returned(self, loan: Loan, packed: Buffer) -> None:
+        """What was lent is free again. Raises ProtocolError if it was not lent."""
+        for offset in unpacked_offsets(packed):
+            size = loan.sizes.pop(offset, None)
+            if size is None:
+                raise ProtocolError(f"{self._peer} releases shared memory at {offset}, which it has not")
+            self._free.give_back(offset, size)
+
+    def _holds(self, token: bytes, packed: bytes) -> None:
+        """A data connection is over at its other end, and of what was lent over it all else is free."""
+        loan = self._loans.pop(token, Loan())
+        loan.over = True
+        for offset in unpacked_offsets(packed):
+            size = loan.sizes.pop(offset, None)
+            if size is None:
+                raise ProtocolError(f"{self._peer} holds shared memory at {offset}, which it has not")
+            self._left.sizes[offset] = size
+        for offset, size in loan.sizes.items():
+            self._free.give_back(offset, size)
+        loan.sizes.clear()
+
+    def close(self) -> None:
+        """The control connection is gone: nothing is lent any more. What is in use is never written to again."""
+        memory, self._memory = self._memory, None
+        self._over = True
+        if memory is not None:
+            for start, end in zip(self._free.starts, self._free.ends, strict=True):
+                self._sharing.give_back(memory, start, end - start)

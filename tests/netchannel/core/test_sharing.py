@@ -1,0 +1,241 @@
+"""Bodies in shared memory, without a system: what is in use, what comes back, and what is against the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netchannel.core.receiving.borrowing import Borrowing
+from netchannel.core.sending import data_sender
+from netchannel.core.sending.lending import GRAIN, Free, Lending, Loan
+from netchannel.core.sending.outbound import OutboundChannel
+from netchannel.core.states import SenderState
+from netchannel.errors import ProtocolError
+from netchannel.wire import messages
+from netchannel.wire.declared import Message
+from netchannel.wire.frames import Scattered, packed_offsets
+from tests.support.world import Consumer, Producer, World
+
+SIZE = 16 * GRAIN
+BODY = 1 << 16
+
+
+class Sides:
+    """A sender and a receiver of one host, with ``size`` bytes in common."""
+
+    def __init__(self, size: int = 8 * BODY, **settings: Any) -> None:
+        self.world = World()
+        self.sender, self.receiver = self.world.sender(), self.world.receiver()
+        for core in (self.sender, self.receiver):
+            self.world.share(core, size)
+        self.consumer: Consumer = self.world.inbox(self.receiver, **settings)
+        self.producer: Producer = self.world.open(self.sender)
+        self.world.run(lambda: self.channel.state is SenderState.ATTACHED)
+        self.producer.send(bytes(BODY))  # asks for the memory
+        self.world.settle()
+        self.consumer.read()
+        self.let_go()
+
+    @property
+    def channel(self) -> OutboundChannel:
+        return self.producer.channel
+
+    @property
+    def lending(self) -> Lending:
+        (peer,) = self.sender.peers.values()
+        assert peer.control is not None
+        assert peer.control.lending is not None
+        return peer.control.lending
+
+    @property
+    def free(self) -> int:
+        return sum(
+            end - start for start, end in zip(self.lending._free.starts, self.lending._free.ends, strict=True)
+        )
+
+    def let_go(self) -> None:
+        """The consumer is done with all that it has read, and waits for more."""
+        self.consumer.items.clear()
+        assert self.consumer.channel.take() is None
+        self.world.settle()
+
+    def send(self, *values: int) -> None:
+        for value in values:
+            self.producer.send(bytes([value]) * BODY)
+            self.world.settle()
+        self.consumer.read()
+
+
+def test_what_the_consumer_lets_go_of_is_free_at_once() -> None:
+    sides = Sides()
+    sides.send(1, 2, 3)
+    assert sides.free == 5 * BODY
+    del sides.consumer.items[1]
+    sides.world.settle()
+    assert sides.free == 6 * BODY
+    sides.let_go()
+    assert sides.free == 8 * BODY
+
+
+def test_a_lost_connection_leaves_in_use_what_is() -> None:
+    """The rest is free once the receiver says so, and what is in use when that is let go of."""
+    sides = Sides()
+    sides.send(1, 2, 3)
+    del sides.consumer.items[0]
+    (data,) = sides.world.wires(control=False)
+    sides.world.cut(data)
+    sides.world.run(lambda: sides.channel.state is SenderState.ATTACHED and sides.free > 5 * BODY)
+    assert sides.free == 6 * BODY
+    sides.send(4)
+    assert [body[0] for body in sides.consumer.values] == [2, 3, 4]
+    sides.let_go()
+    assert sides.free == 8 * BODY
+
+
+def test_what_is_on_its_way_on_a_lost_connection_is_not_written_to() -> None:
+    """As long as its other end may read it."""
+    sides = Sides()
+    (data,) = sides.world.wires(control=False)
+    sides.world.stalled.add(sides.receiver)
+    sides.producer.send(b"\1" * BODY)
+    sides.world.settle()
+    assert sides.free == 7 * BODY
+    data.link.lost("reset", sides.world.now)  # and the receiver has not heard of it
+    data.over = True
+    sides.world.ends.remove(data)
+    sides.world.pass_time(1.0)
+    assert sides.free == 7 * BODY
+    sides.world.stalled.clear()
+    sides.world.run(lambda: sides.channel.state is SenderState.ATTACHED)
+    sides.consumer.read()
+    assert [body[0] for body in sides.consumer.values] == [1]
+    sides.let_go()
+    assert sides.free == 8 * BODY
+
+
+def test_a_sender_waits_for_a_receiver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a socket would be full; and goes on when it reads."""
+    monkeypatch.setattr(data_sender, "AHEAD_LIMIT", 2 * BODY)
+    sides = Sides()
+    sides.world.stalled.add(sides.receiver)
+    for value in range(6):
+        sides.producer.send(bytes([value]) * BODY)
+    sides.world.settle()
+    assert sides.free == 5 * BODY
+    assert sides.channel.link is not None
+    assert sides.channel.link.held_back
+    assert sides.channel.sent == 4
+    sides.world.stalled.clear()
+    sides.world.settle()
+    sides.consumer.read()
+    assert [body[0] for body in sides.consumer.values] == list(range(6))
+
+
+def test_bodies_in_pieces_are_copied_from_where_they_are() -> None:
+    said: list[Message] = []
+    memory = bytearray(SIZE)
+    lending = lent(memory, said)
+    loan = lending.loan(b"t")
+    first = lending.lend(loan, b"x" * 100)
+    assert lending.lend(loan, Scattered([b"ab", memoryview(bytearray(b"cd")), b"e"])) == GRAIN
+    assert (first, memory[GRAIN : GRAIN + 5]) == (0, b"abcde")
+
+
+class _Known:
+    """A host whose memory is there already."""
+
+    size, place = SIZE, bytes(16)
+
+    def __init__(self, memory: bytearray) -> None:
+        self.memory = memory
+
+    def hand_over(self, meeting: bytes, token: bytes, size: int) -> memoryview:
+        return memoryview(self.memory)[:size]
+
+
+def lent(memory: bytearray, said: list[Message]) -> Lending:
+    lending = Lending(_Known(memory), "peer", said.append)  # type: ignore[arg-type]
+    assert lending.lend(Loan(), b"x") is None
+    assert said == [messages.Share(place=bytes(16))]
+    lending.told(messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE))
+    lending.told(messages.Shared(size=SIZE))
+    return lending
+
+
+WRONG_TO_SENDER = {
+    "memory that nobody handed over": [messages.Shared(size=SIZE)],
+    "a second meeting": [
+        messages.Share(place=bytes(16)),
+        messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE),
+        messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE),
+    ],
+    "a meeting that nobody asked for": [messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE)],
+    "what is not in use": [messages.Released(offsets=packed_offsets([0]))],
+    "held, and not in use": [messages.Holds(token=bytes(16), offsets=packed_offsets([0]))],
+}
+
+
+@pytest.mark.parametrize("what", WRONG_TO_SENDER)
+def test_what_a_receiver_may_not_say(what: str) -> None:
+    lending = Lending(_Known(bytearray(SIZE)), "peer", lambda message: None)  # type: ignore[arg-type]
+    *before, last = WRONG_TO_SENDER[what]
+    for message in before:
+        if isinstance(message, messages.Share):
+            lending.lend(Loan(), b"x")
+        else:
+            lending.told(message)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="peer"):
+        lending.told(last)  # type: ignore[arg-type]
+
+
+def test_what_was_returned_is_not_returned_again() -> None:
+    lending = lent(bytearray(SIZE), [])
+    loan = lending.loan(b"t")
+    assert lending.lend(loan, b"x") == 0
+    lending.returned(loan, packed_offsets([0]))
+    with pytest.raises(ProtocolError, match="which it has not"):
+        lending.returned(loan, packed_offsets([0]))
+    with pytest.raises(ProtocolError, match="8 bytes each: 7 came"):
+        lending.returned(loan, bytes(7))
+
+
+def borrowing() -> Borrowing:
+    sides = Sides(SIZE)
+    (session,) = sides.receiver.sessions
+    assert session.borrowing is not None
+    return session.borrowing
+
+
+class _By:
+    def release(self, offset: int) -> None:
+        """Nobody is told."""
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(SIZE, 1), (SIZE - 64, 65), (0, SIZE + 1), (1 << 63, 1), (0, 1 << 63), (0, 0), (32, 64), (8, 8)],
+)
+def test_a_body_lies_within_the_memory(offset: int, size: int) -> None:
+    with pytest.raises(ProtocolError, match="expected one within them"):
+        borrowing().body(offset, size, _By())
+
+
+@pytest.mark.parametrize(("offset", "size"), [(128, 64), (64, 65), (0, 1024), (192, 1), (128, 1), (0, 129)])
+def test_a_body_touches_no_other(offset: int, size: int) -> None:
+    here = borrowing()
+    kept = here.body(128, 65, _By())
+    with pytest.raises(ProtocolError, match="where another is in use"):
+        here.body(offset, size, _By())
+    assert len(kept) == 65
+    assert [len(here.body(*each, _By())) for each in ((0, 128), (256, SIZE - 256))] == [128, SIZE - 256]
+
+
+def test_free_parts_are_joined() -> None:
+    free = Free(100)
+    assert [free.take(size) for size in (10, 20, 30, 40, 1)] == [0, 10, 30, 60, None]
+    for start, size in ((10, 20), (60, 40), (0, 10), (30, 30)):
+        free.give_back(start, size)
+    assert (free.starts, free.ends) == ([0], [100])
+    assert free.take(100) == 0
+    assert free.starts == []
