@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0x2545F4914F6CDD1D)
 _BASE = 0x100000001B3  # FNV's prime: odd, so that multiplying by it loses nothing
+_SAMPLE = 512  # values that show whether most of a column come again
 _BLOCK = 1 << 16  # bytes of text hashed at once: bounds the temporary arrays, and the table of powers
 
 
@@ -32,6 +33,14 @@ def hash_rows(columns: Sequence[Any], rows: int) -> NDArray[np.uint64]:
     result = np.full(rows, _SEED, dtype=np.uint64)
     for column in columns:
         result = _mix(result * np.uint64(3) + _hash_column(column))
+    return result
+
+
+def combined(hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """One hash per row over several."""
+    result = hashes[0]
+    for each in hashes[1:]:
+        result = result * np.uint64(3) + _mix(each)
     return result
 
 
@@ -66,6 +75,15 @@ def _bits(column: Any) -> NDArray[np.uint64]:
 
 
 def _text_bits(column: Any) -> NDArray[np.uint64]:
+    """64 bits per value; where values come again and again, made once for each."""
+    sample = column.slice(0, _SAMPLE)
+    if len(column) > _SAMPLE and len(sample.unique()) <= _SAMPLE // 2:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        return _text_polynomials(encoded.dictionary)[encoded.indices.to_numpy()]
+    return _text_polynomials(column)
+
+
+def _text_polynomials(column: Any) -> NDArray[np.uint64]:
     """A polynomial over the bytes of each value; the lengths tell apart what only differs in zeros."""
     if not len(column):
         return np.empty(0, dtype=np.uint64)

@@ -43,18 +43,19 @@ class Join:
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows that the change makes or takes back, in batches of bounded size."""
-        delta = self._delta(_with_keys(batch.rename_columns(self._names[port]), self._on))
+        delta = self._hashed(_with_keys(batch.rename_columns(self._names[port]), self._on))
         others = [state for index, state in enumerate(self._states) if index != port]
         yield from _portions(self._joined(delta, others), self._schema.names)
         if self._is_needed(port):
-            self._states[port].insert(delta)
+            self._states[port].insert(Run.sorted(delta.rows, delta.hashes))
 
     def ended(self, port: int) -> None:
-        """Forget the input that only changes of this one would have met."""
+        """Forget the input that only changes of this one would have met; this one is complete."""
         self._open.discard(port)
         for index, state in enumerate(self._states):
             if not self._is_needed(index):
                 state.clear()
+        self._states[port].settle()
 
     def _is_needed(self, port: int) -> bool:
         """Whether an input other than ``port`` can still change."""
@@ -82,12 +83,12 @@ class Join:
         """The memory that the inputs take."""
         return sum(state.nbytes for state in self._states)
 
-    def _delta(self, rows: pa.RecordBatch) -> Run:
-        if self._windows is None:
-            return Run.of(rows, self._on)
-        rows = self._windows.in_time(rows)
+    def _hashed(self, rows: pa.RecordBatch) -> Run:
+        """The rows that count, in their order."""
+        if self._windows is not None:
+            rows = self._windows.in_time(rows)
         hashes = hashing.hash_rows([rows.column(key) for key in self._on], rows.num_rows)
-        return Run.sorted(rows, self._windows.hashes(rows, hashes))
+        return Run(rows, hashes if self._windows is None else self._windows.hashes(rows, hashes))
 
     def _joined(self, rows: Run, others: Sequence[KeyedState]) -> Iterator[pa.RecordBatch]:
         if not others:
@@ -98,9 +99,9 @@ class Join:
                 yield from self._joined(self._paired(rows, match), others[1:])
 
     def _paired(self, rows: Run, match: Match) -> Run:
+        names = [name for name in match.found.schema.names if name not in self._on and name != WEIGHT]
         mine = rows.rows.take(pa.array(match.probe))
-        theirs = match.found.take(pa.array(match.rows))
-        names = [name for name in theirs.schema.names if name not in self._on and name != WEIGHT]
+        theirs = match.found.select([*names, WEIGHT]).take(pa.array(match.rows))
         weights = weights_of(mine) * weights_of(theirs)
         columns = [*mine.columns[:-1], *theirs.select(names).columns, pa.array(weights)]
         return Run(
@@ -123,13 +124,17 @@ def _portions(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterat
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        if rows + batch.num_rows > MAX_BATCH_ROWS:
-            yield pa.concat_batches(waiting).select(names)
+        if rows + batch.num_rows > MAX_BATCH_ROWS and waiting:
+            yield _together(waiting).select(names)
             waiting, rows = [], 0
         waiting.append(batch)
         rows += batch.num_rows
     if waiting:
-        yield pa.concat_batches(waiting).select(names)
+        yield _together(waiting).select(names)
+
+
+def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _without_zeros(run: Run, complete: bool) -> Run:

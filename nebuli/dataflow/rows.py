@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nebuli.dataflow import hashing
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 MAX_BATCH_ROWS = 65536
 """No operator gives out batches longer than this, except as long as they came in."""
+_SAMPLE = 512
+"""So many rows show whether groups are few; of fewer rows each way costs the same."""
+_UINT16 = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,34 @@ class Groups:
 
 def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:
     """Group equal rows, ordered by ``hashes`` (the first leads); equal rows have equal hashes."""
+    return _few_groups(columns, hashes) or _sorted_groups(columns, hashes)
+
+
+def _few_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups | None:
+    """The groups, told apart by a hash table and then sorted; None where they are many, or hashes collide."""
+    rows = len(hashes[0])
+    if rows < _SAMPLE:
+        return None
+    keys = pa.array(hashes[0] if len(hashes) == 1 else hashing.combined(hashes))
+    if len(keys.slice(0, _SAMPLE).unique()) > _SAMPLE // 2:
+        return None
+    encoded = keys.dictionary_encode()
+    ids, groups = encoded.indices.to_numpy(), len(encoded.dictionary)
+    if groups > rows // 2:
+        return None
+    firsts = np.empty(groups, dtype=np.int64)
+    firsts[ids[::-1]] = np.arange(rows - 1, -1, -1)  # of several writes to a place the last stays
+    like = pa.array(firsts[ids])
+    if not all(equal_values(column, column.take(like)).all() for column in columns):
+        return None
+    sorted_ = _sorted_by([each[firsts] for each in hashes])
+    places = np.empty(groups, dtype=np.uint16 if groups <= _UINT16 else np.int64)  # NumPy sorts short ones by radix
+    places[sorted_] = np.arange(groups)
+    sizes = np.bincount(ids, minlength=groups)[sorted_]
+    return Groups(np.argsort(places[ids], kind="stable"), np.cumsum(sizes) - sizes)
+
+
+def _sorted_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups:
     order = _sorted_by(hashes)
     fresh = _changes([each[order] for each in hashes])
     again = np.flatnonzero(~fresh)

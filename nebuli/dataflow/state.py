@@ -1,21 +1,22 @@
 """The state of joins and aggregates: rows found by key.
 
 State is kept as a few sorted runs, like a log-structured merge tree: a delta becomes a run, and runs are
-merged as they grow, so that each row is moved a logarithmic number of times. A lookup is a binary search
-in each run. Work per delta is thus proportional to the delta and to the logarithm of the state, where a
+merged as they grow, so that each row is moved a logarithmic number of times. What comes between two lookups is
+merged at once. A lookup is a search in each run. Work per delta is thus proportional to the delta and to the logarithm of the state, where a
 rebuilt hash table costs the whole state every time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.directory import Directory
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
 from nebuli.dataflow.zset import merged
@@ -28,21 +29,27 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
+_FRESH_ROWS, _FRESH_RUNS = 65536, 64
+"""So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows sorted by the hash of their key."""
+    """Rows sorted by the hash of their key; where they are only looked up elsewhere, in any order."""
 
     rows: pa.RecordBatch
     hashes: NDArray[np.uint64]
+    directory: Directory = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the directory, which takes nothing until it is used."""
+        object.__setattr__(self, "directory", Directory(self.hashes))
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, keys: Sequence[str]) -> Run:
         """Hash and sort ``rows``."""
-        hashes = hashing.hash_rows([rows.column(key) for key in keys], rows.num_rows)
-        return cls.sorted(rows, hashes)
+        return cls.sorted(rows, hashing.hash_rows([rows.column(key) for key in keys], rows.num_rows))
 
     @classmethod
     def sorted(cls, rows: pa.RecordBatch, hashes: NDArray[np.uint64]) -> Run:
@@ -53,7 +60,7 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
-        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes)
+        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes + self.directory.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +99,31 @@ class KeyedState:
         self._keys = tuple(keys)
         self._compact = compact
         self._runs: list[Run] = []
+        self._fresh: list[Run] = []
+        self._fresh_rows = self._fresh_bytes = 0
 
     def insert(self, delta: Run) -> None:
         """Add rows; the run's memory becomes the state's."""
         if not len(delta.hashes):
             return
-        self._runs.append(delta)
-        while len(self._runs) > 1 and _worth_merging(*self._runs[-2:]):
-            self._runs[-2:] = self._merged(*self._runs[-2:])
+        self._fresh.append(delta)
+        self._fresh_rows += len(delta.hashes)
+        self._fresh_bytes += delta.nbytes
+        many = self._fresh_rows >= _FRESH_ROWS and 2 * self._fresh_rows >= self._settled_rows
+        if many or len(self._fresh) >= _FRESH_RUNS:
+            self._take_in()
+
+    def settle(self) -> None:
+        """No more rows will be inserted: make it one run, so that a lookup is one search."""
+        self._take_in()
+        while len(self._runs) > 1 and _addressable(self._runs[-2:]):
+            self._runs[-2:] = self._merged(self._runs[-2:])
 
     def lookup(self, probe: Run) -> Iterator[Match]:
         """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""
+        self._take_in()
         for run in list(self._runs):
-            first = np.searchsorted(run.hashes, probe.hashes, side="left")
-            last = np.searchsorted(run.hashes, probe.hashes, side="right")
-            for probe_rows, rows in _pairs(first, last - first):
+            for probe_rows, rows in _pairs(*run.directory.find(probe.hashes)):
                 yield self._verified(probe, run, probe_rows, rows)
 
     def seek(self, probe: Run, order: str, start: NDArray[np.uint64], limit: int) -> Found:
@@ -114,11 +131,12 @@ class KeyedState:
 
         For states whose runs have the rows of a key by the column ``order``.
         """
+        self._take_in()
         found = Found([], np.full(len(start), _LAST), np.zeros(len(start), dtype=np.bool_))
         for run in self._runs:
             orders = run.rows.column(order).to_numpy()
-            first = np.searchsorted(run.hashes, probe.hashes, side="left")
-            last = np.searchsorted(run.hashes, probe.hashes, side="right")
+            first, counts = run.directory.find(probe.hashes)
+            last = first + counts
             first = _search_each(orders, first, last, start)
             cut = np.flatnonzero(last - first > limit)
             found.more[cut] = True
@@ -132,6 +150,7 @@ class KeyedState:
 
         Cheap where runs are sorted by it, in any direction.
         """
+        self._take_in()
         expired = []
         for index, run in enumerate(self._runs):
             over = instants_of(run.rows.column(column)) <= upto
@@ -144,23 +163,40 @@ class KeyedState:
     def clear(self) -> None:
         """Forget all rows."""
         self._runs.clear()
+        self._fresh.clear()
+        self._fresh_rows = self._fresh_bytes = 0
 
     @property
     def nbytes(self) -> int:
         """The memory that it holds."""
-        return sum(run.nbytes for run in self._runs)
+        return sum(run.nbytes for run in self._runs) + self._fresh_bytes
+
+    @property
+    def _settled_rows(self) -> int:
+        return sum(len(run.hashes) for run in self._runs)
+
+    def _take_in(self) -> None:
+        """Make runs of what has come since the last time: one, if Arrow can hold it."""
+        fresh, self._fresh = self._fresh, []
+        self._fresh_rows = self._fresh_bytes = 0
+        for run in self._merged(fresh) if len(fresh) > 1 and _addressable(fresh) else fresh:
+            self._runs.append(run)
+            while len(self._runs) > 1 and _worth_merging(*self._runs[-2:]):
+                self._runs[-2:] = self._merged(self._runs[-2:])
 
     def _verified(self, probe: Run, run: Run, probe_rows: Positions, rows: Positions) -> Match:
         """Of pairs with equal hashes those with equal keys."""
         mine = [probe.rows.column(key) for key in self._keys]
         theirs = [run.rows.column(key) for key in self._keys]
         same = equal_rows(mine, theirs, probe_rows, rows)
-        return Match(probe_rows[same], run.rows, rows[same])
+        return Match(probe_rows, run.rows, rows) if same.all() else Match(probe_rows[same], run.rows, rows[same])
 
-    def _merged(self, older: Run, newer: Run) -> list[Run]:
-        rows = pa.concat_batches([older.rows, newer.rows])
-        both = Run.sorted(rows, np.concatenate([older.hashes, newer.hashes]))
-        merged = self._compact(both, len(self._runs) == 2)
+    def _merged(self, runs: Sequence[Run]) -> list[Run]:
+        """The newest runs, older before newer, as one; none if nothing is left of them."""
+        rows = pa.concat_batches([run.rows for run in runs])
+        both = Run.sorted(rows, np.concatenate([run.hashes for run in runs]))
+        complete = not self._runs or runs[0] is self._runs[0]
+        merged = self._compact(both, complete)
         return [merged] if len(merged.hashes) else []
 
 
@@ -200,10 +236,15 @@ def _part(run: Run, start: int, stop: int) -> Run:
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:
-    return len(older.hashes) <= 2 * len(newer.hashes) and all(
-        a.nbytes + b.nbytes <= _MAX_TEXT_BYTES
-        for a, b in zip(older.rows.columns, newer.rows.columns, strict=True)
-        if pa.types.is_string(a.type) or pa.types.is_binary(a.type)
+    return len(older.hashes) <= 2 * len(newer.hashes) and _addressable([older, newer])
+
+
+def _addressable(runs: Sequence[Run]) -> bool:
+    """Whether Arrow can hold the runs as one."""
+    return all(
+        sum(run.rows.column(index).nbytes for run in runs) <= _MAX_TEXT_BYTES
+        for index, type_ in enumerate(runs[0].rows.schema.types)
+        if pa.types.is_string(type_) or pa.types.is_binary(type_)
     )
 
 
@@ -212,6 +253,12 @@ def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Pos
 
     They are cut before they are made: a key may match millions of rows.
     """
+    if counts.max(initial=0) <= 1:
+        some = np.flatnonzero(counts)
+        for start in range(0, len(some), MAX_BATCH_ROWS):
+            portion = some[start : start + MAX_BATCH_ROWS]
+            yield portion, first[portion]
+        return
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, MAX_BATCH_ROWS):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import hashing, state
+from nebuli.dataflow import directory, hashing, state
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 
 if TYPE_CHECKING:
@@ -39,16 +39,26 @@ def _run(entries: Sequence[Entry]) -> Run:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.lists(ENTRIES, max_size=5), max_size=12), st.sampled_from([hashing.hash_rows, _modulo_two])
+    st.lists(st.lists(ENTRIES, max_size=5), max_size=12),
+    st.sampled_from([hashing.hash_rows, _modulo_two]),
+    st.sampled_from([1, 8, 1000]),
+    st.booleans(),
 )
-def test_finds_what_was_inserted(deltas: list[list[Entry]], hash_rows: Any) -> None:
+def test_finds_what_was_inserted(
+    deltas: list[list[Entry]], hash_rows: Any, fresh_rows: int, settled: bool
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
+        patch.setattr(state, "_FRESH_ROWS", fresh_rows)
+        patch.setattr(directory, "_FEWEST", 1)
         keyed, expected = KeyedState(["key"], consolidated), Counter[tuple[int | None, str]]()
         for delta in deltas:
             keyed.insert(_run(delta))
             for key, value, weight in delta:
                 expected[key, value] += weight
+        if settled:
+            keyed.settle()
+            assert len(keyed._runs) <= 1
         probe = _run([(key, "", 0) for key in (None, 0, 1, 2, 3, 4, 5)])
         found = Counter[tuple[int | None, str]]()
         keys = probe.rows.column("key").to_pylist()
@@ -119,7 +129,8 @@ def test_what_has_expired_frees_its_memory() -> None:
         assert keyed.nbytes <= 2 * held * left / 100_000 + 10_000
 
 
-def test_a_row_is_moved_a_logarithmic_number_of_times() -> None:
+def test_a_row_is_moved_a_logarithmic_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_FRESH_ROWS", 1)
     moved = 0
 
     def counted(run: Run, complete: bool) -> Run:
@@ -131,6 +142,16 @@ def test_a_row_is_moved_a_logarithmic_number_of_times() -> None:
     for index in range(deltas):
         keyed.insert(_run([(index * size + each, "a", 1) for each in range(size)]))
     assert moved <= deltas * size * np.log2(deltas)
+
+
+@pytest.mark.parametrize(("rows", "deltas"), [(1, 1000), (1000, 500)])
+def test_what_nobody_looks_up_is_not_kept_as_it_came(rows: int, deltas: int) -> None:
+    """Neither in many pieces nor in many rows that say nothing together."""
+    keyed = KeyedState(["key"], consolidated)
+    for index in range(deltas):
+        keyed.insert(_run([(index % 3, "a", (-1) ** (index // 3))] * rows))
+        assert len(keyed._fresh) < state._FRESH_RUNS
+        assert sum(len(run.hashes) for run in keyed._fresh) < state._FRESH_ROWS + 2 * len(keyed._runs)
 
 
 def test_a_key_with_many_rows_is_looked_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +175,7 @@ def test_runs_are_not_merged_beyond_what_arrow_can_address(monkeypatch: pytest.M
 def test_what_is_taken_back_frees_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as Arrow can address the text, however much the rows have beside it."""
     monkeypatch.setattr(state, "_MAX_TEXT_BYTES", 200 * 10)
+    monkeypatch.setattr(state, "_FRESH_ROWS", 1)
     keyed = KeyedState(["key"], consolidated)
     for index in range(100):
         rows = [(index * 100 + each, "value", 1) for each in range(100)]
