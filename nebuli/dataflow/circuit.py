@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.join import Join
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
 from nebuli.dataflow.running import output_columns, own_bound, running
 from nebuli.dataflow.types import arrow_schema
@@ -289,6 +291,8 @@ class Circuit:
         node = _Node(operator.id, placed, columns, inputs, bound, [BEGINNING] * inputs)
         for port, child in enumerate(children):
             child.reader, child.port = node, port
+            if isinstance(child.operator, Join) and isinstance(placed, Aggregate):
+                child.operator.leaves_coded = placed.takes_coded
         if not children:
             self._open[operator.id] = node
         self._nodes[operator.id] = node

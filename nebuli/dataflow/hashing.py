@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.buffers import float_bits, text_buffers
+from nebuli.dataflow.coding import coded, codes_of, is_coded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0x2545F4914F6CDD1D)
 _BASE = 0x100000001B3  # FNV's prime: odd, so that multiplying by it loses nothing
-_SAMPLE = 512  # values that show whether most of a column come again
 _BLOCK = 1 << 16  # bytes of text hashed at once: bounds the temporary arrays, and the table of powers
 
 
@@ -45,6 +45,9 @@ def combined(hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 def _hash_column(column: Any) -> NDArray[np.uint64]:
+    column = coded(column)
+    if is_coded(column):  # each text once
+        return np.append(_mix(_text_bits(column.dictionary)), _NULL)[codes_of(column)]
     hashes = _mix(_bits(column))
     if column.null_count:
         hashes[pc.is_null(column).to_numpy(zero_copy_only=False)] = _NULL
@@ -75,15 +78,6 @@ def _bits(column: Any) -> NDArray[np.uint64]:
 
 
 def _text_bits(column: Any) -> NDArray[np.uint64]:
-    """64 bits per value; where values come again and again, made once for each."""
-    sample = column.slice(0, _SAMPLE)
-    if len(column) > _SAMPLE and len(sample.unique()) <= _SAMPLE // 2:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        return _text_polynomials(encoded.dictionary)[encoded.indices.to_numpy()]
-    return _text_polynomials(column)
-
-
-def _text_polynomials(column: Any) -> NDArray[np.uint64]:
     """A polynomial over the bytes of each value; the lengths tell apart what only differs in zeros."""
     if not len(column):
         return np.empty(0, dtype=np.uint64)

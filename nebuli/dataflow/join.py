@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.coding import coded_rows, plain_rows
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
 from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
 from nebuli.dataflow.types import arrow_schema
@@ -40,14 +42,19 @@ class Join:
         ]
         self._states = [KeyedState(on, _without_zeros) for _ in inputs]
         self._open = set(range(len(inputs)))
+        self.leaves_coded: frozenset[str] = frozenset()
+        """The columns that may go out with codes, because who reads them takes them so."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows that the change makes or takes back, in batches of bounded size."""
-        delta = self._hashed(_with_keys(batch.rename_columns(self._names[port]), self._on))
+        rows = _with_keys(batch.rename_columns(self._names[port]), self._on)
+        if self._windows is not None:
+            rows = self._windows.in_time(rows)
+        delta = self._hashed(coded_rows(rows, self._on))
         others = [state for index, state in enumerate(self._states) if index != port]
-        yield from _portions(self._joined(delta, others), self._schema.names)
+        yield from self._portions(self._joined(delta, others))
         if self._is_needed(port):
-            self._states[port].insert(Run.sorted(delta.rows, delta.hashes))
+            self._states[port].insert(Run.sorted(rows, delta.hashes))
 
     def ended(self, port: int) -> None:
         """Forget the input that only changes of this one would have met; this one is complete."""
@@ -84,9 +91,7 @@ class Join:
         return sum(state.nbytes for state in self._states)
 
     def _hashed(self, rows: pa.RecordBatch) -> Run:
-        """The rows that count, in their order."""
-        if self._windows is not None:
-            rows = self._windows.in_time(rows)
+        """The rows in their order."""
         hashes = hashing.hash_rows([rows.column(key) for key in self._on], rows.num_rows)
         return Run(rows, hashes if self._windows is None else self._windows.hashes(rows, hashes))
 
@@ -100,13 +105,33 @@ class Join:
 
     def _paired(self, rows: Run, match: Match) -> Run:
         names = [name for name in match.found.schema.names if name not in self._on and name != WEIGHT]
-        mine = rows.rows.take(pa.array(match.probe))
+        mine = rows.rows
+        if len(match.probe) < mine.num_rows or not np.array_equal(match.probe, np.arange(mine.num_rows)):
+            mine = mine.take(pa.array(match.probe))
         theirs = match.found.select([*names, WEIGHT]).take(pa.array(match.rows))
         weights = weights_of(mine) * weights_of(theirs)
         columns = [*mine.columns[:-1], *theirs.select(names).columns, pa.array(weights)]
         return Run(
             pa.record_batch(columns, [*mine.schema.names[:-1], *names, WEIGHT]), rows.hashes[match.probe]
         )
+
+    def _portions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows with the columns in order, small batches put together up to the bound."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            if rows + batch.num_rows > MAX_BATCH_ROWS and waiting:
+                yield self._together(waiting)
+                waiting, rows = [], 0
+            waiting.append(batch)
+            rows += batch.num_rows
+        if waiting:
+            yield self._together(waiting)
+
+    def _together(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(batches) == 1:
+            return plain_rows(batches[0].select(self._schema.names), but=self.leaves_coded)
+        return pa.concat_batches([plain_rows(each.select(self._schema.names)) for each in batches])
 
 
 def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
@@ -117,24 +142,6 @@ def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
         if pa.types.is_floating(batch.schema.field(index).type):
             batch = batch.set_column(index, batch.schema.field(index), with_one_zero(batch.column(index)))
     return batch
-
-
-def _portions(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The same rows with ``names`` in order, small batches put together up to the bound."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if rows + batch.num_rows > MAX_BATCH_ROWS and waiting:
-            yield _together(waiting).select(names)
-            waiting, rows = [], 0
-        waiting.append(batch)
-        rows += batch.num_rows
-    if waiting:
-        yield _together(waiting).select(names)
-
-
-def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _without_zeros(run: Run, complete: bool) -> Run:

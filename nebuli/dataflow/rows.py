@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.coding import codes_of, is_coded, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,15 +70,51 @@ def _few_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]]) ->
     ids, groups = encoded.indices.to_numpy(), len(encoded.dictionary)
     if groups > rows // 2:
         return None
-    firsts = np.empty(groups, dtype=np.int64)
-    firsts[ids[::-1]] = np.arange(rows - 1, -1, -1)  # of several writes to a place the last stays
+    firsts = _firsts(ids, groups)
     like = pa.array(firsts[ids])
     if not all(equal_values(column, column.take(like)).all() for column in columns):
         return None
-    sorted_ = _sorted_by([each[firsts] for each in hashes])
+    return _in_order(ids, [each[firsts] for each in hashes])
+
+
+def coded_groups(columns: Sequence[Any]) -> tuple[Groups, NDArray[np.uint64]] | None:
+    """Group equal rows of coded columns, ordered by the hashes of the groups, which are given too.
+
+    None where a column has no codes, or their combinations are many.
+    """
+    if not columns:
+        return None
+    ids, count = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        if not is_coded(column):
+            return None
+        values = len(column.dictionary) + 1
+        ids, count = ids * values + codes_of(column), count * values
+        if count > len(ids):
+            return None
+    present = np.flatnonzero(np.bincount(ids, minlength=count))
+    numbers = np.zeros(count, dtype=np.int64)
+    numbers[present] = np.arange(len(present))
+    ids, groups = numbers[ids], len(present)
+    rows = pa.array(_firsts(ids, groups))
+    hashes = hashing.hash_rows([column.take(rows) for column in columns], groups)
+    return _in_order(ids, [hashes]), np.sort(hashes)
+
+
+def _firsts(ids: NDArray[Any], groups: int) -> NDArray[np.int64]:
+    """The first row of each group, by the number of each row's group."""
+    firsts = np.empty(groups, dtype=np.int64)
+    firsts[ids[::-1]] = np.arange(len(ids) - 1, -1, -1)  # of several writes to a place the last stays
+    return firsts
+
+
+def _in_order(ids: NDArray[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups:
+    """The groups that rows have the numbers of, ordered by the hashes of the groups."""
+    groups = len(hashes[0])
+    order = _sorted_by(hashes)
     places = np.empty(groups, dtype=np.uint16 if groups <= _UINT16 else np.int64)  # NumPy sorts short ones by radix
-    places[sorted_] = np.arange(groups)
-    sizes = np.bincount(ids, minlength=groups)[sorted_]
+    places[order] = np.arange(groups)
+    sizes = np.bincount(ids, minlength=groups)[order]
     return Groups(np.argsort(places[ids], kind="stable"), np.cumsum(sizes) - sizes)
 
 
@@ -105,18 +142,28 @@ def equal_rows(
     equal = np.ones(len(a_rows), dtype=np.bool_)
     a_indices, b_indices = pa.array(a_rows), pa.array(b_rows)
     for left, right in zip(a, b, strict=True):
-        equal &= equal_values(left.take(a_indices), right.take(b_indices))
+        equal &= equal_values(*(each.take(rows) for each, rows in ((left, a_indices), (right, b_indices))))
     return equal
 
 
 def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
     """Whether each value of ``a`` equals that of ``b``: null is null, NaN is NaN."""
+    if is_coded(a) and is_coded(b):
+        return _equal_codes(a, b)
+    a, b = plain(a), plain(b)
     equal = pc.equal(a, b)
     if pa.types.is_floating(a.type):
         equal = pc.or_(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
     if a.null_count or b.null_count:
         equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(a), pc.is_null(b)))
     return np.asarray(equal.to_numpy(zero_copy_only=False))
+
+
+def _equal_codes(a: Any, b: Any) -> NDArray[np.bool_]:
+    """As ``equal_values``, each text of ``a`` sought once among those of ``b``."""
+    among = pc.index_in(a.dictionary, value_set=b.dictionary).fill_null(-1).to_numpy()
+    null = len(b.dictionary)  # as codes_of has it
+    return np.asarray(np.append(among, null)[codes_of(a)] == codes_of(b))
 
 
 def with_one_zero(column: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow import hashing
+from nebuli.dataflow.coding import coded_rows
 from nebuli.dataflow.directory import Directory
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
@@ -114,10 +115,11 @@ class KeyedState:
             self._take_in()
 
     def settle(self) -> None:
-        """No more rows will be inserted: make it one run, so that a lookup is one search."""
+        """No more rows will be inserted: make it one run, so that a lookup is one search, of coded rows."""
         self._take_in()
         while len(self._runs) > 1 and _addressable(self._runs[-2:]):
             self._runs[-2:] = self._merged(self._runs[-2:])
+        self._runs = [Run(coded_rows(run.rows), run.hashes) for run in self._runs]
 
     def lookup(self, probe: Run) -> Iterator[Match]:
         """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""

@@ -61,3 +61,14 @@ class Call:
 
 
 Node = ColumnRef | Literal | Call
+
+
+def columns_of(node: Node) -> set[str]:
+    """The input columns whose values an expression needs."""
+    match node:
+        case ColumnRef(name):
+            return {name}
+        case Call():
+            return set().union(*map(columns_of, node.arguments))
+        case Literal():
+            return set()

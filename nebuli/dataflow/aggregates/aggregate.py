@@ -21,20 +21,30 @@ from nebuli.dataflow.aggregates.accumulators import (
 )
 from nebuli.dataflow.aggregates.distinct_count import CountDistinct
 from nebuli.dataflow.aggregates.extremes import Extreme
+from nebuli.dataflow.coding import coded, plain
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
 from nebuli.dataflow.progress import GREATEST
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values, group_numbers, group_rows, with_one_zero
+from nebuli.dataflow.rows import (
+    MAX_BATCH_ROWS,
+    coded_groups,
+    equal_values,
+    group_numbers,
+    group_rows,
+    with_one_zero,
+)
 from nebuli.dataflow.state import KeyedState, Run
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import weighted, weights_of
 from placement.sql.expressions import AggregateCall, parse_aggregate
+from placement.sql.typed_tree import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from nebuli.dataflow.rows import Groups
     from nebuli.dataflow.window import Windows
     from topology.schema import Schema
 
@@ -62,6 +72,9 @@ class Aggregate:
         self._windows = windows
         calls = [parse_aggregate(sql, schema) for sql in aggregates.values()]
         self._by = tuple(by)
+        arguments = [call.argument.tree for call in calls if call.argument is not None]
+        self.takes_coded = frozenset(by).difference(*map(columns_of, arguments))
+        """The columns that may come with codes: those that are only grouped by."""
         self._schema = weighted(arrow_schema(output))
         self._keys = [f"key{index}" for index in range(len(self._by))]
         self._parts = [_Part(CountRows(), None, "count(*)")]  # a group is there while it has rows
@@ -75,12 +88,7 @@ class Aggregate:
             batch = self._windows.in_time(batch)
             if not batch.num_rows:
                 return
-        columns = [with_one_zero(batch.column(name)) for name in self._by]
-        hashes = hashing.hash_rows(columns, batch.num_rows)
-        if self._windows is not None:
-            hashes = self._windows.hashes(batch, hashes)
-        groups = group_rows(columns, hashes)
-        keys = self._key_run(columns, hashes, groups.firsts)
+        groups, keys = self._grouped(batch)
         old = self._stored(keys)
         delta = [
             part.accumulator.change(Change(part.values(batch), weights_of(batch), groups, keys), state)
@@ -124,6 +132,18 @@ class Aggregate:
     def state_bytes(self) -> int:
         """The memory of the groups and of what min and max keep beside them."""
         return self._state.nbytes + sum(part.accumulator.state_bytes for part in self._parts)
+
+    def _grouped(self, batch: pa.RecordBatch) -> tuple[Groups, Run]:
+        """The groups of the rows, and their keys."""
+        columns = [with_one_zero(coded(batch.column(name))) for name in self._by]
+        if self._windows is None and (found := coded_groups(columns)) is not None:
+            groups, hashes = found
+            return groups, self._key_run(columns, hashes, groups.firsts)
+        hashes = hashing.hash_rows(columns, batch.num_rows)
+        if self._windows is not None:
+            hashes = self._windows.hashes(batch, hashes)
+        groups = group_rows(columns, hashes)
+        return groups, self._key_run(columns, hashes[groups.firsts], groups.firsts)
 
     def _stored(self, keys: Run) -> States:
         """The state of each group of ``keys``, that of no rows where there is none."""
@@ -176,15 +196,17 @@ class Aggregate:
         columns = run.rows.columns[: len(self._keys)]
         groups = group_rows(columns, run.hashes)
         states = self._combined(groups.ids, [self._split(run.rows)])
-        merged = self._state_run(self._key_run(columns, run.hashes, groups.firsts), states)
+        firsts = groups.firsts
+        merged = self._state_run(self._key_run(columns, run.hashes[firsts], firsts), states)
         if not complete:
             return merged
         alive = np.flatnonzero(states[0][0].to_numpy())
         return Run(merged.rows.take(pa.array(alive)), merged.hashes[alive])
 
     def _key_run(self, columns: Sequence[Any], hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> Run:
-        keys = [column.take(pa.array(rows)) for column in columns]
-        return Run(pa.record_batch(keys, self._keys), hashes[rows])
+        """The keys in ``rows``, which have these hashes."""
+        keys = [plain(column.take(pa.array(rows))) for column in columns]
+        return Run(pa.record_batch(keys, self._keys), hashes)
 
     def _state_run(self, keys: Run, states: States) -> Run:
         columns = [column for state in states for column in state]

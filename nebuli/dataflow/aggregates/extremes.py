@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _VALUE, _CODE = "_value", "_code"
 _FIRST_LOOK = 16  # values sought per group and run at first; four times as many each time none is there
+_MOST_PLACES_PER_ROW = 4
 _NONE = np.zeros(0, dtype=np.int64)
 
 
@@ -110,13 +111,15 @@ class Extreme:
         some = np.flatnonzero(weights)
         owners, values, weights = owners[some], with_one_zero(values.take(pa.array(some))), weights[some]
         codes = order_codes(values) if self._order == "ascending" else ~order_codes(values)
+        all_ = _Values(owners, values, codes, weights)
+        if (dense := all_.densely_summed()) is not None:
+            return dense
         columns = [pa.array(owners), values]
         grouped = group_rows(
             columns, owners.astype(np.uint64), codes, hashing.hash_rows([values], len(owners))
         )
         sums = grouped.sum(weights)
-        distinct = _Values(owners, values, codes, weights).at(grouped.firsts)
-        return replace(distinct, weights=sums).rows(sums != 0)
+        return replace(all_.at(grouped.firsts), weights=sums).rows(sums != 0)
 
     def _best(self, candidates: Iterable[Owned], groups: int) -> Any:
         """The best value of each group among all candidates; null without any."""
@@ -145,6 +148,26 @@ class _Values:
 
     def rows(self, which: NDArray[np.bool_]) -> _Values:
         return self.at(np.flatnonzero(which))
+
+    def densely_summed(self) -> _Values | None:
+        """Each value of each owner once, by owner and code, without those whose weights sum up to zero.
+
+        None where there is more between the least and the greatest code than can be counted out, or where equal codes
+        do not mean equal values.
+        """
+        if pa.types.is_string(self.values.type) or pa.types.is_binary(self.values.type) or not len(self.codes):
+            return None
+        least = self.codes.min()
+        span = int(self.codes.max() - least) + 1
+        size = span * (int(self.owners.max()) + 1)
+        if size > _MOST_PLACES_PER_ROW * len(self.codes):
+            return None
+        places = self.owners * span + (self.codes - least).view(np.int64)
+        sums, rows = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        np.add.at(sums, places, self.weights)
+        rows[places] = np.arange(len(places))
+        some = np.flatnonzero(sums)
+        return replace(self.at(rows[some]), weights=sums[some])
 
     @property
     def given(self) -> Owned:
