@@ -161,7 +161,7 @@ class SinkOperator(_Unary):
 
 
 class BoundSource(SourceOperator):
-    """A source with what the topology says of it."""
+    """A source with what the topology says of it; ``columns`` are those that are read."""
 
     columns: Schema = Field(alias="schema")
     physical: PhysicalSource

@@ -19,6 +19,7 @@ class CsvSource(SourceConnector):
 
     implementation = "nebuli.connectors.sources.csv_source:CsvSource"
     repeatable = True
+    columns_by_name = True
 
     type: Literal["CSV"]
     path: FilePath
@@ -34,6 +35,7 @@ class ParquetSource(SourceConnector):
 
     implementation = "nebuli.connectors.sources.parquet_source:ParquetSource"
     repeatable = True
+    columns_by_name = True
 
     type: Literal["Parquet"]
     path: FilePath

@@ -40,6 +40,9 @@ class SourceConnector(Model):
     repeatable: ClassVar[bool] = False
     """Whether the same rows come in the same order each time that it is read from its beginning. Queries over one that
     is not cannot begin again when something of them is lost."""
+    columns_by_name: ClassVar[bool] = False
+    """Whether it finds columns by name, and can be asked for some of the logical source's: what no query needs is then
+    not read."""
 
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None

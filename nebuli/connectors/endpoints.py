@@ -37,6 +37,12 @@ class Source(ABC):
     rows; a fragment that goes on after a crash would read and drop them otherwise.
     """
 
+    total_bytes: int | None = None
+    """How much there is to read, if that is known once it is open and all of it is there.
+
+    A fragment reads such sources one after the other, the smallest first, so that a join keeps no more than that.
+    """
+
     @abstractmethod
     def open(self) -> None:
         """Open what is read; ``InputError`` where that is not there or not as the topology says."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placement.checking.event_time import EventTimes
+from placement.checking.narrowing import narrow
 from placement.checking.policies import Policies
 from placement.checking.schemas import RESERVED, Fault, InnerOperator, output_schema
 from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
@@ -36,7 +37,8 @@ class BoundPlan:
     """A checked query, ready to be placed.
 
     ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
-    physical ones has become the union of its parts. ``schemas`` are what operators give out, ``pins`` the
+    physical ones has become the union of its parts. Sources that can be asked for some of their columns have those that
+    somebody needs. ``schemas`` are what operators give out, ``pins`` the
     nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
     ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
     those of channels, wherever these will run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
@@ -96,6 +98,9 @@ class _Binder:
         if self._mistakes:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
+        narrow(
+            self._operators, self._schemas, self._times.origins.values(), self._times.closings.values()
+        )
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
         return BoundPlan(
             self._query.name,

@@ -65,6 +65,7 @@ class CsvSource(Source):
     def open(self) -> None:
         """Check the header, and start reading."""
         try:
+            self.total_bytes = Path(self._path).stat().st_size
             sample = self._read_sample()
             self._check_header()
             if sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ class ParquetSource(Source):
     def open(self) -> None:
         """Check the file's schema, and start reading."""
         try:
+            self.total_bytes = Path(self._path).stat().st_size
             self._file = pa.parquet.ParquetFile(self._path, pre_buffer=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error

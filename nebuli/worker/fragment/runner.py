@@ -168,9 +168,9 @@ class FragmentRunner:
         self._status.rows_out += sink.finish()
 
     def _turn(self, sink: Sink) -> bool:
-        """Ask each source once; whether any had something."""
+        """Ask sources once; whether any had something."""
         had_something = False
-        for id_, source in list(self._sources.items()):
+        for id_, source in self._asked():
             if self._stopping:
                 raise FragmentStopped("stopped")
             match source.poll():
@@ -193,6 +193,18 @@ class FragmentRunner:
             self._idleness.active(id_)
             had_something = True
         return had_something
+
+    def _asked(self) -> list[tuple[str, Source]]:
+        """The sources whose turn it is: all, but of those that are there from the beginning only the smallest.
+
+        Where event time is told by what is read, they go on together: all windows would be open until the last begins.
+        """
+        asked = list(self._sources.items())
+        sizes = {id_: source.total_bytes for id_, source in asked if source.total_bytes is not None}
+        if len(sizes) < 2 or self.fragment.watermarks or self.fragment.closings:
+            return asked
+        first = min(sizes, key=lambda id_: sizes[id_])
+        return [(id_, source) for id_, source in asked if id_ not in sizes or id_ == first]
 
     def _write(self, sink: Sink, changes: Iterable[pa.RecordBatch]) -> None:
         for change in changes:

@@ -1,0 +1,110 @@
+"""Which columns of its sources a query needs: others are not read where a source can be asked for some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from placement.checking.schemas import joined_names, output_schema
+from placement.plan import (
+    AggregateOperator,
+    BoundSource,
+    FilterOperator,
+    JoinOperator,
+    ProjectOperator,
+    UnionOperator,
+    WindowOperator,
+)
+from placement.sql.typed_tree import columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from placement.plan import Closing, FragmentOperator, WatermarkOrigin
+    from topology import Schema
+
+__all__ = ["narrow"]
+
+
+def narrow(
+    operators: dict[str, FragmentOperator],
+    schemas: dict[str, Schema],
+    watermarks: Iterable[WatermarkOrigin],
+    closings: Iterable[Closing],
+) -> None:
+    """Take out of the sources of a checked plan what nobody needs, and out of all schemas what that leaves out.
+
+    ``operators`` have inputs before their readers. What the sink gets stays as it is.
+    """
+    needed = {key: set[str]() for key in operators}
+    for origin in watermarks:
+        needed[origin.operator].add(origin.time)
+    for closing in closings:
+        needed[closing.operator].add(closing.column)
+    for key in reversed(operators):
+        operator = operators[key]
+        inputs = [schemas[child] for child in operator.children]
+        for child, names in zip(
+            operator.children, _needed_of_inputs(operator, needed[key], inputs, operators), strict=True
+        ):
+            needed[child] |= names
+    for key, operator in operators.items():
+        if isinstance(operator, BoundSource):
+            if _can_leave_out(operator):
+                kept = [column for column in operator.columns if column.name in needed[key]]
+                columns = tuple(kept or operator.columns[:1])  # rows of no columns could not be counted
+                operators[key] = operator.model_copy(update={"columns": columns})
+                schemas[key] = columns
+        else:
+            schemas[key] = output_schema(operator, [schemas[child] for child in operator.children], [])
+
+
+def _can_leave_out(operator: FragmentOperator) -> bool:
+    return isinstance(operator, BoundSource) and operator.physical.columns_by_name
+
+
+def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
+    operator: FragmentOperator,
+    needed: set[str],
+    inputs: Sequence[Schema],
+    operators: Mapping[str, FragmentOperator],
+) -> list[set[str]]:
+    """What the operator needs of each input, to give out the columns ``needed``."""
+    everything = [{column.name for column in schema} for schema in inputs]
+    match operator:
+        case FilterOperator():
+            return [needed | _columns([operator.predicate], inputs[0])]
+        case ProjectOperator():
+            return [_columns(operator.columns.values(), inputs[0])]
+        case AggregateOperator():
+            return [{*operator.by, *_arguments(operator, inputs[0])}]
+        case WindowOperator() if operator.late is None:  # late rows are written as they are
+            return [(needed & everything[0]) | {operator.time}]
+        case JoinOperator():
+            return _needed_of_joined(operator, needed, inputs)
+        case UnionOperator() if all(_can_leave_out(operators[child]) for child in operator.inputs):
+            return [needed for _ in inputs]
+    return everything
+
+
+def _needed_of_joined(join: JoinOperator, needed: set[str], inputs: Sequence[Schema]) -> list[set[str]]:
+    """The keys, what is needed, and names that several inputs have: without one the other's would change."""
+    output = output_schema(join, inputs, [])
+    counts = Counter(column.name for schema in inputs for column in schema if column.name not in join.on)
+    return [
+        {*join.on, *(name for name, given in names.items() if given in needed or counts[name] > 1)}
+        for names in joined_names(join.on, inputs, output)
+    ]
+
+
+def _columns(expressions: Iterable[str], schema: Schema) -> set[str]:
+    from placement.sql.expressions import parse
+
+    return set().union(*(columns_of(parse(sql, schema).tree) for sql in expressions))
+
+
+def _arguments(operator: AggregateOperator, schema: Schema) -> set[str]:
+    from placement.sql.expressions import parse_aggregate
+
+    calls = [parse_aggregate(sql, schema) for sql in operator.aggregates.values()]
+    return set().union(*(columns_of(call.argument.tree) for call in calls if call.argument is not None))
