@@ -26,6 +26,7 @@ from nebuli.connectors.errors import DownstreamLeft, FragmentError, FragmentStop
 from nebuli.connectors.policies import received, sent, tried
 from nebuli.connectors.positions import END, Span, as_note, of_note
 from nebuli.dataflow import zset
+from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ __all__ = ["HAS_ALL", "ChannelSink", "ChannelSource"]
 HAS_ALL = "it has had all of this input, and has finished"
 """Why nothing is taken any more for a fragment that has finished. A producer that hears it is done, too."""
 
-_QUEUED_BATCHES = 4
+_QUEUED_BATCHES, _QUEUED_BYTES, _MOST_QUEUED = 4, 4 << 20, 1024
+"""A source takes so many batches ahead, and more only while all of them are small."""
 _END_S = 2.0
 """How long a producer is waited for that has sent all there is, and not its end yet."""
 
@@ -79,6 +81,8 @@ class ChannelSource(Source):
         self._complete = asyncio.Event()  # all is acknowledged, the end too
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Received | Signal | FragmentError] = deque()
+        self._put_bytes = 0  # into the queue, by the loop
+        self._taken_bytes = 0  # out of it, by the fragment
         self._room = asyncio.Event()
         self._channel = receiver.register_channel(
             operator.channel,
@@ -106,6 +110,8 @@ class ChannelSource(Source):
             item = self._queue.popleft()
             self._loop.call_soon_threadsafe(self._room.set)
             match item:
+                case _Received():
+                    self._taken_bytes += item.batch.nbytes
                 case FragmentError():
                     raise item
                 case Signal():
@@ -115,8 +121,24 @@ class ChannelSource(Source):
             if item.progress is not None:
                 return item.progress
             if is_new:
-                return Signal.END if item.span.end == END else item.batch
+                return Signal.END if item.span.end == END else self._gathered(item.batch)
         return Signal.LATER
+
+    def _gathered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with those that have come behind it: what operators do once per batch is not done for a few rows.
+
+        Not for an exact fragment, which has to know what was made from each.
+        """
+        batches, rows = [batch], batch.num_rows
+        while self._lineage is None and self._queue and rows < MAX_BATCH_ROWS:
+            item = self._queue[0]
+            if not isinstance(item, _Received) or item.progress is not None or not self._is_new(item):
+                break  # seen again when it is its turn
+            self._queue.popleft()
+            self._taken_bytes += item.batch.nbytes
+            batches.append(item.batch)
+            rows += item.batch.num_rows
+        return batch if len(batches) == 1 else pa.concat_batches(batches)
 
     def _is_new(self, item: _Received) -> bool:
         """Whether the fragment has to work on it. Raises InputLost if it is not the next."""
@@ -183,10 +205,17 @@ class ChannelSource(Source):
     async def _put(self, item: _Received | Signal | FragmentError) -> None:
         self._queue.append(item)
         self._wake()
-        while len(self._queue) >= _QUEUED_BATCHES and not self._complete.is_set():
+        if isinstance(item, _Received):
+            self._put_bytes += item.batch.nbytes
+        while self._is_full and not self._complete.is_set():
             self._room.clear()
-            if len(self._queue) >= _QUEUED_BATCHES:
+            if self._is_full:
                 await self._room.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        much = self._put_bytes - self._taken_bytes >= _QUEUED_BYTES
+        return len(self._queue) >= (_QUEUED_BATCHES if much else _MOST_QUEUED)
 
     def _acknowledge(self, position: int) -> None:
         """On the loop: everything that was made from what lies below ``position`` is acknowledged."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CsvSource"]
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 21
 _SNIFFED_ROWS = 1000
 _LONGEST_VALUE = (1 << 31) - 1
 """What a column of texts can hold; Python's own limit is 128 KiB, less than Arrow reads."""
