@@ -101,6 +101,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrad
 lock: $(ALL_READY)  ## Write the newest versions that fit to the locks: what is used, and who is measured beside it
 	$(LOCK) $(EXTRAS) --output-file requirements.lock $(PROJECTS)
 	$(LOCK) --extra bench --constraint requirements.lock --output-file benchmarks/requirements.lock pyproject.toml
+	echo 'pathway>=0.33' | $(LOCK) --output-file benchmarks/pathway.lock -
 
 lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the projects say they take
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/lowest

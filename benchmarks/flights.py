@@ -1,7 +1,8 @@
 """The flights demo at many times its rows: ``python -m benchmarks.flights [--times 50] [--rounds 2]``.
 
-The query over three processes and over one, beside one process of DuckDB and one of Polars that answer the same from
-the same files. Every contestant has to give the same table.
+The query over three processes and over one, beside one process of DuckDB, one of Polars and one of pathway that answer
+the same from the same files; pathway, which takes longest, from files with a tenth of the rows. Every contestant has to
+give the same table.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -24,7 +26,9 @@ from .running import ROOT
 
 EXAMPLE = ROOT / "examples" / "flights"
 THREE, ONE, DUCKDB, POLARS = "nebuli, three nodes", "nebuli, one node", "DuckDB", "Polars"
-CONTESTANTS = (THREE, ONE, DUCKDB, POLARS)
+PATHWAY = "pathway, a tenth of the rows"
+CONTESTANTS = (THREE, ONE, DUCKDB, POLARS, PATHWAY)
+COLUMNS = ("seconds", "rows per second", "processor seconds per million rows")
 TIMES, ROUNDS = 50, 2
 SQL = """
 COPY (
@@ -105,6 +109,15 @@ def answer(folder: Path, contestant: str) -> None:
     if contestant in (THREE, ONE):
         command = ["run", str(topology(folder, contestant)), str(EXAMPLE / "query.json")]
         subprocess.run([sys.executable, "-m", "nebuli", *command], check=True, stdout=subprocess.DEVNULL)
+    elif contestant == PATHWAY:
+        script = Path(__file__).with_name("flights_on_pathway.py")
+        environment = {**os.environ, "PATHWAY_THREADS": str(os.cpu_count())}
+        subprocess.run(
+            [_python_of_pathway(), script, folder, result],
+            check=True,
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
     elif contestant == DUCKDB:
         import duckdb
 
@@ -112,6 +125,23 @@ def answer(folder: Path, contestant: str) -> None:
         duckdb.sql(SQL.format(**files, result=result))
     else:
         _answer_of_polars(folder, result)
+
+
+def _python_of_pathway() -> Path:
+    """The interpreter of an environment of its own: pathway wants an older pyarrow, and a newer pandas than Spark."""
+    environment = ROOT / ".venv" / "pathway"
+    lock = ROOT / "benchmarks" / "pathway.lock"
+    installed = environment / "pathway.lock"
+    if not installed.is_file() or installed.read_text() != lock.read_text():
+        uv, python = Path(sys.executable).with_name("uv"), environment / "bin" / "python"
+        subprocess.run(
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, environment], check=True
+        )
+        subprocess.run(
+            [uv, "pip", "install", "--quiet", "--python", python, "--requirement", lock], check=True
+        )
+        installed.write_text(lock.read_text())
+    return environment / "bin" / "python"
 
 
 def _answer_of_polars(folder: Path, result: Path) -> None:
@@ -183,34 +213,51 @@ def run(times: int, rounds: int) -> dict[str, Any]:
 
 
 def _run(folder: Path, times: int, rounds: int) -> dict[str, Any]:
-    rows = prepare(folder, times)
+    tenth = folder / "tenth"
+    tenth.mkdir()
+    places = {name: tenth if name == PATHWAY else folder for name in CONTESTANTS}
+    made = {place: prepare(place, part) for place, part in ((folder, times), (tenth, max(1, times // 10)))}
+    answer(tenth, POLARS)
+    wanted = {tenth: read_result(tenth, POLARS)}
+    _python_of_pathway()
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
-        for name in CONTESTANTS:
-            found[name].append(measured(folder, name))
+        for name, place in places.items():
+            found[name].append(measured(place, name))
             print(f"round {number + 1}: {name}: {found[name][-1]}", file=sys.stderr)
-            assert same(read_result(folder, name), read_result(folder, THREE)), f"{name} gives another table"
-    return {"times": times, "rows": rows, "rounds": found}
+            given = read_result(place, name)
+            assert same(given, wanted.setdefault(place, given)), f"{name} gives another table"
+    rows = {name: made[place] for name, place in places.items()}
+    return {"times": times, "rows": rows, "pathway": _version_of_pathway(), "rounds": found}
+
+
+def _version_of_pathway() -> str:
+    """As its environment has it."""
+    lock = (ROOT / "benchmarks" / "pathway.lock").read_text()
+    return next(line for line in lock.split() if line.startswith("pathway=="))
 
 
 def table(figures: dict[str, Any]) -> str:
     """In Markdown: medians, with the lowest and the highest."""
     lines = [
-        f"| {figures['rows']:,} rows in two files | seconds | rows per second | processor seconds per million rows |",
+        f"| {figures['rows'][ONE]:,} rows in two files | " + " | ".join(COLUMNS) + " |",
         "|---|---|---|---|",
     ]
-    millions = figures["rows"] / 1e6
     for name in CONTESTANTS:
+        rows = figures["rows"][name]
+        millions = rows / 1e6
         rounds = figures["rounds"][name]
         seconds, cpu = ([each[key] for each in rounds] for key in ("seconds", "cpu_s"))
         per_million = [each / millions for each in cpu]
         lines.append(
             f"| {name} | {median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) "
-            f"| {figures['rows'] / median(seconds):,.0f} "
+            f"| {rows / median(seconds):,.0f} "
             f"| {median(per_million):.2f} ({min(per_million):.2f} to {max(per_million):.2f}) |"
         )
     pairs = zip(figures["rounds"][THREE], figures["rounds"][ONE], strict=True)
     ratios = sorted(three["cpu_s"] / one["cpu_s"] for three, one in pairs)
+    lines.append("")
+    lines.append(f"Of pathway, {figures['pathway']} is measured, in an environment of its own.")
     lines.append("")
     lines.append(
         f"Processor time over three nodes, beside one node (wanted: at most 1.3 x): {median(ratios):.2f} x "

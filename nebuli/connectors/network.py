@@ -132,9 +132,13 @@ class ChannelSource(Source):
         batches, rows = [batch], batch.num_rows
         while self._lineage is None and self._queue and rows < MAX_BATCH_ROWS:
             item = self._queue[0]
-            if not isinstance(item, _Received) or item.progress is not None or not self._is_new(item):
-                break  # seen again when it is its turn
+            if not isinstance(item, _Received) or item.progress is not None or item.span.end == END:
+                break
+            if item.span.begin > self._read and not self._lossy:
+                break  # a gap, which is told when it is its turn
             self._queue.popleft()
+            self._loop.call_soon_threadsafe(self._room.set)
+            self._read = item.span.end
             self._taken_bytes += item.batch.nbytes
             batches.append(item.batch)
             rows += item.batch.num_rows

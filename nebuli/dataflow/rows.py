@@ -112,7 +112,9 @@ def _in_order(ids: NDArray[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups
     """The groups that rows have the numbers of, ordered by the hashes of the groups."""
     groups = len(hashes[0])
     order = _sorted_by(hashes)
-    places = np.empty(groups, dtype=np.uint16 if groups <= _UINT16 else np.int64)  # NumPy sorts short ones by radix
+    places = np.empty(
+        groups, dtype=np.uint16 if groups <= _UINT16 else np.int64
+    )  # NumPy sorts short ones by radix
     places[order] = np.arange(groups)
     sizes = np.bincount(ids, minlength=groups)[order]
     return Groups(np.argsort(places[ids], kind="stable"), np.cumsum(sizes) - sizes)

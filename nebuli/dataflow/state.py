@@ -1,9 +1,9 @@
 """The state of joins and aggregates: rows found by key.
 
 State is kept as a few sorted runs, like a log-structured merge tree: a delta becomes a run, and runs are
-merged as they grow, so that each row is moved a logarithmic number of times. What comes between two lookups is
-merged at once. A lookup is a search in each run. Work per delta is thus proportional to the delta and to the logarithm of the state, where a
-rebuilt hash table costs the whole state every time.
+merged as they grow, so that each row is moved a logarithmic number of times. What comes between two lookups
+is merged at once. A lookup is a search in each run. Work per delta is thus proportional to the delta and to
+the logarithm of the state, where a rebuilt hash table costs the whole state every time.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class KeyedState:
         mine = [probe.rows.column(key) for key in self._keys]
         theirs = [run.rows.column(key) for key in self._keys]
         same = equal_rows(mine, theirs, probe_rows, rows)
-        return Match(probe_rows, run.rows, rows) if same.all() else Match(probe_rows[same], run.rows, rows[same])
+        return (
+            Match(probe_rows, run.rows, rows) if same.all() else Match(probe_rows[same], run.rows, rows[same])
+        )
 
     def _merged(self, runs: Sequence[Run]) -> list[Run]:
         """The newest runs, older before newer, as one; none if nothing is left of them."""

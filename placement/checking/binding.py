@@ -98,9 +98,7 @@ class _Binder:
         if self._mistakes:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
-        narrow(
-            self._operators, self._schemas, self._times.origins.values(), self._times.closings.values()
-        )
+        narrow(self._operators, self._schemas, self._times.origins.values(), self._times.closings.values())
         readers = {child: key for key, operator in self._operators.items() for child in operator.children}
         return BoundPlan(
             self._query.name,

@@ -11,6 +11,8 @@ from placement.plan import (
     BoundSource,
     FilterOperator,
     JoinOperator,
+    NetworkSink,
+    NetworkSource,
     ProjectOperator,
     UnionOperator,
     WindowOperator,
@@ -50,12 +52,12 @@ def narrow(
             needed[child] |= names
     for key, operator in operators.items():
         if isinstance(operator, BoundSource):
-            if _can_leave_out(operator):
+            if operator.physical.columns_by_name:
                 kept = [column for column in operator.columns if column.name in needed[key]]
                 columns = tuple(kept or operator.columns[:1])  # rows of no columns could not be counted
                 operators[key] = operator.model_copy(update={"columns": columns})
                 schemas[key] = columns
-        else:
+        elif not isinstance(operator, NetworkSource | NetworkSink):  # of which an uncut plan has none
             schemas[key] = output_schema(operator, [schemas[child] for child in operator.children], [])
 
 

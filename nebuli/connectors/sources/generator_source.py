@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["GeneratorSource"]
 
 _BATCH_ROWS = 16_384
-_TURNS_PER_S = 50
-"""With a rate: how often there is a batch, at most."""
+_TURN_S = 0.01
+"""With a rate: how long rows are gathered. Each batch costs the same, and at any rate some row is due soon."""
 _START_US = 1_704_067_200_000_000  # 2024-01-01
 _SECOND_US = 1_000_000
 _DISTINCT = 1000
@@ -39,7 +39,7 @@ class GeneratorSource(Source):
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._given = self._skipped = 0
-        self._began = 0.0
+        self._began = self._turn = 0.0
 
     def open(self) -> None:
         """Rows are due from now on."""
@@ -56,10 +56,12 @@ class GeneratorSource(Source):
             left = min(left, self._settings.count - self._given)
             if left == 0:
                 return Signal.END
-        rows = min(left, self._due())
-        if rows == 0:
+        now = time.monotonic()
+        rows = min(left, self._due(now))
+        if rows == 0 or (rows < left and now < self._turn):
             self._wake_later()
             return Signal.LATER
+        self._turn = now + _TURN_S
         batch = self._rows(self._given, rows)
         self._given += rows
         return zset.insertions(batch)
@@ -67,18 +69,16 @@ class GeneratorSource(Source):
     def close(self, reason: str) -> None:
         """There is nothing to let go of."""
 
-    def _due(self) -> int:
+    def _due(self, now: float) -> int:
         rate = self._settings.rows_per_s
         if rate is None:
             return _BATCH_ROWS
-        return int((time.monotonic() - self._began) * rate) + self._skipped - self._given
+        return int((now - self._began) * rate) + self._skipped - self._given
 
     def _wake_later(self) -> None:
         rate = self._settings.rows_per_s or 1.0
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, max(1 / _TURNS_PER_S, 1 / rate), self._wake
-            )
+            self._loop.call_soon_threadsafe(self._loop.call_later, max(_TURN_S, 1 / rate), self._wake)
 
     def _rows(self, first: int, count: int) -> pa.RecordBatch:
         # Drawn by blocks of their own, so that rows do not depend on how many were due at a time.

@@ -155,7 +155,11 @@ class _Values:
         None where there is more between the least and the greatest code than can be counted out, or where equal codes
         do not mean equal values.
         """
-        if pa.types.is_string(self.values.type) or pa.types.is_binary(self.values.type) or not len(self.codes):
+        if (
+            pa.types.is_string(self.values.type)
+            or pa.types.is_binary(self.values.type)
+            or not len(self.codes)
+        ):
             return None
         least = self.codes.min()
         span = int(self.codes.max() - least) + 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from nebuli.connectors.network import HAS_ALL, ChannelSink, ChannelSource
 from nebuli.connectors.positions import END, Lineage, Span, as_note, of_note
 from nebuli.connectors.provider import Provider
 from nebuli.dataflow import zset
+from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.rpc.status import FragmentState
 from nebuli.worker.fragment.last_words import fail_output
 from nebuli.worker.fragment.runner import FragmentRunner
@@ -68,6 +71,10 @@ class Edge:
             return self.outbox.statistics().received == count
 
         await until_async(so_many, f"{count} messages are received")
+
+
+async def _is(what: bool) -> bool:
+    return what
 
 
 @pytest.fixture
@@ -336,7 +343,43 @@ async def test_what_a_sender_may_give_up_is_not_missed(servers) -> None:
     edge = Edge(*servers, None, lossy=True)
     for begin, end in ((5, 10), (11, 12), (12, END)):
         await edge.send(begin, end)
-    assert [(await edge.poll()).num_rows for _ in range(2)] == [5, 1]
+    rows = 0
+    while rows < 6:
+        rows += (await edge.poll()).num_rows
+    assert rows == 6
+
+
+async def test_what_has_come_is_one_batch_up_to_a_bound(servers) -> None:
+    """A fragment with a state does much once per batch; an exact one has to know what was made of each."""
+    edge = Edge(*servers, None)
+    sizes = [7] * 500 + [MAX_BATCH_ROWS] * 2 + [7]
+    ends = list(itertools.accumulate(sizes))
+    for begin, end in pairwise([0, *ends]):
+        await edge.send(begin, end)
+    await until_async(lambda: _is(len(edge.source._queue) >= 501), "all small batches are queued")
+    assert (await edge.poll()).num_rows == 3500 + MAX_BATCH_ROWS
+    rows = 3500 + MAX_BATCH_ROWS
+    while rows < ends[-1]:
+        rows += (await edge.poll()).num_rows
+    assert rows == ends[-1]
+
+
+async def test_an_exact_fragment_takes_batches_as_they_come(servers) -> None:
+    edge = Edge(*servers, Lineage())
+    for begin in range(3):
+        await edge.send(begin, begin + 1)
+    await edge.until_received(3)
+    assert [(await edge.poll()).num_rows for _ in range(3)] == [1, 1, 1]
+
+
+async def test_large_batches_do_not_queue_without_a_bound(servers) -> None:
+    edge = Edge(*servers, None)
+    rows = 1 << 17  # 2 MiB with the weights
+    for number in range(12):
+        await edge.send(number * rows, (number + 1) * rows)
+    await until_async(lambda: _is(len(edge.source._queue) >= 4), "four batches are queued")
+    await asyncio.sleep(0)
+    assert len(edge.source._queue) == 4
 
 
 async def test_a_message_without_a_position_is_from_no_worker(servers) -> None:

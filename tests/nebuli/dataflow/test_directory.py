@@ -38,7 +38,9 @@ def test_finds_what_lies_in_lumps(lumps: int) -> None:
     """As the hashes of windows do, which are apart by what the windows are apart."""
     rng = np.random.default_rng(lumps)
     places = rng.integers(0, 1 << 63, lumps) & ~np.int64(0xFFFFF)
-    hashes = np.sort((places[rng.integers(0, lumps, MANY)] + rng.integers(0, 1 << 20, MANY)).astype(np.uint64))
+    hashes = np.sort(
+        (places[rng.integers(0, lumps, MANY)] + rng.integers(0, 1 << 20, MANY)).astype(np.uint64)
+    )
     found, wanted = Directory(hashes), np.concatenate([hashes, hashes + np.uint64(1)])
     for _ in range(2):
         agrees(found, hashes, rng.permutation(wanted))
@@ -49,7 +51,7 @@ def test_a_table_is_made_once_as_many_were_sought_as_there_are() -> None:
     hashes = np.sort(np.random.default_rng(0).integers(0, 1 << 63, MANY).astype(np.uint64))
     found = Directory(hashes)
     for index in range(9):
-        found.find(hashes[index :: 10][: MANY // 10])
+        found.find(hashes[index::10][: MANY // 10])
         assert found.nbytes == 0
     found.find(hashes[::10])
     assert 0 < found.nbytes <= 16 * MANY

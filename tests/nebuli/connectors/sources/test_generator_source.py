@@ -55,6 +55,21 @@ async def test_the_same_seed_gives_the_same_rows_however_many_are_due_at_a_time(
     assert all(whole[column.name].null_count == 0 for column in COLUMNS)
 
 
+async def test_rows_are_gathered_by_time_and_not_given_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 20 000 rows a second seven are due again by the time that seven were worked off."""
+    seconds = itertools.count(step=0.00035)
+    monkeypatch.setattr(generator_source, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    source = GeneratorSource(settings(count=4000, rows_per_s=20_000), COLUMNS, lambda: None)
+    source.open()
+    sizes = []
+    while (item := source.poll()) is not Signal.END:
+        if isinstance(item, pa.RecordBatch):
+            sizes.append(item.num_rows)
+    assert sum(sizes) == 4000
+    assert 15 <= len(sizes) <= 22  # in 0.2 s
+    assert all(150 <= size <= 250 for size in sizes[1:-1])
+
+
 async def test_it_is_no_faster_than_its_rate() -> None:
     began = time.monotonic()
     table, _ = await taken(settings(count=100, rows_per_s=500))
