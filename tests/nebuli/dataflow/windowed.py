@@ -41,7 +41,7 @@ def fragment(*operators: dict[str, Any], mode: str = "changes") -> Fragment:
     schema = [column.model_dump(mode="json") for column in COLUMNS]
     node = {
         "address": "n:1",
-        "physical": [{"logical": name, "type": "CSV", "path": f"{name}.csv"} for name in "ab"],
+        "physical": [{"logical": name, "type": "Generator", "count": 1} for name in "ab"],
         "sinks": [{"name": "out", "type": "Print", "mode": mode}],
     }
     topology = {"logical": [{"name": name, "schema": schema} for name in "ab"], "nodes": [node]}
