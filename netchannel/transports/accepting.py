@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from netchannel.core.complaints import Complaints
 from netchannel.reporting import log
 
+from .tls_connection import TlsConnection
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -77,11 +79,17 @@ class Acceptor:
                 # asyncio sets it by itself where a socket says that its protocol is TCP, which accepted ones do not:
                 # without it, answers wait for the peer's delayed acknowledgements, 40 ms each.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(
-                self._loop.connect_accepted_socket(self._make_protocol, connection), name="netchannel accepts"
-            )
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            self._start(self._make_protocol(), connection)
+
+    def _start(self, protocol: asyncio.BaseProtocol | TlsConnection, connection: socket.socket) -> None:
+        if isinstance(protocol, TlsConnection):
+            protocol.adopt(connection)
+            return
+        task = self._loop.create_task(
+            self._loop.connect_accepted_socket(lambda: protocol, connection), name="netchannel accepts"
+        )
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
 
     def _pause(self, sock: socket.socket, error: OSError) -> None:
         text = "no connection can be accepted at %s: %s; those that come wait, and it is tried again"

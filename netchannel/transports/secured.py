@@ -1,4 +1,4 @@
-"""TLS 1.3 over the connections of TCP, the same on every event loop.
+"""TLS 1.3 over TCP, the same on every event loop.
 
 In place of the event loops' own TLS, which drops the alert that says why a handshake failed (CPython issue 98078;
 uvloop has its code from there): a sender whose certificate is refused would see a reset, and dial for ever.
@@ -7,6 +7,7 @@ uvloop has its code from there): a sender whose certificate is refused would see
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from netchannel.address import parse_address
@@ -16,6 +17,7 @@ from netchannel.wire.envelope import encode
 from netchannel.wire.messages import Error
 
 from . import schemes
+from .tcp import dial
 from .tls_connection import TlsConnection
 from .tls_errors import NO_TLS, WRONG_NAME, Unproven, WrongName, explain, of_names
 
@@ -48,7 +50,8 @@ def accepting(credentials: Credentials, make_protocol: MakeProtocol) -> MakeProt
     They have their connection at once, and so count as strangers while they are in the handshake. What they write
     waits for its end.
     """
-    return lambda: Accepted(credentials, make_protocol())
+    # No protocols themselves: an `Acceptor` gives them the sockets.
+    return cast("MakeProtocol", lambda: Accepted(credentials, make_protocol()))
 
 
 class TlsDialer:
@@ -87,7 +90,7 @@ class TlsDialer:
             make_protocol,
         )
         try:
-            await schemes.connect(address, lambda: connection)
+            connection.adopt(await dial(parse_address(address)))
             await connection.done
         except asyncio.CancelledError:
             connection.abort()
@@ -101,14 +104,12 @@ class TlsDialer:
         """Whom the receiver's certificate is for: OpenSSL does not say so of one that it refuses, so ask again."""
         try:
             context = self._credentials.any_name()
-            return (await self._dial(address, _HangUp, context)).names()
+            connection = await self._dial(address, asyncio.BufferedProtocol, context)
         except (CertificateError, HandshakeError, OSError):
             return None
-
-
-class _HangUp(asyncio.BufferedProtocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).abort()
+        names = connection.names()
+        connection.abort()
+        return names
 
 
 def _failed(address: str, why: str, kind: type[HandshakeError] = HandshakeError) -> HandshakeError:
@@ -131,22 +132,23 @@ class Dialed(TlsConnection):
         self._credentials = credentials
         self._address = address
         self._make_protocol = make_protocol
-        self._begins: bytes | None = b""  # the first two bytes, as far as they are here; None: they are TLS
+        self._is_tls = False  # what comes, as is known
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def _begun(self) -> None:
+        # So that the first two bytes come together: they stay where they are until it is known what they are.
+        self._tls.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2)
         self._shake()
 
-    def _take(self, chunk: memoryview) -> None:
-        if self._begins is not None:
-            self._begins += bytes(chunk[:2])
-            if len(self._begins) > 1:
-                # Both are wrong in what is no TLS. One of them may be, where something was changed on the way.
-                if self._begins[0] not in (HANDSHAKE, ALERT) and self._begins[1] != MAJOR:
-                    self._fail(_failed(self._address, NO_TLS, Unproven))
-                    return
-                self._begins = None
-        super()._take(chunk)
+    def _recognized(self) -> bool:
+        if not self._is_tls:
+            start = self._peek(2)
+            # Both are wrong in what is no TLS. One of them may be, where something was changed on the way.
+            if len(start) > 1 and start[0] not in (HANDSHAKE, ALERT) and start[1] != MAJOR:
+                self._fail(_failed(self._address, NO_TLS, Unproven))
+                return False
+            self._is_tls = True
+            self._tls.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        return True
 
     def names(self) -> list[str]:
         """Whom the other side's certificate is for, once ``done``."""
@@ -162,14 +164,17 @@ class Dialed(TlsConnection):
         self._protocol.connection_made(self)
         super()._open()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+    def _lost(self, error: Exception | None) -> None:
+        super()._lost(error)
         if not self.done.done():
-            how = "the other side hung up" if exc is None else str(exc)
+            how = "the other side hung up" if error is None else str(error)
             self.done.set_exception(self._error or ConnectionError(f"{how} in the TLS handshake"))
             self.done.exception()  # is known, should nobody wait for it any more
 
     def _explained(self, error: ssl.SSLError) -> Exception:
+        if not self._is_tls and error.reason == "WRONG_VERSION_NUMBER":
+            # It spoke first, and OpenSSL has read that right behind its own first words.
+            return _failed(self._address, NO_TLS, Unproven)
         why, is_final = explain(error, self._credentials.tls, established=self._established)
         code = getattr(error, "verify_code", None)
         if code in WRONG_NAME:
@@ -188,42 +193,40 @@ class Accepted(TlsConnection):
         super().__init__(credentials.context(), server_side=True)
         self._credentials = credentials
         self._protocol = protocol
-        # Of somebody who does not speak TLS, as far as it is here. None: it does.
-        self._greeting: bytes | None = b""
+        self._is_tls = False  # what comes, as is known
+        self._greeting = b""  # of somebody who does not speak it, as far as it is here
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def _begun(self) -> None:
         assert self._protocol is not None
         self._protocol.connection_made(self)
 
-    def _take(self, chunk: memoryview) -> None:
-        if self._greeting is not None and not self._recognized(chunk):
-            return
-        super()._take(chunk)
-
-    def _recognized(self, chunk: memoryview) -> bool:
+    def _recognized(self) -> bool:
         """Whether it is TLS that begins so. A sender without it is told, in words that it understands."""
-        assert self._greeting is not None
-        if not self._greeting and chunk[0] == HANDSHAKE:
-            self._greeting = None
+        if self._is_tls:
             return True
-        self._greeting += bytes(chunk[: GREETING.size])
-        if not MAGIC.startswith(self._greeting[: len(MAGIC)]):
+        if not self._greeting and self._peek(1) == bytes([HANDSHAKE]):
+            self._is_tls = True
+            return True
+        came = socket.socket.recv(self._tls, GREETING.size - len(self._greeting))
+        self._greeting += came
+        if not came:
+            self._finish()
+        elif not MAGIC.startswith(self._greeting[: len(MAGIC)]):
             self._fail(HandshakeError(f"its first bytes {self._greeting!r} are not those of TLS"))
         elif len(self._greeting) >= GREETING.size:
             if GREETING.unpack_from(self._greeting)[3] == FOR_CONTROL:
-                self._tcp.write(encode(Error(message=PLAIN, permanent=True)))
+                socket.socket.send(self._tls, encode(Error(message=PLAIN, permanent=True)))
             self._fail(HandshakeError("it speaks no TLS: is the sender without tls=?"))
         return False
 
     def _fail(self, error: Exception) -> None:
-        if self._established or self._tcp.is_closing() or not self._tcp.can_write_eof():
+        if self._established or self._closing:
             super()._fail(error)
             return
         # Closed while bytes of the other side are on their way, the connection would be reset, and what says why be
         # lost. So the other side closes; if it does not, the protocol's own deadline for silence does.
         self._error = error
-        self._tcp.write_eof()
+        self._tls.shutdown(socket.SHUT_WR)
 
     def _explained(self, error: ssl.SSLError) -> Exception:
         why, _ = explain(error, self._credentials.tls)

@@ -40,6 +40,28 @@ async def connect(address: str, make_protocol: MakeProtocol) -> None:
     await connect_with(create, make_protocol)
 
 
+async def dial(where: TcpAddress) -> socket.socket:
+    """A socket that is connected to ``where``, for who reads and writes it himself."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    for left, (family, kind, proto, _, name) in zip(reversed(range(len(found))), found, strict=True):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(sock, name)
+        except OSError:
+            sock.close()
+            if not left:
+                raise
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise OSError(f"{where} has no address")
+
+
 async def listen(address: str, make_protocol: MakeProtocol) -> Listener:
     """Accept connections at ``address``; port 0 takes a free one."""
     where = parse_address(address)
@@ -98,9 +120,14 @@ def use_congestion_control(sock: socket.socket, name: str) -> None:
 
     One that the system does not have, or does not let us use, is left alone.
     """
-    if _is_tcp(sock) and sock.getpeername()[0] == sock.getsockname()[0]:
+    if is_within_host(sock):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+
+
+def is_within_host(sock: socket.socket) -> bool:
+    """Whether a connection is one of TCP from an address to itself."""
+    return _is_tcp(sock) and bool(sock.getpeername()[0] == sock.getsockname()[0])
 
 
 def _is_tcp(sock: socket.socket) -> bool:
