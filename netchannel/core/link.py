@@ -133,7 +133,14 @@ class Core:
 
 
 class Adapter(Protocol):
-    """Moves the bytes of a link."""
+    """Moves the bytes of a link.
+
+    ``ends`` is what both ends of the connection know of it, and whoever stands between them does not, in ENDS_SIZE
+    bytes: if the other end knows the same, the transport vouches for the bytes. Empty where there is no such thing.
+    """
+
+    @property
+    def ends(self) -> bytes: ...
 
     def apply(self) -> None:
         """Do what the link wants: write, read or not, close."""
@@ -196,6 +203,15 @@ class Link(ABC):
         """Buffers to write now, in order; empty when there is nothing more."""
         output, self._output = self._output, []
         return output
+
+    @property
+    def ends(self) -> bytes:
+        """What tells this connection from every other, at both of its ends; empty if nothing does."""
+        return b"" if self.adapter is None else self.adapter.ends
+
+    def is_direct(self, shown: bytes) -> bool:
+        """Whether the other end, which has ``shown`` its `ends`, is that of this very connection."""
+        return bool(shown) and shown == self.ends
 
     def send(self, *buffers: Buffer) -> None:
         """Queue buffers for the next write."""

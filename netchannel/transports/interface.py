@@ -47,7 +47,8 @@ class Transport(Protocol):
     - ``close`` sends what was written first, ``abort`` does not; the peer hears of either.
     - A `HandshakeError` from ``connect``, or in ``connection_lost``, is for good: the sender does not try again.
     - ``get_extra_info("peername")`` names the other side in logs: text, or host and port. ``"socket"``, if there is
-      one, is closed in forked children.
+      one, is closed in forked children. ``"ends"``, if its bytes are under a MAC, are byte strings that both ends of
+      this connection have, and those of no other.
     """
 
     def check(self, address: str) -> None:

@@ -18,6 +18,7 @@ from netchannel.reporting import log
 from netchannel.statistics import Measured
 
 from . import schemes
+from .ends import ends_of
 from .lag import Lag
 from .shared_memory import within_host
 from .tcp import keep_alive, limit_silence, use_congestion_control
@@ -108,6 +109,11 @@ class LinkProtocol(asyncio.BufferedProtocol):
         """The socket's, if there is one."""
         sock = self._transport.get_extra_info("socket")
         return None if sock is None else int(sock.fileno())
+
+    @property
+    def ends(self) -> bytes:
+        """What both ends of the connection know of it, and nobody in between."""
+        return ends_of(self._transport)
 
     def abort(self) -> None:
         """Close at once, whatever the link wants."""

@@ -39,12 +39,12 @@ Buffer = bytes | bytearray | memoryview
 """Anything that a vectored write takes."""
 
 _CHECKSUM = struct.Struct("<I")
+_UNSUMMED = bytes(4)
 _CHECK = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _FIELDS = struct.Struct("<BBIIQqQ")
 HEADER = struct.Struct("<IHBBIIQqQ")
 HEADER_SIZE = HEADER.size
-_NO_CHECKSUM = bytes(_CHECKSUM.size)
 SUMMED_FROM = _CHECKSUM.size
 """Where in a frame begins what its checksum covers."""
 CHECKED_FROM = _CHECKSUM.size + _CHECK.size
@@ -78,6 +78,8 @@ SEQUENCE_LIMIT = 1 << 63
 
 NOTES = 1
 """The flag of a frame that has a table of note lengths."""
+UNSUMMED = 2
+"""The flag of ATTACHED: checksums of what comes with the stream are not looked at."""
 
 
 class Kind(IntEnum):
@@ -164,8 +166,10 @@ def _joined(fields: bytes, *payload: Buffer) -> bytes:
     return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
 
 
-def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
+def _scattered(fields: bytes, payload: Sequence[Buffer], *, summed: bool) -> list[Buffer]:
     """A frame whose payload stays where it is."""
+    if not summed:
+        return [_UNSUMMED + fields, *payload]
     digest = xxh3_64(fields)
     for piece in payload:
         digest.update(piece)
@@ -175,7 +179,7 @@ def _scattered(fields: bytes, payload: Sequence[Buffer]) -> list[Buffer]:
 def _gathered(fields: bytes, payload: Iterable[Buffer], memory: FrameMemory) -> memoryview:
     """A whole frame in one piece of ``memory``: its bytes are copied once."""
     file = memory.take()
-    file.write(_NO_CHECKSUM)
+    file.write(_UNSUMMED)
     file.write(fields)
     file.writelines(payload)
     frame = file.getbuffer()[: file.tell()]
@@ -183,9 +187,9 @@ def _gathered(fields: bytes, payload: Iterable[Buffer], memory: FrameMemory) -> 
     return frame
 
 
-def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0) -> bytes:
+def signal(kind: Kind, *, sequence: int = 0, payload: bytes = b"", count: int = 0, flags: int = 0) -> bytes:
     """A whole frame that carries no messages, e.g. an acknowledgement."""
-    fields = _FIELDS.pack(kind, 0, count, len(payload), sequence, 0, 0)
+    fields = _FIELDS.pack(kind, flags, count, len(payload), sequence, 0, 0)
     frame = _CHECK.pack(xxh3_64_intdigest(fields) & 0xFFFF) + fields + payload
     return _CHECKSUM.pack(xxh3_64_intdigest(frame) & 0xFFFFFFFF) + frame
 
@@ -221,11 +225,13 @@ def pack(
     first: int,
     timestamp: int,
     memory: FrameMemory | None = None,
+    *,
+    summed: bool = True,
 ) -> list[Buffer]:
     """One DATA frame of messages, numbered from ``first``; several of them are at most PACK_LIMIT bytes together.
 
     ``notes`` are those that are not empty, by their message's place. A large frame of several is in ``memory``, if
-    there is any.
+    there is any. Not ``summed``, a large frame of one has no checksum.
     """
     count = len(bodies)
     lengths = list(map(len, bodies))
@@ -247,7 +253,7 @@ def pack(
         length += sum(map(len, pads))
     fields = _fields(Kind.DATA, length, flags=flags, count=count, sequence=first, timestamp=timestamp)
     if count == 1 and length > ALONE:
-        return _scattered(fields, [tables, *pieces])
+        return _scattered(fields, [tables, *pieces], summed=summed)
     if length > GATHERED and memory is not None:
         return [_gathered(fields, chain((tables,), pieces), memory)]
     return [_joined(fields, tables, *pieces)]
@@ -258,21 +264,23 @@ def refused(code: str, text: str) -> bytes:
     return signal(Kind.REFUSED, payload=f"{code} {text}".encode()[:1000])
 
 
-def alone(body: Body, note: bytes, sequence: int, timestamp: int) -> list[Buffer]:
+def alone(body: Body, note: bytes, sequence: int, timestamp: int, *, summed: bool = True) -> list[Buffer]:
     """What `pack` makes of one message, in as few steps as there are."""
     if note:
-        return pack([body], {0: note}, sequence, timestamp)
+        return pack([body], {0: note}, sequence, timestamp, summed=summed)
     size = len(body)
     pad = _PADS[size & 7]
     head = _ALONE.pack(_DATA, 0, 1, 8 + size + len(pad), sequence, timestamp, 0, size, 0)
     head = _CHECK.pack(xxh3_64_intdigest(head[:-8]) & 0xFFFF) + head
     if size <= COPIED and not isinstance(body, Scattered):
         return [_joined(head, body, pad)]
-    digest = xxh3_64(head)
-    pieces: list[Buffer] = [head]
+    pieces: list[Buffer] = [_UNSUMMED + head]
     pieces += body.pieces if isinstance(body, Scattered) else (body,)
     if pad:
         pieces.append(pad)
+    if not summed:
+        return pieces
+    digest = xxh3_64(head)
     for piece in pieces[1:]:
         digest.update(piece)
     pieces[0] = _CHECKSUM.pack(digest.intdigest() & 0xFFFFFFFF) + head
@@ -285,7 +293,13 @@ def pieces_of(body: Body) -> Sequence[Buffer]:
 
 
 def cut(
-    kind: Kind, whole: Body, note: bytes = b"", sequence: int = 0, timestamp: int = 0
+    kind: Kind,
+    whole: Body,
+    note: bytes = b"",
+    sequence: int = 0,
+    timestamp: int = 0,
+    *,
+    summed: bool = True,
 ) -> Iterator[list[Buffer]]:
     """The frames of something of any size but nothing: of a message, a schema or a context."""
     fields = _fields(kind, len(note), sequence=sequence, timestamp=timestamp, extent=len(whole))
@@ -296,7 +310,7 @@ def cut(
         length = min(left, FRAME_LIMIT)
         left -= length
         fields = _fields(kind, length, count=index, sequence=sequence, timestamp=timestamp)
-        yield _scattered(fields, _take(views, length))
+        yield _scattered(fields, _take(views, length), summed=summed)
         index += 1
 
 

@@ -21,6 +21,7 @@ SCHEMA_LIMIT = 1 << 20
 """The largest schema in a control message, in bytes: a larger one comes with the data connection, in pieces."""
 
 TOKEN_SIZE = 16
+ENDS_SIZE = 16
 NONCE_SIZE = 16
 LINE_SIZE = 16
 PLACE_SIZE = 16
@@ -32,6 +33,8 @@ PARTS, NOTES, CONTEXTS, GAPS = "parts", "notes", "contexts", "gaps"
 """Features of a side that takes messages: frames of these kinds, and notes."""
 MEMORY = "memory"
 """Of the same, where the connection stays on this host: bodies in memory that both sides have."""
+ENDS = "ends"
+"""Of a side that takes connections for data: what an ATTACH shows of its connection's ends is looked at."""
 ELSEWHERE, PORTS = "elsewhere", "ports"
 """Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
 TAKES = frozenset((PARTS, NOTES, CONTEXTS, GAPS))

@@ -30,6 +30,7 @@ from netchannel.core import accepted, control, sharing, states
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.questions import ClientControl
 from netchannel.core.receiving import acknowledging, answering, offers, tombstones
+from netchannel.core.receiving.answering import RequestControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained
 from netchannel.core.sending import data_sender
@@ -468,6 +469,7 @@ def test_features_are_those_of_the_code() -> None:
         for role in ("a receiver", "a client that reads", ": a sender", "a client")
     )
     assert takers == ReceiverControl.features | {messages.MEMORY}
+    assert RequestControl.features < takers
     assert askers == SenderControl.features
     assert readers <= clients == ClientControl.features
     assert table(PROTOCOL, "Features")[0][2].startswith(f"the largest body is {frames.WHOLE_LIMIT} bytes")
@@ -487,7 +489,7 @@ def test_the_header_is_described_byte_by_byte() -> None:
     sizes = [struct.calcsize(f"<{each}") for each in frames.HEADER.format.removeprefix("<")]
     assert rows == [[sum(sizes[:index]), size] for index, size in enumerate(sizes)]
     (flags,) = [row[3] for row in table(PROTOCOL, "Data connection") if row[2] == "flags"]
-    assert flags == f"{frames.NOTES} `NOTES`"
+    assert flags == f"{frames.NOTES} `NOTES`, {frames.UNSUMMED} `UNSUMMED`"
 
 
 def test_the_greeting_is_described_byte_by_byte() -> None:

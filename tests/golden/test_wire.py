@@ -14,6 +14,7 @@ from netchannel.core import control
 from netchannel.core.link import Core
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.policies import Timing
+from netchannel.transports.ends import digest
 from netchannel.wire import frames, messages
 from netchannel.wire.declared import Message, as_map
 from netchannel.wire.envelope import MessageParser, encode
@@ -52,6 +53,11 @@ def test_greetings(vector: dict[str, Any]) -> None:
     assert control.greeting(purposes[vector["purpose"]]).hex() == vector["hex"]
 
 
+@pytest.mark.parametrize("vector", KNOWN["ends"], ids=lambda each: each["of"])
+def test_ends_of_connections(vector: dict[str, Any]) -> None:
+    assert digest(*map(bytes.fromhex, vector["parts"])).hex() == vector["hex"]
+
+
 @pytest.mark.parametrize("vector", KNOWN["messages"], ids=lambda each: each["fields"]["t"])
 def test_control_messages(vector: dict[str, Any]) -> None:
     fields, said = wire.meant(vector["fields"]), bytes.fromhex(vector["hex"])
@@ -81,7 +87,8 @@ def made() -> Iterator[bytes]:
             offset, size = struct.unpack_from("<QQ", payload)
             yield frames.reference(offset, size, payload[16:], sequence, timestamp)
         else:
-            yield frames.signal(kind, sequence=sequence, payload=payload, count=fields.get("count", 0))
+            count, flags = fields.get("count", 0), fields.get("flags", 0)
+            yield frames.signal(kind, sequence=sequence, payload=payload, count=count, flags=flags)
 
 
 def test_frames_that_are_written() -> None:

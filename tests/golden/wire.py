@@ -7,10 +7,11 @@ another version of the protocol.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ PAGE = ROOT / "docs" / "protocol-vectors.md"
 NONCE, OTHER_NONCE = bytes(range(16)), bytes(range(16, 32))
 PLACE, MEETING = bytes([0x44] * 16), bytes([0x55] * 16)
 LINE, TOKEN, ATTEMPT = bytes([0x11] * 16), bytes([0x22] * 16), bytes([0x33] * 16)
+BOOT = b"8d4f9a0e-4299-46e5-b5bd-22e76f8056d0"
+ENDS: list[dict[str, Any]] = [
+    {"of": "TLS", "parts": [b"tls", bytes(range(0x40, 0x70))]},
+    {"of": "TCP", "parts": [BOOT, b"1", b"127.0.0.1 40001", b"127.0.0.1 9000"]},
+    {"of": "TCP", "parts": [BOOT, b"4026531840", b"::1 9000", b"::1 9001"]},
+]  # fmt: skip
 SCHEMA = b"a schema, shorter than any of Arrow's"
 WINNERS = struct.pack("<QQQQ16s", 0, 2, 10, 0x1122334455667788, ATTEMPT)
 
@@ -50,9 +57,9 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "hello", "version": 1, "node": "edge-1/4711", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
      "secret": False, "features": "elsewhere ports"},
     {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
-     "secret": True, "features": "contexts gaps notes parts"},
+     "secret": True, "features": "contexts ends gaps notes parts"},
     {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
-     "secret": False, "features": "contexts gaps memory notes parts"},
+     "secret": False, "features": "contexts ends gaps memory notes parts"},
     {"t": "hello", "version": 1, "node": "loader", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
      "secret": False, "features": None},
     {"t": "proof", "mac": hmac.digest(b"", b"netchannel sender" + NONCE + OTHER_NONCE, "sha256")},
@@ -123,6 +130,8 @@ FRAMES: list[dict[str, Any]] = [
     {"kind": "ATTACH", "what": "the token, and the next new message's number", "sequence": 5,
      "payload": TOKEN + struct.pack("<Q", 8)},
     {"kind": "ATTACH", "what": "of a sender that takes the number that is wanted", "payload": TOKEN},
+    {"kind": "ATTACH", "what": "the token, the next new message's number, and the connection's ends", "sequence": 5,
+     "payload": TOKEN + struct.pack("<Q", 8) + bytes(range(0x70, 0x80))},
     {"kind": "SCHEMA", "what": "piece 0", "extent": len(SCHEMA)},
     {"kind": "SCHEMA", "what": "piece 1, and all of it", "count": 1, "payload": SCHEMA},
     {"kind": "CONTEXT", "what": "piece 0", "extent": 8},
@@ -150,6 +159,7 @@ FRAMES: list[dict[str, Any]] = [
      "payload": struct.pack("<QQ", 0, 65_537) + b"note"},
     {"kind": "ATTACHED", "what": "of a receiver that has nothing yet"},
     {"kind": "ATTACHED", "what": "with the last note that it has", "sequence": 7, "payload": b"n2"},
+    {"kind": "ATTACHED", "what": "of a receiver that looks at no checksum behind it", "flags": 2, "sequence": 5},
     {"kind": "ACK", "sequence": 6},
     {"kind": "RECEIPT", "sequence": 10},
     {"kind": "FINISHED", "sequence": 10},
@@ -215,6 +225,10 @@ def lowest(size: int, data: bytes) -> bytes:
     return xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")[:size]
 
 
+def ends(parts: Sequence[bytes]) -> bytes:
+    return hashlib.sha256(b"\n".join((b"netchannel ends", *parts))).digest()[:16]
+
+
 def greeting(purpose: int) -> bytes:
     start = b"NETC" + bytes([1, 1, purpose])
     return start + lowest(1, start)
@@ -257,6 +271,14 @@ def vectors() -> dict[str, list[dict[str, Any]]]:
     return {
         "greetings": [{"purpose": name, "hex": greeting(number).hex()} for name, number in PURPOSES.items()],
         "proofs": [{**_shown(proof), "mac": mac(proof).hex()} for proof in PROOFS],
+        "ends": [
+            {
+                "of": each["of"],
+                "parts": [part.hex() for part in each["parts"]],
+                "hex": ends(each["parts"]).hex(),
+            }
+            for each in ENDS
+        ],
         "messages": [{"fields": _shown(each), "hex": message(each).hex()} for each in MESSAGES],
         "frames": [{**_shown(each), "hex": frame(each).hex()} for each in FRAMES],
         "wrong": wrong(),
@@ -306,6 +328,13 @@ def _lines(known: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     for each in known["proofs"]:
         nonces = [each[name]["hex"] for name in ("own nonce", "other nonce")]
         yield f"| {each['secret'] or 'none'} | {each['role']} | `{nonces[0]}` | `{nonces[1]}` | `{each['mac']}` |"
+    yield ""
+    yield "## Ends of connections"
+    yield ""
+    yield "| connection | behind `netchannel ends` | ends |"
+    yield "|---|---|---|"
+    for each in known["ends"]:
+        yield f"| {each['of']} | {', '.join(f'`{part}`' for part in each['parts'])} | `{each['hex']}` |"
     yield ""
     yield "## Control messages"
     for each in known["messages"]:

@@ -31,6 +31,7 @@ class End:
         self.inbox = bytearray()
         self.peer: End
         self.over = False
+        self.ends = b""
         self.hung_up = False  # the peer closed behind what is in the inbox
         link.adapter = self
         link.local = True
@@ -56,6 +57,7 @@ class World:
         self.disk_works = True
         self.meetings = Meetings()
         self.soon: deque[tuple[Core, Callable[[], None]]] = deque()
+        self.shown = (b"", b"")  # of new connections, at who dialed and at who listens: their ends
 
     # -- nodes
 
@@ -187,6 +189,7 @@ class World:
     def _connect(self, link: Link, core: ReceiverCore) -> None:
         accept = core.accept_member if link.remote.startswith("unix:") else core.accept
         here, there = End(link), End(accept(f"{link.core.name}:{len(self.ends)}"))
+        here.ends, there.ends = self.shown
         self._met(here, there)
         for end in (there, here):
             end.link.connected(self.now)

@@ -162,6 +162,7 @@ class RequestControl(AcceptedControl):
     """The receiver's end of a client's connection."""
 
     role, other_role = b"receiver", b"client"
+    features = frozenset((messages.ENDS,))
 
     def __init__(self, core: Core, connections: Connections, services: Services, remote: str) -> None:
         super().__init__(core, connections, remote)

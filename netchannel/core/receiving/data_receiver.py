@@ -10,6 +10,7 @@ from netchannel.wire.frames import (
     HEAD,
     PAYLOAD_LIMIT,
     TOKEN_FRAME_LIMIT,
+    UNSUMMED,
     Buffer,
     Frame,
     Kind,
@@ -18,7 +19,7 @@ from netchannel.wire.frames import (
     refused,
     signal,
 )
-from netchannel.wire.messages import TOKEN_SIZE
+from netchannel.wire.messages import ENDS_SIZE, TOKEN_SIZE
 from netchannel.wire.parsing import FrameParser
 
 from .admission import Available, Refusal
@@ -34,13 +35,18 @@ if TYPE_CHECKING:
     from .opening import Opening
 
 
-def _presented(frame: Frame) -> tuple[bytes, Available]:
-    """The token, and what its sender has."""
+def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
+    """The token, what its sender has, and what it shows of the connection's ends."""
     payload = bytes(frame.payload)
     token, rest = payload[:TOKEN_SIZE], payload[TOKEN_SIZE:]
-    if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size):
-        raise ProtocolError(f"a token has {TOKEN_SIZE} bytes, and a number 8: {len(payload)} came")
-    return token, Available(frame.sequence, HEAD.unpack(rest)[0] if rest else None)
+    if len(token) != TOKEN_SIZE or len(rest) not in (0, HEAD.size, ENDS_SIZE, HEAD.size + ENDS_SIZE):
+        raise ProtocolError(
+            f"a token has {TOKEN_SIZE} bytes, a number {HEAD.size} and a connection's ends {ENDS_SIZE}: "
+            f"{len(payload)} came"
+        )
+    is_placed = len(rest) % ENDS_SIZE == HEAD.size
+    head, ends = (rest[: HEAD.size], rest[HEAD.size :]) if is_placed else (b"", rest)
+    return token, Available(frame.sequence, HEAD.unpack(head)[0] if head else None), ends
 
 
 def _farewell(grave: Tombstone) -> bytes:
@@ -96,7 +102,8 @@ class ReceiverData(Link):
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
-        match self._opening.redeem(*_presented(frame), now):
+        token, available, ends = _presented(frame)
+        match self._opening.redeem(token, available, now):
             case Refusal() as against:
                 self._refuse(against, now)
             case Tombstone() as grave:
@@ -112,7 +119,8 @@ class ReceiverData(Link):
                     )
                 self._parser.payload_limit = PAYLOAD_LIMIT
                 self._parser.message_limit = self._opening.message_limit
-                channel.attach(self, frame.sequence, now)
+                self._parser.summed = not self.is_direct(ends)
+                channel.attach(self, frame.sequence, now, 0 if self._parser.summed else UNSUMMED)
 
     def _admitted(self) -> None:
         self.disarm()

@@ -333,8 +333,8 @@ class InboundChannel:
         self.stream, self.holder = stream, holder
         self.attach(link, oldest, now)
 
-    def attach(self, link: Feed, oldest: int, now: float) -> None:
-        """The messages come on ``link``, from a sender that still has ``oldest``."""
+    def attach(self, link: Feed, oldest: int, now: float, flags: int = 0) -> None:
+        """The messages come on ``link``, from a sender that still has ``oldest`` and is answered with ``flags``."""
         self._retries.stop()
         if self.expected is None:
             self.expected = self.start = oldest
@@ -347,7 +347,7 @@ class InboundChannel:
         self._dropping = False
         self.attachments += 1
         self._move(ReceiverEvent.ATTACH, now)
-        link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note))
+        link.send(signal(Kind.ATTACHED, sequence=self.expected, payload=self.last_note, flags=flags))
         link.acknowledge()
         self._admit()
 

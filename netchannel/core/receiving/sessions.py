@@ -24,7 +24,7 @@ class ReceiverControl(AcceptedControl):
     """The receiver's end of a sender's control connection."""
 
     role, other_role = b"receiver", b"sender"
-    features = messages.TAKES
+    features = messages.TAKES | {messages.ENDS}
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from netchannel.errors import ChannelClosed, HandshakeError, NetChannelError, Pr
 from netchannel.policies import BufferPolicy
 from netchannel.reporting import log, printable
 from netchannel.wire import messages
-from netchannel.wire.frames import Frame, Kind, signal, unpack
+from netchannel.wire.frames import UNSUMMED, Frame, Kind, signal, unpack
 from netchannel.wire.parsing import FrameParser
 
 from .read_server import REQUEST
@@ -230,6 +230,7 @@ class ReadClientData(Link):
         self._reader = reader
         self._session = session
         self._token = token
+        self._shown = b""  # of the connection's ends
         self._parser = FrameParser(core.slab, core.pool, reader.message_limit)
         self._attached = False
         self._reading: RangeRead | None = None
@@ -246,7 +247,8 @@ class ReadClientData(Link):
 
     def connected(self, now: float) -> None:
         self.arm(now + self.core.timing.handshake_s, self._expired)
-        self.send(greeting(FOR_READING), signal(Kind.ATTACH, payload=self._token))
+        self._shown = self.ends if messages.ENDS in self._session.peer_features else b""
+        self.send(greeting(FOR_READING), signal(Kind.ATTACH, payload=self._token + self._shown))
 
     def _expired(self, now: float) -> None:
         self.abort(f"not taken within {self.core.timing.handshake_s:.1f} s")
@@ -291,6 +293,7 @@ class ReadClientData(Link):
             case Kind.ATTACHED if not self._attached:
                 self.disarm()
                 self._attached = True
+                self._parser.summed = not (self._shown and frame.flags & UNSUMMED)
                 self._ask(reading)
             case Kind.REFUSED:
                 code, _, text = _text(frame).partition(" ")

@@ -11,7 +11,18 @@ from netchannel.core.link import Closing
 from netchannel.core.sending.data_sender import WRITE_LIMIT
 from netchannel.core.sending.features import lacking, missing
 from netchannel.errors import NetChannelError, ProtocolError, StreamReplaced
-from netchannel.wire.frames import FRAME_LIMIT, TOKEN_FRAME_LIMIT, Buffer, Frame, Kind, blob, refused, signal
+from netchannel.wire.frames import (
+    FRAME_LIMIT,
+    TOKEN_FRAME_LIMIT,
+    UNSUMMED,
+    Buffer,
+    Frame,
+    Kind,
+    blob,
+    refused,
+    signal,
+)
+from netchannel.wire.messages import TOKEN_SIZE
 from netchannel.wire.parsing import FrameParser
 
 from .retained import ReadLink, RetainedService, code_of
@@ -49,6 +60,7 @@ class ReadServerData(ReadLink):
         self._parts: Iterator[Sequence[Buffer]] | None = None  # of a message that was begun
         self._schema_sent = False
         self._context_sent = b""
+        self._summed = True
 
     def connected(self, now: float) -> None:
         self.arm(now + self.core.timing.handshake_s, self._expired)
@@ -73,7 +85,8 @@ class ReadServerData(ReadLink):
     def _attach(self, frame: Frame, now: float) -> None:
         if frame.kind != Kind.ATTACH:
             raise ProtocolError(f"a frame {Kind(frame.kind).name} came where a token was due")
-        found = self._receiver.services.redeem(bytes(frame.payload))
+        payload = bytes(frame.payload)
+        found = self._receiver.services.redeem(payload[:TOKEN_SIZE])
         retained = None if found is None else found.service
         if found is None or not isinstance(retained, RetainedService) or retained.history is None:
             self._refuse("token", "the token is not, or no longer, good")
@@ -83,7 +96,8 @@ class ReadServerData(ReadLink):
         self._retained, self.client = retained, found.client
         self._history = retained.history
         self._retained.attached(self)
-        self.send(signal(Kind.ATTACHED))
+        self._summed = not self.is_direct(payload[TOKEN_SIZE:])
+        self.send(signal(Kind.ATTACHED, flags=0 if self._summed else UNSUMMED))
 
     def _request(self, frame: Frame) -> None:
         if frame.kind != Kind.REQUEST or len(frame.payload) != REQUEST.size:
@@ -182,8 +196,8 @@ class ReadServerData(ReadLink):
         if record.context is not self._context_sent and record.context != self._context_sent:
             before += blob(Kind.CONTEXT, record.context)
         self._context_sent = record.context
-        frame = record.whole()
-        self._parts = None if frame else record.parts()
+        frame = record.whole(summed=self._summed)
+        self._parts = None if frame else record.parts(summed=self._summed)
         return [*before, *frame]
 
     def _stop(self) -> None:

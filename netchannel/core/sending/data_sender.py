@@ -14,6 +14,7 @@ from netchannel.wire.frames import (
     FRAME_LIMIT,
     HEAD,
     SHARED_FROM,
+    UNSUMMED,
     Buffer,
     Frame,
     Kind,
@@ -21,6 +22,7 @@ from netchannel.wire.frames import (
     reference,
     signal,
 )
+from netchannel.wire.messages import ENDS
 from netchannel.wire.parsing import FrameParser
 
 from .features import ALL, lacking, missing
@@ -77,6 +79,8 @@ class SenderData(Connection):
         self._loan = None if session.lending is None else session.lending.loan(token)
         self._ahead: deque[tuple[int, int]] = deque()  # of what is lent: the number behind it, its size
         self._ahead_size = 0
+        self._shown = b""  # of the connection's ends
+        self._summed = True
         self._parser = FrameParser(channel.core.slab, channel.core.pool, message_limit=0)
 
     def connected(self, now: float) -> None:
@@ -86,7 +90,8 @@ class SenderData(Connection):
             return
         self.arm(now + self.core.timing.handshake_s, self._refused_silently)
         channel = self.channel
-        presented = self._token + (HEAD.pack(channel.offered) if channel.placed else b"")
+        self._shown = self.ends if ENDS in self.session.peer_features else b""
+        presented = self._token + (HEAD.pack(channel.offered) if channel.placed else b"") + self._shown
         self.send(greeting(FOR_DATA), signal(Kind.ATTACH, sequence=channel.acknowledged, payload=presented))
 
     def get_buffer(self, hint: int) -> memoryview:
@@ -116,6 +121,7 @@ class SenderData(Connection):
             case Kind.ATTACHED if not attached:
                 self.disarm()
                 self.attached = True
+                self._summed = not (self._shown and frame.flags & UNSUMMED)
                 channel.attached(self, frame.sequence, bytes(frame.payload), now)
             case Kind.FINISHED:
                 if attached and not self.end_sent:
@@ -189,8 +195,8 @@ class SenderData(Connection):
             return []
         channel.sent = max(channel.sent, record.end)
         shared = self._share(record) if len(record.body) >= SHARED_FROM else None
-        frame: Sequence[Buffer] = record.whole() if shared is None else (shared,)
-        self._parts = None if frame else record.parts()
+        frame: Sequence[Buffer] = record.whole(summed=self._summed) if shared is None else (shared,)
+        self._parts = None if frame else record.parts(summed=self._summed)
         if record.context is self._context_sent or record.gap:
             return frame
         self._context_sent = record.context

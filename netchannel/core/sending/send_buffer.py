@@ -63,17 +63,17 @@ class Record:
         self.note = note
         self.timestamp = timestamp
 
-    def whole(self) -> Sequence[Buffer]:
-        """Its frame; nothing if it goes in parts."""
+    def whole(self, *, summed: bool = True) -> Sequence[Buffer]:
+        """Its frame; nothing if it goes in parts. Where it need not be ``summed``, it may have no checksum."""
         if self.buffers:
             return self.buffers
         if self.largest > WHOLE_LIMIT and len(self.body) > WHOLE_LIMIT:
             return ()
-        return alone(self.body, self.note, self.first, self.timestamp)
+        return alone(self.body, self.note, self.first, self.timestamp, summed=summed)
 
-    def parts(self) -> Iterator[Sequence[Buffer]]:
+    def parts(self, *, summed: bool = True) -> Iterator[Sequence[Buffer]]:
         """The frames of a message that goes in parts."""
-        return cut(Kind.PART, self.body, self.note, self.first, self.timestamp)
+        return cut(Kind.PART, self.body, self.note, self.first, self.timestamp, summed=summed)
 
     def on_the_wire(self) -> Sequence[Buffer]:
         """All of its frames, for the disk."""
