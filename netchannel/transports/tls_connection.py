@@ -62,14 +62,29 @@ class TlsConnection(asyncio.Transport):
     def adopt(self, sock: socket.socket) -> None:
         """Begin on ``sock``, which is connected, and closed with this."""
         sock.setblocking(False)
-        self._tls = self._context.wrap_socket(
-            sock, server_side=self._server_side, server_hostname=self._host, do_handshake_on_connect=False
-        )
+        try:
+            sock.getpeername()  # `wrap_socket` leaves one open whose connection is lost already
+            self._tls = self._context.wrap_socket(
+                sock,
+                server_side=self._server_side,
+                server_hostname=self._host,
+                do_handshake_on_connect=False,
+            )
+        except OSError as error:
+            sock.close()
+            self._closing = True
+            if self._protocol is not None:
+                self._protocol.connection_made(self)
+            self._loop.call_soon(self._lost, error)
+            return
         # As it is, and not as its stub has it: to memory of any kind.
         self._read = cast("Callable[[int, memoryview], int]", self._tls.read)
         self._over = False
         self._watch()
-        self._begun()
+        try:
+            self._begun()
+        except OSError as error:
+            self._finish(error)
 
     @abstractmethod
     def _begun(self) -> None:
