@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow import hashing
-from nebuli.dataflow.coding import codes_of, is_coded, plain
+from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.keys.coding import codes_of, is_coded, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

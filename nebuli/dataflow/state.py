@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow import hashing
-from nebuli.dataflow.coding import coded_rows
-from nebuli.dataflow.directory import Directory
+from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.keys.coding import coded_rows
+from nebuli.dataflow.keys.directory import Directory
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
 from nebuli.dataflow.zset import merged

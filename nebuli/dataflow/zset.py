@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow import hashing
 from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import group_rows
 from placement.checking.schemas import RESERVED
 

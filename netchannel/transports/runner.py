@@ -18,10 +18,10 @@ from netchannel.reporting import log
 from netchannel.statistics import Measured
 
 from . import schemes
-from .ends import ends_of
 from .lag import Lag
 from .shared_memory import within_host
 from .tcp import keep_alive, limit_silence, use_congestion_control
+from .vouching import ends_of
 from .writing import write_all
 
 if TYPE_CHECKING:

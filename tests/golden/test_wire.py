@@ -14,7 +14,7 @@ from netchannel.core import control
 from netchannel.core.link import Core
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.policies import Timing
-from netchannel.transports.ends import digest
+from netchannel.transports.vouching import digest
 from netchannel.wire import frames, messages
 from netchannel.wire.declared import Message, as_map
 from netchannel.wire.envelope import MessageParser, encode

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow import hashing
 from nebuli.dataflow.aggregates.accumulators import (
     Accumulator,
     Change,
@@ -21,9 +20,10 @@ from nebuli.dataflow.aggregates.accumulators import (
 )
 from nebuli.dataflow.aggregates.distinct_count import CountDistinct
 from nebuli.dataflow.aggregates.extremes import Extreme
-from nebuli.dataflow.coding import coded, plain
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
+from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.keys.coding import coded, plain
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import (
     MAX_BATCH_ROWS,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from nebuli.dataflow import hashing
 from nebuli.dataflow.aggregates.accumulators import CountRows
+from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import group_rows
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 from nebuli.dataflow.zset import WEIGHT, weights_of

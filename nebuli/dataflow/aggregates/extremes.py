@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nebuli.dataflow import hashing
 from nebuli.dataflow.aggregates.ordering import order_codes
+from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import equal_values, group_rows, with_one_zero
 from nebuli.dataflow.state import KeyedState, Run, ordered
 from nebuli.dataflow.zset import WEIGHT, weights_of

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, hashing, zset
+from nebuli.dataflow import Circuit, DataflowError, zset
 from nebuli.dataflow.aggregates import extremes
+from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from placement.plan import (
     AggregateOperator,

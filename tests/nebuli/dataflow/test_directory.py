@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nebuli.dataflow import directory
-from nebuli.dataflow.directory import Directory
+from nebuli.dataflow.keys import directory
+from nebuli.dataflow.keys.directory import Directory
 
 MANY = 100_000
 EDGES = [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import directory, hashing, state
+from nebuli.dataflow import state
+from nebuli.dataflow.keys import directory, hashing
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import Circuit, DataflowError, Progress, hashing
+from nebuli.dataflow import Circuit, DataflowError, Progress
+from nebuli.dataflow.keys import hashing
 from placement.plan import NetworkSource
 from tests.nebuli.dataflow import oracle
 from tests.nebuli.dataflow.driven import Driven

@@ -35,7 +35,7 @@ async def _run(random: Random, seed: int, address: str, directory: Path) -> None
     shared = [
         Shared(draw_plan(random, f"c{n}", MESSAGES, patience_s=5.0), directory=directory) for n in range(2)
     ]
-    receiving = [Receiving(each, random, lambda what: None) for each in shared]
+    receiving = [Receiving(each, random, lambda what: None, random) for each in shared]
     async with (
         ChaosProxy(address, seed=seed, mean_bytes=20_000, max_resets=12) as proxy,
         asyncio.timeout(PATIENCE_S),

@@ -14,7 +14,7 @@ from netchannel import ReceiverServer, SenderServer, Tls
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending.data_sender import SenderData
 from netchannel.tls import Credentials
-from netchannel.transports import ends
+from netchannel.transports import vouching
 from netchannel.wire.messages import ENDS_SIZE
 from tests.support.authority import Authority
 from tests.support.chaos import Proxy
@@ -118,23 +118,23 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 def within(sock: socket.socket) -> tuple[bytes, ...]:
-    return ends._within_host(sock)
+    return vouching._within_host(sock)
 
 
 def test_a_host_without_a_name_has_no_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here, there = connected()
     with here, there:
         assert within(here) == within(there) != ()
-        monkeypatch.setattr(ends, "_BOOT", tmp_path / "nothing")
-        ends._boot.cache_clear()
+        monkeypatch.setattr(vouching, "_BOOT", tmp_path / "nothing")
+        vouching._boot.cache_clear()
         assert within(here) == ()
-        ends._boot.cache_clear()
+        vouching._boot.cache_clear()
 
 
 def test_a_kernel_without_names_for_network_namespaces_has_no_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = connected()
     with here, there:
-        monkeypatch.setattr(ends, "_NETNS_COOKIE", 9999)
+        monkeypatch.setattr(vouching, "_NETNS_COOKIE", 9999)
         assert within(here) == ()
 
 

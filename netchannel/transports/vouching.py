@@ -44,12 +44,12 @@ def _within_host(sock: socket.socket | None) -> tuple[bytes, ...]:
     if sock is None:
         return ()
     try:
-        names = _names(sock)
+        if not (names := _names(sock)):
+            return ()
         cookie = sock.getsockopt(socket.SOL_SOCKET, _NETNS_COOKIE, 8)
     except OSError:  # it is lost already, or the kernel is older
         return ()
-    boot = _boot()
-    if not (names and boot):
+    if not (boot := _boot()):
         return ()
     return boot, str(int.from_bytes(cookie, sys.byteorder)).encode(), *sorted(names)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nebuli.dataflow.buffers import float_bits, text_buffers
-from nebuli.dataflow.coding import coded, codes_of, is_coded
+from nebuli.dataflow.keys.coding import coded, codes_of, is_coded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
