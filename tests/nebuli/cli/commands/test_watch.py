@@ -176,7 +176,7 @@ def test_a_deployment_that_was_ended_in_the_middle_is_done_again(site: Site) -> 
 
 def test_what_somebody_has_stopped_stays_stopped(site: Site) -> None:
     """Though another worker was away then, and what it had is lost."""
-    (site.directory / "numbers.csv").write_text("n\n" + "1\n" * 3_000_000)  # more than a held sink takes
+    (site.directory / "numbers.csv").write_text("n\n" + "1\n" * 9_000_000)  # more than a held sink takes
     id_ = started(site)
     kill(site, 1)
     assert site.run("stop", id_).exit_code == 3
