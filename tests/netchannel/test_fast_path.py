@@ -20,6 +20,7 @@ import netchannel
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending.data_sender import SenderData
 from netchannel.transports.runner import LinkProtocol, Runner
+from netchannel.transports.shared_memory import SHARED_MEMORY
 from netchannel.wire.parsing import FrameParser
 from netchannel.wire.pool import Pool
 
@@ -44,14 +45,17 @@ class Calls:
         return sum(self.of[name] for name in names) / messages
 
 
-def counted(work: Work, messages: int, **settings: Any) -> Calls:
+def counted(work: Work, messages: int, shared_memory: int = SHARED_MEMORY) -> Calls:
     """What is called while ``work`` moves so many messages, once it has done so before."""
     calls = Calls()
 
     async def main() -> None:
-        async with netchannel.ReceiverServer("127.0.0.1:0") as receiver, netchannel.SenderServer() as sender:
+        async with (
+            netchannel.ReceiverServer("127.0.0.1:0") as receiver,
+            netchannel.SenderServer(shared_memory=shared_memory) as sender,
+        ):
             inbox = receiver.register_channel("c", codec="bytes")
-            outbox = sender.register_channel("c", to=receiver.address, codec="bytes", **settings)
+            outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
             await outbox.attached()
             await work(outbox, inbox, messages)
             sys.setprofile(calls)
@@ -104,16 +108,27 @@ def test_a_small_message_in_a_stream(size: int, messages: int, most: float) -> N
     assert calls.each(messages, Pool.take) < 0.01
 
 
-def test_a_message_of_64_kib_in_a_stream() -> None:
+def test_a_message_of_64_kib_over_a_socket() -> None:
     """A frame of its own, received where it stays: it is not copied, and few are acknowledged by themselves."""
     messages = 2_000
-    calls = counted(streamed(1 << 16), messages)
+    calls = counted(streamed(1 << 16), messages, shared_memory=0)
     assert calls.each(messages) < 140
     assert calls.each(messages, LinkProtocol.buffer_updated) < 1.5
     assert calls.each(messages, SenderData.output) < 0.2
     assert calls.each(messages, ReceiverData.output) < 0.2
     assert calls.each(messages, Pool.take) < 1.05
-    assert calls.each(messages, FrameParser._own) < 0.2
+    assert calls.each(messages, FrameParser._own) < 0.2  # of acknowledgements
+
+
+def test_a_message_of_64_kib_in_shared_memory() -> None:
+    """Only references are read, several at a time, and nothing is received into memory of the receiver's own."""
+    messages = 2_000
+    calls = counted(streamed(1 << 16), messages)
+    assert calls.each(messages) < 160
+    assert calls.each(messages, LinkProtocol.buffer_updated) < 0.4
+    assert calls.each(messages, SenderData.output) < 0.2
+    assert calls.each(messages, ReceiverData.output) < 0.2
+    assert calls.each(messages, Pool.take) < 0.01
 
 
 def test_a_lone_message() -> None:
