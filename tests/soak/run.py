@@ -21,6 +21,8 @@ from .messages import Violation
 from .resources import Resources, measure
 
 ROUND_S = 15.0
+HANDING_OVER = 1
+"""Sockets that a receiver opens for that, once it is asked."""
 THROUGH_S = 60.0
 """So long after producers were told to stop everything must be through, faults or not, where no way takes time."""
 TROUBLED_S = 1.0
@@ -172,9 +174,10 @@ class Soak:
             await asyncio.sleep(0.05)
 
     def _compare(self, before: Resources, after: Resources) -> None:
-        # Threads of the disk start as they are needed, and stay as long as their server.
+        # Threads of the disk start as they are needed, and so does the socket where memory is handed over: both stay as
+        # long as their server.
         if (
-            after.descriptors > before.descriptors
+            after.descriptors > before.descriptors + HANDING_OVER
             or after.tasks > before.tasks
             or after.threads > before.threads + DISK_THREADS
             or after.resident > before.resident + RESIDENT_BYTES

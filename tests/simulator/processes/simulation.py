@@ -8,17 +8,15 @@ import hashlib
 import logging
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from netchannel import Timing, Tls
+from netchannel import Timing
 from netchannel.core.sending import data_sender, packing
 from netchannel.core.sending.lending import GRAIN
 from netchannel.disk import open_buffer
@@ -28,7 +26,6 @@ from netchannel.transports import runner, schemes
 from tests.simulator.oracle import Violation
 from tests.simulator.plans import Kind, Shared, draw_plan
 from tests.simulator.simulation import Report, noted
-from tests.support.authority import Authority
 from tests.support.shared_memory import Meetings, SimulatedSharing
 from tests.support.simulated_files import Crash, SimulatedFiles
 
@@ -84,15 +81,13 @@ class Process:
 
 
 class Simulation:
-    """All of it, drawn from ``seed``; over TLS if there is a certificate."""
+    """All of it, drawn from ``seed``. Without TLS: OpenSSL reads and writes real sockets only."""
 
-    def __init__(self, seed: int, tls: Tls | None) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.report = Report(seed)
         self.room = Room(seed)
         self.network = Network(self.room)
-        if tls is not None:  # what is said then has another length each time, on which nothing may depend
-            self.network.cut_reads, self.network.window = 0.0, 1 << 20
         self.files = SimulatedFiles(seed)
         self.disk = Disk(self.files)
         self.loops: list[ProcessLoop] = []  # that there ever were
@@ -111,9 +106,9 @@ class Simulation:
         self.meetings = Meetings()
         self.sending = [Sending(shared, ADDRESS, self.random) for shared in self.shared]
         self.receiving = [Receiving(shared, self.random, self.note, self.chance) for shared in self.shared]
-        self.sender = Process(self, "the sender", SendingProgram(self.sending, self.timing, tls))
+        self.sender = Process(self, "the sender", SendingProgram(self.sending, self.timing))
         self.receiver = Process(
-            self, "the receiver", ReceivingProgram(self.receiving, self.timing, ADDRESS, self._all_heard, tls)
+            self, "the receiver", ReceivingProgram(self.receiving, self.timing, ADDRESS, self._all_heard)
         )
         self._trace = hashlib.blake2b(digest_size=16)
         goal = channels * (MESSAGES // channels)
@@ -495,16 +490,15 @@ def _open(disk: SimulatedFiles, directory: Any, channel_id: str, **settings: Any
 
 
 def simulate(seed: int) -> Report:
-    """Run ``seed``; one in ten goes over TLS. Raises Violation, with the seed in its message."""
-    with tempfile.TemporaryDirectory() as directory:
-        simulation = Simulation(seed, Authority(Path(directory)).issue("node") if seed % 10 == 9 else None)
-        with noted(simulation.report.transitions), _in_place(simulation):
-            try:
-                return simulation.run()
-            except (Exception, asyncio.CancelledError) as error:
-                what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
-                raise Violation(f"seed {seed}: {what}") from error
-            finally:
-                with patch.object(sys, "unraisablehook", lambda unraisable: None):
-                    for loop in simulation.loops:
-                        loop.bury()
+    """Run ``seed``. Raises Violation, with the seed in its message."""
+    simulation = Simulation(seed)
+    with noted(simulation.report.transitions), _in_place(simulation):
+        try:
+            return simulation.run()
+        except (Exception, asyncio.CancelledError) as error:
+            what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+            raise Violation(f"seed {seed}: {what}") from error
+        finally:
+            with patch.object(sys, "unraisablehook", lambda unraisable: None):
+                for loop in simulation.loops:
+                    loop.bury()
