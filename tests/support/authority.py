@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from netchannel import Tls
@@ -18,7 +18,16 @@ from netchannel.transports import Listener, MakeProtocol, schemes
 from netchannel.transports.secured import TlsDialer, accepting
 
 HOUR = datetime.timedelta(hours=1)
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+def _usual_key() -> Key:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _algorithm(key: Key) -> hashes.SHA256 | None:
+    return hashes.SHA256() if isinstance(key, ec.EllipticCurvePrivateKey) else None  # the other has its own
 
 
 class Authority:
@@ -30,15 +39,17 @@ class Authority:
         name: str = "authority",
         signer: Authority | None = None,
         ends: datetime.timedelta = 24 * HOUR,
+        make_key: Callable[[], Key] = _usual_key,
     ) -> None:
         self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._make_key = make_key
+        self._key = make_key()
         self._name = _named(name)
         signer = signer or self
         certificate = (
             _unsigned(self._name, signer._name, self._key, -3 * HOUR, ends)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(signer._key, hashes.SHA256())
+            .sign(signer._key, _algorithm(signer._key))
         )
         self.file = directory / f"{name}.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -59,7 +70,7 @@ class Authority:
         server_name: str | None = None,
     ) -> Tls:
         """A certificate and its key, as files of that name; whoever has it trusts this authority, or another."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = self._make_key()
         builder = _unsigned(_named(name), self._name, key, begins, ends)
         if hosts:
             builder = builder.add_extension(
@@ -67,7 +78,7 @@ class Authority:
             )
         if usages:
             builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        certificate = builder.sign(self._key, _algorithm(self._key))
         files = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         files[1].write_bytes(
@@ -92,7 +103,7 @@ def _host(host: str) -> x509.GeneralName:
 def _unsigned(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: Key,
     begins: datetime.timedelta,
     ends: datetime.timedelta,
 ) -> x509.CertificateBuilder:

@@ -60,6 +60,7 @@ class Room:
         agenda = self._agenda
         while agenda and agenda[0][0] <= self.now:
             heapq.heappop(agenda)[2]()
+        self.network.carry()
         ready = [loop for loop in self.loops if not loop.stalled and loop.has_work()]
         if ready:
             loop = ready[0] if len(ready) == 1 else self.random.choice(ready)

@@ -20,10 +20,12 @@ from netchannel import Timing
 from netchannel.transports.sockets import connect_with, listen_on
 
 from .loop import TURN_S, Pollable, ProcessLoop, Room
+from .plugs import Plug
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from netchannel.address import TcpAddress
     from netchannel.transports import Listener, MakeProtocol
 
 
@@ -49,6 +51,9 @@ class Socket(Pollable):
         self.at_end = False
         self.error: OSError | None = None
         self.deaf = False  # nothing arrives here any more, and nobody is told
+        self.spoilt: tuple[float, int] | None = (
+            None  # where what arrives next is changed: its part, and the bit
+        )
         self._last_due = 0.0  # when the last of what was sent arrives
         loop.open[self.descriptor] = self
 
@@ -138,6 +143,10 @@ class Socket(Pollable):
             assert self.peer is not None
             self.carry(self.peer.hear_reset)
             return
+        if self.spoilt is not None:
+            part, bit = self.spoilt
+            self.spoilt = None
+            data = _changed(data, int(part * len(data)), bit)
         self.inbox += data
 
     def hear_end(self) -> None:
@@ -163,6 +172,10 @@ class Socket(Pollable):
         self.deaf = True
         if not self.closed:
             self._forget()
+
+
+def _changed(data: bytes, place: int, bit: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
 class _Listening(Pollable):
@@ -193,14 +206,14 @@ class _Listening(Pollable):
     def ready(self) -> int:
         return selectors.EVENT_READ if self.backlog else 0
 
-    def accept(self) -> tuple[Socket, str]:
+    def accept(self) -> tuple[Socket | socket.socket, str]:
         network = self._network
         if network.room.now < network.no_descriptors_until:
             raise _error(errno.EMFILE)
         if not self.backlog:
             raise BlockingIOError
         connection = self.backlog.popleft()
-        return connection, connection.name
+        return network.plug(connection).near if network.is_real else connection, connection.name
 
     def close(self) -> None:
         del self.loop.open[self.descriptor]
@@ -213,8 +226,9 @@ class _Listening(Pollable):
 class Network:
     """All connections, and what is wrong with new ones; a transport, too, in the place of TCP's."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, *, is_real: bool = False) -> None:
         self.room = room
+        self.is_real = is_real  # its sockets are real ones, as OpenSSL needs them
         room.network = self
         random = room.random
         self.latency_s = random.choice([0.0, 0.0002, 0.0002, 0.05, 0.5])  # each way of a connection, at most
@@ -228,11 +242,33 @@ class Network:
         self.patience_s = Timing().handshake_s
         self.sockets: dict[Socket, None] = {}
         self.listening: dict[str, _Listening] = {}
+        self.plugs: list[Plug] = []  # that there ever were
         self.made = 0
 
     def delay(self) -> float:
         """What everything takes at the moment."""
         return self.room.random.random() * self.delay_s if self.delay_s else 0.0
+
+    def plug(self, end: Socket) -> Plug:
+        """A real socket in the place of ``end``."""
+        self.plugs.append(plug := Plug(end))
+        return plug
+
+    def carry(self) -> None:
+        """Whatever can go on between real sockets and the network."""
+        for plug in self.plugs:
+            plug.carry()
+
+    def close(self) -> None:
+        """Of real sockets, those that somebody who was killed has left."""
+        for plug in self.plugs:
+            plug.close()
+
+    async def dial_real(self, where: TcpAddress) -> socket.socket:
+        """In the place of TCP's ``dial``."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ProcessLoop)
+        return self.plug(await self.dial(loop, str(where))).near
 
     async def dial(self, loop: ProcessLoop, address: str) -> Socket:
         """A connected socket, as the loop's ``sock_connect`` has it. Raises OSError."""
@@ -306,6 +342,9 @@ class Network:
     def kill(self, loop: ProcessLoop, how: str) -> None:
         """The process of ``loop`` is gone: its sockets are closed, reset, or ``vanish`` with the machine."""
         loop.kill()
+        for plug in self.plugs:
+            if plug.end.loop is loop:
+                plug.killed()
         for pollable in list(loop.open.values()):
             if isinstance(pollable, _Listening):
                 pollable.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from netchannel import ReceiverServer, SenderServer, Timing
+from netchannel import ReceiverServer, SenderServer, Timing, Tls
 
 from .receiving import Receiving
 from .sending import Sending
@@ -57,15 +57,16 @@ class Program(ABC):
 class SendingProgram(Program):
     """Producers, until all have closed their channels."""
 
-    def __init__(self, sending: Sequence[Sending], timing: Timing) -> None:
+    def __init__(self, sending: Sequence[Sending], timing: Timing, tls: Tls | None = None) -> None:
         super().__init__()
         self._sending = sending
         self._timing = timing
+        self._tls = tls
 
     async def run(self) -> None:
         while True:
             try:
-                async with SenderServer(timing=self._timing) as server:
+                async with SenderServer(timing=self._timing, tls=self._tls) as server:
                     try:
                         await self._do([partial(each.run, server) for each in self._sending])
                     except Left:
@@ -88,8 +89,10 @@ class ReceivingProgram(Program):
         timing: Timing,
         listen: str,
         all_heard: Callable[[], bool],
+        tls: Tls | None = None,
     ) -> None:
         super().__init__()
+        self._tls = tls
         self._receiving = receiving
         self._timing = timing
         self._listen = listen
@@ -98,7 +101,7 @@ class ReceivingProgram(Program):
     async def run(self) -> None:
         while not self._all_heard():
             try:
-                async with ReceiverServer(self._listen, timing=self._timing) as server:
+                async with ReceiverServer(self._listen, timing=self._timing, tls=self._tls) as server:
                     await self._do([partial(each.run, server) for each in self._receiving])
             except Left:
                 for each in self._receiving:

@@ -7,31 +7,38 @@ import errno
 import hashlib
 import logging
 import secrets
+import ssl
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from netchannel import Timing
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from netchannel import Timing, Tls
 from netchannel.core.sending import data_sender, packing
 from netchannel.core.sending.lending import GRAIN
 from netchannel.disk import open_buffer
 from netchannel.servers import identity, receiver, sender, sender_channel
 from netchannel.storage import SegmentLog
-from netchannel.transports import runner, schemes
+from netchannel.transports import runner, schemes, secured
 from tests.simulator.oracle import Violation
 from tests.simulator.plans import Kind, Shared, draw_plan
 from tests.simulator.simulation import Report, noted
+from tests.support.authority import Authority
 from tests.support.shared_memory import Meetings, SimulatedSharing
 from tests.support.simulated_files import Crash, SimulatedFiles
 
 from .disk import Disk
 from .loop import ProcessLoop, Room
 from .network import Network, Socket
+from .plugs import EncryptedSocket
 from .programs import Program, ReceivingProgram, SendingProgram
 from .receiving import Receiving
 from .sending import Sending
@@ -81,13 +88,15 @@ class Process:
 
 
 class Simulation:
-    """All of it, drawn from ``seed``. Without TLS: OpenSSL reads and writes real sockets only."""
+    """All of it, drawn from ``seed``; over TLS if there is a certificate."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tls: Tls | None) -> None:
         self.random = Random(seed)
         self.report = Report(seed)
         self.room = Room(seed)
-        self.network = Network(self.room)
+        self.network = Network(self.room, is_real=tls is not None)
+        if tls is not None:  # a handshake has its time, and is longer than the narrowest way
+            self.network.window = max(self.network.window, 5000)
         self.files = SimulatedFiles(seed)
         self.disk = Disk(self.files)
         self.loops: list[ProcessLoop] = []  # that there ever were
@@ -106,9 +115,9 @@ class Simulation:
         self.meetings = Meetings()
         self.sending = [Sending(shared, ADDRESS, self.random) for shared in self.shared]
         self.receiving = [Receiving(shared, self.random, self.note, self.chance) for shared in self.shared]
-        self.sender = Process(self, "the sender", SendingProgram(self.sending, self.timing))
+        self.sender = Process(self, "the sender", SendingProgram(self.sending, self.timing, tls))
         self.receiver = Process(
-            self, "the receiver", ReceivingProgram(self.receiving, self.timing, ADDRESS, self._all_heard)
+            self, "the receiver", ReceivingProgram(self.receiving, self.timing, ADDRESS, self._all_heard, tls)
         )
         self._trace = hashlib.blake2b(digest_size=16)
         goal = channels * (MESSAGES // channels)
@@ -160,6 +169,7 @@ class Simulation:
     def _step(self) -> None:
         with suppress(Crash):
             self.room.step()
+        self.network.carry()
         if self.files.crash_at is not None and self.files.crash_at < 0:
             self._lose_power()
         if self.room.problems:
@@ -296,6 +306,11 @@ class Simulation:
 
     def flip(self) -> bool:
         """A bit changes on the way."""
+        if self.network.is_real:  # where nothing stays on the way that could be read
+            here = self._some()
+            if here is not None:
+                here.spoilt = self.random.random(), self.random.randrange(8)
+            return here is not None
         sockets = [each for each in self.network.connected() if each.inbox]
         if not sockets:
             return False
@@ -470,6 +485,8 @@ def _in_place(simulation: Simulation) -> Iterator[None]:
         put(data_sender, "WRITE_LIMIT", random.choice([500, 5000, 1 << 20]))
         put(sender_channel, "YIELD_AFTER", random.choice([500, 5000, 1 << 19]))
         stack.enter_context(patch.dict(schemes._table, tcp=simulation.network))
+        put(secured, "dial", simulation.network.dial_real)
+        put(ssl.SSLContext, "sslsocket_class", EncryptedSocket)
         for logger in loggers:
             stack.callback(logger.setLevel, logger.level)
             stack.callback(setattr, logger, "propagate", logger.propagate)
@@ -490,15 +507,19 @@ def _open(disk: SimulatedFiles, directory: Any, channel_id: str, **settings: Any
 
 
 def simulate(seed: int) -> Report:
-    """Run ``seed``. Raises Violation, with the seed in its message."""
-    simulation = Simulation(seed)
-    with noted(simulation.report.transitions), _in_place(simulation):
-        try:
-            return simulation.run()
-        except (Exception, asyncio.CancelledError) as error:
-            what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
-            raise Violation(f"seed {seed}: {what}") from error
-        finally:
-            with patch.object(sys, "unraisablehook", lambda unraisable: None):
-                for loop in simulation.loops:
-                    loop.bury()
+    """Run ``seed``; one in ten goes over TLS. Raises Violation, with the seed in its message."""
+    with tempfile.TemporaryDirectory() as directory:
+        # Signatures of this kind are all of one length: how long a handshake is does not hang on what is drawn in it.
+        authority = Authority(Path(directory), make_key=Ed25519PrivateKey.generate)
+        simulation = Simulation(seed, authority.issue("node") if seed % 10 == 9 else None)
+        with noted(simulation.report.transitions), _in_place(simulation):
+            try:
+                return simulation.run()
+            except (Exception, asyncio.CancelledError) as error:
+                what = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+                raise Violation(f"seed {seed}: {what}") from error
+            finally:
+                with patch.object(sys, "unraisablehook", lambda unraisable: None):
+                    for loop in simulation.loops:
+                        loop.bury()
+                    simulation.network.close()
