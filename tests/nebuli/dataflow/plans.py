@@ -83,6 +83,13 @@ class Plan:
         return Driven([*self.operators, root])
 
 
+def source_of(plan: Plan, id_: str) -> str:
+    """Adds a source of that name."""
+    columns = [column.model_dump() for column in COLUMNS]
+    settings = {"id": id_, "channel": id_, "address": "nowhere", "schema": columns}
+    return plan.add(NetworkSource.model_validate(settings), f"SELECT * FROM {id_}")
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     plan = Plan()

@@ -21,11 +21,10 @@ from placement.plan import (
     FilterOperator,
     JoinOperator,
     NetworkSink,
-    NetworkSource,
     ProjectOperator,
 )
 from tests.nebuli.dataflow import oracle
-from tests.nebuli.dataflow.plans import COLUMNS, ROWS, ZSETS, Plan, Row, change, plans
+from tests.nebuli.dataflow.plans import ROWS, ZSETS, Plan, Row, change, plans, source_of
 from tests.support.arrow_memory import memory_pool
 from tests.support.sizes import examples
 
@@ -83,7 +82,7 @@ def test_random_plans_agree_with_duckdb(data: st.DataObject, plan: Plan, hash_ro
 def test_what_is_taken_back_is_what_was_given(data: st.DataObject, kind: str) -> None:
     """To the bit, so that what is computed of it above is the same, too: 1 / x tells 0.0 and -0.0 apart."""
     plan = Plan()
-    left = _source(plan, "l")
+    left = source_of(plan, "l")
     match kind:
         case "by":
             top = AggregateOperator(id="top", input=left, by=("x",), aggregates={"n": "count(*)"})
@@ -92,7 +91,7 @@ def test_what_is_taken_back_is_what_was_given(data: st.DataObject, kind: str) ->
             plan.operators.append(DistinctOperator(id="d", input="x"))
             top = AggregateOperator(id="top", input="d", by=("x",), aggregates={"n": "count(*)"})
         case "join":
-            right = _source(plan, "r")
+            right = source_of(plan, "r")
             aggregate = AggregateOperator(id="n", input=left, by=("x",), aggregates={"n": "count(*)"})
             once = AggregateOperator(id="m", input=right, by=("k", "x"), aggregates={"m": "sum(n)"})
             plan.operators += [aggregate, once]
@@ -121,7 +120,7 @@ def test_what_is_taken_back_is_what_was_given(data: st.DataObject, kind: str) ->
 @given(st.data(), st.sampled_from([hashing.hash_rows, _all_alike]))
 def test_min_and_max_are_right_after_every_change(data: st.DataObject, hash_rows: Any) -> None:
     plan, out = Plan(), []
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     aggregates = {"low": "min(x)", "high": "max(x)", "first": "min(g)", "last": "max(g)"}
     plan.operators.append(AggregateOperator(id="a", input=source, by=("k",), aggregates=aggregates))
     query = "SELECT k, min(x), max(x), min(g), max(g) FROM s GROUP BY k"
@@ -142,7 +141,7 @@ def test_the_greatest_is_taken_back_again_and_again(hash_rows: Any, monkeypatch:
     monkeypatch.setattr(hashing, "hash_rows", hash_rows)
     monkeypatch.setattr(extremes, "_FIRST_LOOK", 2)
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     plan.operators.append(AggregateOperator(id="a", input=source, by=("k",), aggregates={"high": "max(x)"}))
     circuit = plan.circuit()
     out = circuit.push(source, change([((k, "a", float(x), 1), 1) for k in (1, 2) for x in range(20)]))
@@ -153,7 +152,7 @@ def test_the_greatest_is_taken_back_again_and_again(hash_rows: Any, monkeypatch:
 
 def test_without_by_there_is_one_row_even_of_nothing() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     aggregates = {"n": "count(*)", "total": "sum(k)", "mean": "avg(x)", "low": "min(g)"}
     plan.operators.append(AggregateOperator(id="a", input=source, aggregates=aggregates))
     assert _tuples(_result(plan.circuit(), [])) == [(0, None, None, None)]
@@ -165,7 +164,7 @@ def test_without_by_there_is_one_row_even_of_nothing() -> None:
 
 def test_sums_come_back_from_beyond_the_range_and_from_what_is_no_number() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     plan.operators.append(AggregateOperator(id="a", input=source, aggregates={"i": "sum(k)", "f": "sum(x)"}))
     huge: Row = (2**63 - 1, None, 1e300, None)
     odd: Row = (5, None, float("nan"), None)
@@ -180,7 +179,7 @@ def test_sums_come_back_from_beyond_the_range_and_from_what_is_no_number() -> No
 
 def test_float_sums_do_not_drift() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     plan.operators.append(AggregateOperator(id="a", input=source, aggregates={"f": "sum(x)"}))
     values = np.random.default_rng(7).standard_normal(50_000) * 10.0 ** np.arange(-10, 15).repeat(2000)
     circuit, out = plan.circuit(), []
@@ -192,7 +191,7 @@ def test_float_sums_do_not_drift() -> None:
 
 def test_a_join_keeps_its_batches_within_bounds() -> None:
     plan = Plan()
-    left, right = _source(plan, "l"), _source(plan, "r")
+    left, right = source_of(plan, "l"), source_of(plan, "r")
     plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k",)))
     circuit, rows = plan.circuit(), 700
     one = _of_floats(np.arange(float(rows)), 1)
@@ -205,7 +204,7 @@ def test_a_join_keeps_its_batches_within_bounds() -> None:
 
 def test_what_a_join_makes_of_one_batch_is_never_all_in_memory() -> None:
     plan = Plan()
-    left, right = _source(plan, "l"), _source(plan, "r")
+    left, right = source_of(plan, "l"), source_of(plan, "r")
     plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k",)))
     root = NetworkSink(id="root", input="j", channel="out", address="nowhere")
     circuit, rows = Circuit([*plan.operators, root]), 2000
@@ -223,7 +222,7 @@ def test_what_a_join_makes_of_one_batch_is_never_all_in_memory() -> None:
 
 def test_state_shrinks_when_rows_are_taken_back() -> None:
     plan = Plan()
-    left, right = _source(plan, "l"), _source(plan, "r")
+    left, right = source_of(plan, "l"), source_of(plan, "r")
     plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("k", "x")))
     columns = {"k": "k", "g": '"l.g"', "x": "x", "n": '"r.n"'}
     plan.operators.append(ProjectOperator(id="p", input="j", columns=columns))
@@ -241,7 +240,7 @@ def test_state_shrinks_when_rows_are_taken_back() -> None:
 
 def test_a_join_keeps_only_what_can_still_be_met() -> None:
     plan = Plan()
-    left, right = _source(plan, "l"), _source(plan, "r")
+    left, right = source_of(plan, "l"), source_of(plan, "r")
     plan.operators.append(JoinOperator(id="j", inputs=(left, right), on=("x",)))
     circuit, rows = plan.circuit(), _of_floats(np.arange(1000.0), 1)
 
@@ -263,7 +262,7 @@ def test_a_join_keeps_only_what_can_still_be_met() -> None:
 
 def test_a_stateless_plan_holds_nothing() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     plan.operators.append(FilterOperator(id="f", input=source, predicate="x > 10"))
     plan.operators.append(ProjectOperator(id="p", input="f", columns={"y": "x * 2", "g": "upper(g)"}))
     circuit, batch = plan.circuit(), _of_floats(np.arange(10_000.0), 1)
@@ -278,7 +277,7 @@ def test_a_stateless_plan_holds_nothing() -> None:
 
 def test_errors_name_the_operator_and_the_expression() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     plan.operators.append(ProjectOperator(id="p", input=source, columns={"y": "k // n"}))
     with pytest.raises(
         DataflowError, match=r"operator p: divide by zero in k // n, in the expression 'k // n'"
@@ -288,7 +287,7 @@ def test_errors_name_the_operator_and_the_expression() -> None:
 
 def test_a_source_that_ended_or_does_not_exist_is_refused() -> None:
     plan = Plan()
-    source = _source(plan, "s")
+    source = source_of(plan, "s")
     circuit = plan.circuit()
     with pytest.raises(DataflowError, match="nobody is none of the sources s"):
         circuit.end("nobody")
@@ -297,13 +296,6 @@ def test_a_source_that_ended_or_does_not_exist_is_refused() -> None:
     circuit.end(source)
     with pytest.raises(DataflowError, match="s has ended"):
         circuit.push(source, change([]))
-
-
-def _source(plan: Plan, id_: str) -> str:
-    columns = [column.model_dump() for column in COLUMNS]
-    settings_ = {"id": id_, "channel": id_, "address": "nowhere", "schema": columns}
-    plan.operators.append(NetworkSource.model_validate(settings_))
-    return id_
 
 
 def _of_floats(values: NDArray[np.float64], weight: int) -> pa.RecordBatch:
