@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import state
 from nebuli.dataflow.keys import directory, hashing
+from nebuli.dataflow.keys.coding import is_coded
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def test_finds_what_was_inserted(
         if settled:
             keyed.settle()
             assert len(keyed._runs) <= 1
+            assert not keyed._fresh
         probe = _run([(key, "", 0) for key in (None, 0, 1, 2, 3, 4, 5)])
         found = Counter[tuple[int | None, str]]()
         keys = probe.rows.column("key").to_pylist()
@@ -162,6 +164,30 @@ def test_a_key_with_many_rows_is_looked_up_in_portions(monkeypatch: pytest.Monke
     portions = [len(match.probe) for match in keyed.lookup(_run([(1, "", 0), (1, "", 0), (2, "", 0)]))]
     assert sum(portions) == 2000
     assert max(portions) <= 100
+
+
+@pytest.mark.parametrize(("most", "runs"), [(1 << 31, 1), (13_000, 2)])
+def test_what_is_settled_is_one_run_of_codes(most: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as Arrow can address the texts, of which three changes have 12,600 bytes; all are found as before."""
+    monkeypatch.setattr(state, "_FRESH_ROWS", 1)
+    monkeypatch.setattr(state, "_MAX_TEXT_BYTES", most)
+    keyed = KeyedState(["key"], consolidated)
+    entries: list[list[Entry]] = [
+        [(600 * n + each, f"{each % 5:03}", 1) for each in range(600)] for n in range(6)
+    ]
+    for each in entries:
+        keyed.insert(_run(each))
+    keyed.settle()
+    assert not keyed._fresh
+    assert len(keyed._runs) == runs
+    assert all(is_coded(run.rows.column("value")) for run in keyed._runs)
+    probe = _run([(key, "", 0) for key in range(3600)])
+    found = {
+        (row["key"], row["value"], row["_weight"])
+        for match in keyed.lookup(probe)
+        for row in match.found.take(pa.array(match.rows)).to_pylist()
+    }
+    assert found == {entry for each in entries for entry in each}
 
 
 def test_runs_are_not_merged_beyond_what_arrow_can_address(monkeypatch: pytest.MonkeyPatch) -> None:
