@@ -7,6 +7,8 @@ import ctypes
 import gc
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +26,20 @@ class Resources(NamedTuple):
     resident: int
 
 
+@contextmanager
+def memory_of_the_system() -> Iterator[None]:
+    """Have Arrow take its memory from the system: its own allocator keeps tens of MiB of what was given back."""
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
+
 def measure() -> Resources:
     """What this process holds once what is free in it was given back."""
     gc.collect()
-    pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

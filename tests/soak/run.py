@@ -12,19 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
-
 from netchannel import ReceiverServer, SenderServer
 from netchannel.transports.runner import DISK_THREADS
 
 from .channels import KINDS, Consumer, DurableProducer, produce
 from .faults import FAULTS, LATENCY, Mischief, Way, check_happened, timing
 from .messages import Violation
-from .resources import Resources, measure
+from .resources import Resources, measure, memory_of_the_system
 
 ROUND_S = 15.0
-SHARING = 2
-"""Descriptors of shared memory, once it is asked for: the receiver's socket where it is handed over, and a memory."""
 THROUGH_S = 60.0
 """So long after producers were told to stop everything must be through, faults or not, where no way takes time."""
 TROUBLED_S = 1.0
@@ -33,7 +29,7 @@ MORE_ROUNDS = 8
 """So many more there are at most, beyond the time that was asked for, until every fault has shown an effect."""
 RESIDENT_BYTES = 24 << 20
 """So much more may be resident after a run than after its first round: memory that is kept to be used again, of frames
-and of what is received, which the first round has not filled."""
+and of what is received."""
 
 
 @dataclass
@@ -74,16 +70,9 @@ class Soak:
         self._report = report
 
     async def run(self, seconds: float) -> Tally:
-        """Rounds for so long, the first one to warm up. Raises Violation.
-
-        Arrow's memory is the system's: its own allocator keeps what is free, and more of it with each round.
-        """
-        usual = pa.default_memory_pool()
-        pa.set_memory_pool(pa.system_memory_pool())
-        try:
+        """Rounds for so long, the first one to warm up. Raises Violation."""
+        with memory_of_the_system():
             return await self._run(seconds)
-        finally:
-            pa.set_memory_pool(usual)
 
     async def _run(self, seconds: float) -> Tally:
         end = time.monotonic() + seconds
@@ -188,9 +177,9 @@ class Soak:
             await asyncio.sleep(0.05)
 
     def _compare(self, before: Resources, after: Resources) -> None:
-        # Threads of the disk start as they are needed, and so does shared memory: both stay as long as their server.
+        # Threads of the disk start as they are needed, and stay as long as their server.
         if (
-            after.descriptors > before.descriptors + SHARING
+            after.descriptors > before.descriptors
             or after.tasks > before.tasks
             or after.threads > before.threads + DISK_THREADS
             or after.resident > before.resident + RESIDENT_BYTES

@@ -85,7 +85,7 @@ class InboundChannel:
         self._dropping = False  # and it was said, since the sender was attached
         self.starved = False
         self.waiting = 0  # consumers that wait for a message
-        self._missing = False  # and no sender has come, which is told in time
+        self._missing: Timer | None = None  # when they are told that no sender has come
         self._blocked_at = -1  # all that the sender can send before it hears an acknowledgement
         self.session: Session | None = None
         self.link: Feed | None = None
@@ -253,6 +253,8 @@ class InboundChannel:
 
     def _release(self, now: float) -> None:
         self._retries.stop()
+        if self._missing is not None:  # it would keep what was not read for that long
+            self._missing.cancel()
         if self.state is ReceiverState.CLOSED:
             self.queue.clear()
         link, self.link = self.link, None
@@ -454,12 +456,11 @@ class InboundChannel:
 
     def miss_sender(self, now: float) -> None:
         """The consumer waits: if no sender has ever come, nobody else would say so."""
-        if not self._missing:
-            self._missing = True
-            self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
+        if self._missing is None:
+            self._missing = self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
 
     def _say_missing(self, now: float) -> None:
-        if not self.holder and self.waiting and not self.terminal:
+        if not self.holder and self.waiting:
             log.warning(
                 "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
                 "it send to this address, on a channel of this name? Still waiting",

@@ -391,6 +391,39 @@ async def test_servers_leave_no_descriptors() -> None:
     assert left[0] == left[1] == left[2]
 
 
+async def test_ended_sessions_leave_nothing_mapped() -> None:
+    """At a server that goes on: as soon as nobody has what they brought, though it was never read."""
+    async with ReceiverServer() as receiver:
+        await session(receiver)  # the first makes the socket, which stays
+        before = (open_files(), mappings())
+        assert before[1] == 0
+        for _ in range(8):
+            await session(receiver)
+            assert (open_files(), mappings()) == before
+
+
+async def session(receiver: ReceiverServer) -> None:
+    """Bodies in shared memory, of which some are left to a successor that takes none of them."""
+    async with SenderServer() as sender:
+        inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
+        outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        waiting = asyncio.create_task(inbox.recv())  # before there is a sender
+        await outbox.attached()
+        await outbox.send(bytes(LARGE))
+        await waiting
+        await once_shared(outbox, inbox, lambda: sender.statistics().bytes_sent)
+        await exchange(outbox, inbox, b"")
+        for _ in range(4):
+            await outbox.send(bytes(LARGE))
+        await eventually(lambda: inbox.statistics().buffered_messages == 4)
+        assert mappings() == 2
+        await inbox.detach()
+        await receiver.register_channel("c", codec="bytes", resume_from=inbox.position).close("enough")
+    await eventually(partial(nobody_at, receiver))
+    del inbox, outbox, waiting
+    gc.collect()
+
+
 async def test_pages_that_are_given_back_are_gone() -> None:
     here = sharing()
     memory = memoryview(mmap.mmap(-1, 4 * 4096))
