@@ -73,6 +73,7 @@ _OF_CHANNELS = (
     ),
     Metric("reconnects", COUNTER, "Attachments after the first.", attrgetter("reconnects")),
     Metric("dropped", COUNTER, "Messages that drop_oldest gave up.", attrgetter("dropped")),
+    Metric("shared_bytes", COUNTER, "Bytes that went through shared memory.", attrgetter("shared_bytes")),
     Metric(
         "starved",
         GAUGE,

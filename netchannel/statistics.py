@@ -14,7 +14,8 @@ class ChannelStatistics:
     """What both ends of a channel count. ``since`` is when ``state`` began (monotonic seconds).
 
     ``acknowledged`` is a number of the stream: everything below is acknowledged. ``bytes`` counts message bytes and
-    notes, ``reconnects`` attachments after the first, ``dropped`` messages that ``drop_oldest`` gave up.
+    notes, ``reconnects`` attachments after the first, ``dropped`` messages that ``drop_oldest`` gave up,
+    ``shared_bytes`` what went through memory that both ends have, each time that it was sent.
     ``buffered_bytes`` counts the buffered messages that are in memory. ``starved``: the producer waits for an
     acknowledgement, and the consumer for a message: acknowledge more often than the sender's buffer is full.
     """
@@ -28,6 +29,7 @@ class ChannelStatistics:
     disk_bytes: int
     reconnects: int = 0
     dropped: int = 0
+    shared_bytes: int = 0
     starved: bool = False
 
 

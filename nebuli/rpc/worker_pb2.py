@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nebuli/rpc/worker.proto\x12\x10nebuli.worker.v1\"/\n\x0fRegisterRequest\x12\x10\n\x08\x66ragment\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"\x1b\n\rRegisterReply\x12\n\n\x02id\x18\x01 \x01(\t\"\x1a\n\x0cStartRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0c\n\nStartReply\"*\n\x0bStopRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61t_once\x18\x02 \x01(\x08\"\x0b\n\tStopReply\"\x1f\n\x11UnregisterRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x11\n\x0fUnregisterReply\"\x0f\n\rStatusRequest\"B\n\x0bStatusReply\x12\x33\n\tfragments\x18\x01 \x03(\x0b\x32 .nebuli.worker.v1.FragmentStatus\")\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"@\n\x07LogLine\x12\x0c\n\x04time\x18\x01 \x01(\x03\x12\r\n\x05level\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"!\n\x0f\x43hannelsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"H\n\rChannelsReply\x12\n\n\x02\x61t\x18\x01 \x01(\x03\x12+\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x19.nebuli.worker.v1.Channel\"\xf5\x02\n\x07\x43hannel\x12\n\n\x02id\x18\x01 \x01(\t\x12,\n\x04side\x18\x02 \x01(\x0e\x32\x1e.nebuli.worker.v1.Channel.Side\x12\n\n\x02to\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0c\n\x04sent\x18\x05 \x01(\x04\x12\x10\n\x08received\x18\x06 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x12\x19\n\x11\x62uffered_messages\x18\t \x01(\x04\x12\x16\n\x0e\x62uffered_bytes\x18\n \x01(\x04\x12\x12\n\ndisk_bytes\x18\x0b \x01(\x04\x12\x11\n\tin_flight\x18\x0c \x01(\x04\x12\x12\n\nreconnects\x18\r \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0e \x01(\x04\x12\x0f\n\x07starved\x18\x0f \x01(\x08\"@\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSIDE_SENDER\x10\x01\x12\x11\n\rSIDE_RECEIVER\x10\x02\"\x10\n\x0eInspectRequest\"\xb5\x02\n\x0cInspectReply\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\x0c\n\x04time\x18\x04 \x01(\x03\x12\r\n\x05\x66iles\x18\x05 \x01(\r\x12\x13\n\x0b\x66iles_limit\x18\x06 \x01(\x04\x12\x1a\n\x12\x63ongestion_control\x18\x07 \x01(\t\x12\x1b\n\x13\x63ongestion_controls\x18\x08 \x03(\t\x12\x0b\n\x03tls\x18\t \x01(\x08\x12\x0e\n\x06secret\x18\n \x01(\x08\x12\x18\n\x10\x63\x65rtificate_ends\x18\x0b \x01(\x03\x12\x16\n\x0e\x61uthority_ends\x18\x0c \x01(\x03\x12\x11\n\ttls_error\x18\r \x01(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x0e \x01(\t\x12\x11\n\tauthority\x18\x0f \x01(\t\" \n\rExpectRequest\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\"\r\n\x0b\x45xpectReply\"<\n\x0cProbeRequest\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0f\n\x07send_ms\x18\x03 \x01(\r\"\x85\x01\n\nProbeReply\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07reached\x18\x02 \x01(\x08\x12\x11\n\topened_us\x18\x03 \x01(\x04\x12\x19\n\x11round_trip_min_us\x18\x04 \x01(\x04\x12\x15\n\rround_trip_us\x18\x05 \x01(\x04\x12\x12\n\nthroughput\x18\x06 \x01(\x04\"\x93\x03\n\x0e\x46ragmentStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ragment\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.nebuli.worker.v1.State\x12&\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x17.nebuli.worker.v1.Cause\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07rows_in\x18\x06 \x01(\x04\x12\x10\n\x08rows_out\x18\x07 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x08 \x01(\x04\x12\x11\n\tbytes_out\x18\t \x01(\x04\x12\x0b\n\x03pid\x18\n \x01(\r\x12\x38\n\x04late\x18\x0b \x03(\x0b\x32*.nebuli.worker.v1.FragmentStatus.LateEntry\x12\x13\n\x0bstate_bytes\x18\x0c \x01(\x04\x12\x16\n\twatermark\x18\r \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05phase\x18\x0e \x01(\t\x1a+\n\tLateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0c\n\n_watermark\"\xc5\x02\n\x07Refusal\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .nebuli.worker.v1.Refusal.Reason\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xea\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REASON_BAD_FRAGMENT\x10\x01\x12\x15\n\x11REASON_UNKNOWN_ID\x10\x02\x12\x1a\n\x16REASON_ALREADY_STARTED\x10\x03\x12\x18\n\x14REASON_STILL_RUNNING\x10\x04\x12\x19\n\x15REASON_CHANNEL_IN_USE\x10\x05\x12\x19\n\x15REASON_STATE_UNUSABLE\x10\x06\x12\x14\n\x10REASON_ID_IN_USE\x10\x07\x12\x16\n\x12REASON_SINK_IN_USE\x10\x08*\x80\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_REGISTERED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_FINISHED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05*\x87\x01\n\x05\x43\x61use\x12\x0e\n\nCAUSE_NONE\x10\x00\x12\x10\n\x0c\x43\x41USE_ITSELF\x10\x01\x12\x0f\n\x0b\x43\x41USE_INPUT\x10\x02\x12\x12\n\x0e\x43\x41USE_UPSTREAM\x10\x03\x12\x14\n\x10\x43\x41USE_DOWNSTREAM\x10\x04\x12\x11\n\rCAUSE_REQUEST\x10\x05\x12\x0e\n\nCAUSE_LOST\x10\x06\x32\xf7\x05\n\x06Worker\x12N\n\x08Register\x12!.nebuli.worker.v1.RegisterRequest\x1a\x1f.nebuli.worker.v1.RegisterReply\x12\x45\n\x05Start\x12\x1e.nebuli.worker.v1.StartRequest\x1a\x1c.nebuli.worker.v1.StartReply\x12\x42\n\x04Stop\x12\x1d.nebuli.worker.v1.StopRequest\x1a\x1b.nebuli.worker.v1.StopReply\x12T\n\nUnregister\x12#.nebuli.worker.v1.UnregisterRequest\x1a!.nebuli.worker.v1.UnregisterReply\x12H\n\x06Status\x12\x1f.nebuli.worker.v1.StatusRequest\x1a\x1d.nebuli.worker.v1.StatusReply\x12\x42\n\x04Logs\x12\x1d.nebuli.worker.v1.LogsRequest\x1a\x19.nebuli.worker.v1.LogLine0\x01\x12N\n\x08\x43hannels\x12!.nebuli.worker.v1.ChannelsRequest\x1a\x1f.nebuli.worker.v1.ChannelsReply\x12K\n\x07Inspect\x12 .nebuli.worker.v1.InspectRequest\x1a\x1e.nebuli.worker.v1.InspectReply\x12J\n\x06\x45xpect\x12\x1f.nebuli.worker.v1.ExpectRequest\x1a\x1d.nebuli.worker.v1.ExpectReply0\x01\x12\x45\n\x05Probe\x12\x1e.nebuli.worker.v1.ProbeRequest\x1a\x1c.nebuli.worker.v1.ProbeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17nebuli/rpc/worker.proto\x12\x10nebuli.worker.v1\"/\n\x0fRegisterRequest\x12\x10\n\x08\x66ragment\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\"\x1b\n\rRegisterReply\x12\n\n\x02id\x18\x01 \x01(\t\"\x1a\n\x0cStartRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x0c\n\nStartReply\"*\n\x0bStopRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61t_once\x18\x02 \x01(\x08\"\x0b\n\tStopReply\"\x1f\n\x11UnregisterRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x11\n\x0fUnregisterReply\"\x0f\n\rStatusRequest\"B\n\x0bStatusReply\x12\x33\n\tfragments\x18\x01 \x03(\x0b\x32 .nebuli.worker.v1.FragmentStatus\")\n\x0bLogsRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"@\n\x07LogLine\x12\x0c\n\x04time\x18\x01 \x01(\x03\x12\r\n\x05level\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"!\n\x0f\x43hannelsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"H\n\rChannelsReply\x12\n\n\x02\x61t\x18\x01 \x01(\x03\x12+\n\x08\x63hannels\x18\x02 \x03(\x0b\x32\x19.nebuli.worker.v1.Channel\"\x8b\x03\n\x07\x43hannel\x12\n\n\x02id\x18\x01 \x01(\t\x12,\n\x04side\x18\x02 \x01(\x0e\x32\x1e.nebuli.worker.v1.Channel.Side\x12\n\n\x02to\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0c\n\x04sent\x18\x05 \x01(\x04\x12\x10\n\x08received\x18\x06 \x01(\x04\x12\x14\n\x0c\x61\x63knowledged\x18\x07 \x01(\x04\x12\r\n\x05\x62ytes\x18\x08 \x01(\x04\x12\x19\n\x11\x62uffered_messages\x18\t \x01(\x04\x12\x16\n\x0e\x62uffered_bytes\x18\n \x01(\x04\x12\x12\n\ndisk_bytes\x18\x0b \x01(\x04\x12\x11\n\tin_flight\x18\x0c \x01(\x04\x12\x12\n\nreconnects\x18\r \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x0e \x01(\x04\x12\x0f\n\x07starved\x18\x0f \x01(\x08\x12\x14\n\x0cshared_bytes\x18\x10 \x01(\x04\"@\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSIDE_SENDER\x10\x01\x12\x11\n\rSIDE_RECEIVER\x10\x02\"\x10\n\x0eInspectRequest\"\xb5\x02\n\x0cInspectReply\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\x0c\n\x04time\x18\x04 \x01(\x03\x12\r\n\x05\x66iles\x18\x05 \x01(\r\x12\x13\n\x0b\x66iles_limit\x18\x06 \x01(\x04\x12\x1a\n\x12\x63ongestion_control\x18\x07 \x01(\t\x12\x1b\n\x13\x63ongestion_controls\x18\x08 \x03(\t\x12\x0b\n\x03tls\x18\t \x01(\x08\x12\x0e\n\x06secret\x18\n \x01(\x08\x12\x18\n\x10\x63\x65rtificate_ends\x18\x0b \x01(\x03\x12\x16\n\x0e\x61uthority_ends\x18\x0c \x01(\x03\x12\x11\n\ttls_error\x18\r \x01(\t\x12\x13\n\x0b\x63\x65rtificate\x18\x0e \x01(\t\x12\x11\n\tauthority\x18\x0f \x01(\t\" \n\rExpectRequest\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\"\r\n\x0b\x45xpectReply\"<\n\x0cProbeRequest\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\x12\x0f\n\x07send_ms\x18\x03 \x01(\r\"\x85\x01\n\nProbeReply\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07reached\x18\x02 \x01(\x08\x12\x11\n\topened_us\x18\x03 \x01(\x04\x12\x19\n\x11round_trip_min_us\x18\x04 \x01(\x04\x12\x15\n\rround_trip_us\x18\x05 \x01(\x04\x12\x12\n\nthroughput\x18\x06 \x01(\x04\"\x93\x03\n\x0e\x46ragmentStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ragment\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.nebuli.worker.v1.State\x12&\n\x05\x63\x61use\x18\x04 \x01(\x0e\x32\x17.nebuli.worker.v1.Cause\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x0f\n\x07rows_in\x18\x06 \x01(\x04\x12\x10\n\x08rows_out\x18\x07 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x08 \x01(\x04\x12\x11\n\tbytes_out\x18\t \x01(\x04\x12\x0b\n\x03pid\x18\n \x01(\r\x12\x38\n\x04late\x18\x0b \x03(\x0b\x32*.nebuli.worker.v1.FragmentStatus.LateEntry\x12\x13\n\x0bstate_bytes\x18\x0c \x01(\x04\x12\x16\n\twatermark\x18\r \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05phase\x18\x0e \x01(\t\x1a+\n\tLateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0c\n\n_watermark\"\xc5\x02\n\x07Refusal\x12\x30\n\x06reason\x18\x01 \x01(\x0e\x32 .nebuli.worker.v1.Refusal.Reason\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xea\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x17\n\x13REASON_BAD_FRAGMENT\x10\x01\x12\x15\n\x11REASON_UNKNOWN_ID\x10\x02\x12\x1a\n\x16REASON_ALREADY_STARTED\x10\x03\x12\x18\n\x14REASON_STILL_RUNNING\x10\x04\x12\x19\n\x15REASON_CHANNEL_IN_USE\x10\x05\x12\x19\n\x15REASON_STATE_UNUSABLE\x10\x06\x12\x14\n\x10REASON_ID_IN_USE\x10\x07\x12\x16\n\x12REASON_SINK_IN_USE\x10\x08*\x80\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_REGISTERED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x12\n\x0eSTATE_FINISHED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x11\n\rSTATE_STOPPED\x10\x05*\x87\x01\n\x05\x43\x61use\x12\x0e\n\nCAUSE_NONE\x10\x00\x12\x10\n\x0c\x43\x41USE_ITSELF\x10\x01\x12\x0f\n\x0b\x43\x41USE_INPUT\x10\x02\x12\x12\n\x0e\x43\x41USE_UPSTREAM\x10\x03\x12\x14\n\x10\x43\x41USE_DOWNSTREAM\x10\x04\x12\x11\n\rCAUSE_REQUEST\x10\x05\x12\x0e\n\nCAUSE_LOST\x10\x06\x32\xf7\x05\n\x06Worker\x12N\n\x08Register\x12!.nebuli.worker.v1.RegisterRequest\x1a\x1f.nebuli.worker.v1.RegisterReply\x12\x45\n\x05Start\x12\x1e.nebuli.worker.v1.StartRequest\x1a\x1c.nebuli.worker.v1.StartReply\x12\x42\n\x04Stop\x12\x1d.nebuli.worker.v1.StopRequest\x1a\x1b.nebuli.worker.v1.StopReply\x12T\n\nUnregister\x12#.nebuli.worker.v1.UnregisterRequest\x1a!.nebuli.worker.v1.UnregisterReply\x12H\n\x06Status\x12\x1f.nebuli.worker.v1.StatusRequest\x1a\x1d.nebuli.worker.v1.StatusReply\x12\x42\n\x04Logs\x12\x1d.nebuli.worker.v1.LogsRequest\x1a\x19.nebuli.worker.v1.LogLine0\x01\x12N\n\x08\x43hannels\x12!.nebuli.worker.v1.ChannelsRequest\x1a\x1f.nebuli.worker.v1.ChannelsReply\x12K\n\x07Inspect\x12 .nebuli.worker.v1.InspectRequest\x1a\x1e.nebuli.worker.v1.InspectReply\x12J\n\x06\x45xpect\x12\x1f.nebuli.worker.v1.ExpectRequest\x1a\x1d.nebuli.worker.v1.ExpectReply0\x01\x12\x45\n\x05Probe\x12\x1e.nebuli.worker.v1.ProbeRequest\x1a\x1c.nebuli.worker.v1.ProbeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAGMENTSTATUS_LATEENTRY']._loaded_options = None
   _globals['_FRAGMENTSTATUS_LATEENTRY']._serialized_options = b'8\001'
-  _globals['_STATE']._serialized_start=2265
-  _globals['_STATE']._serialized_end=2393
-  _globals['_CAUSE']._serialized_start=2396
-  _globals['_CAUSE']._serialized_end=2531
+  _globals['_STATE']._serialized_start=2287
+  _globals['_STATE']._serialized_end=2415
+  _globals['_CAUSE']._serialized_start=2418
+  _globals['_CAUSE']._serialized_end=2553
   _globals['_REGISTERREQUEST']._serialized_start=45
   _globals['_REGISTERREQUEST']._serialized_end=92
   _globals['_REGISTERREPLY']._serialized_start=94
@@ -66,29 +66,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHANNELSREPLY']._serialized_start=503
   _globals['_CHANNELSREPLY']._serialized_end=575
   _globals['_CHANNEL']._serialized_start=578
-  _globals['_CHANNEL']._serialized_end=951
-  _globals['_CHANNEL_SIDE']._serialized_start=887
-  _globals['_CHANNEL_SIDE']._serialized_end=951
-  _globals['_INSPECTREQUEST']._serialized_start=953
-  _globals['_INSPECTREQUEST']._serialized_end=969
-  _globals['_INSPECTREPLY']._serialized_start=972
-  _globals['_INSPECTREPLY']._serialized_end=1281
-  _globals['_EXPECTREQUEST']._serialized_start=1283
-  _globals['_EXPECTREQUEST']._serialized_end=1315
-  _globals['_EXPECTREPLY']._serialized_start=1317
-  _globals['_EXPECTREPLY']._serialized_end=1330
-  _globals['_PROBEREQUEST']._serialized_start=1332
-  _globals['_PROBEREQUEST']._serialized_end=1392
-  _globals['_PROBEREPLY']._serialized_start=1395
-  _globals['_PROBEREPLY']._serialized_end=1528
-  _globals['_FRAGMENTSTATUS']._serialized_start=1531
-  _globals['_FRAGMENTSTATUS']._serialized_end=1934
-  _globals['_FRAGMENTSTATUS_LATEENTRY']._serialized_start=1877
-  _globals['_FRAGMENTSTATUS_LATEENTRY']._serialized_end=1920
-  _globals['_REFUSAL']._serialized_start=1937
-  _globals['_REFUSAL']._serialized_end=2262
-  _globals['_REFUSAL_REASON']._serialized_start=2028
-  _globals['_REFUSAL_REASON']._serialized_end=2262
-  _globals['_WORKER']._serialized_start=2534
-  _globals['_WORKER']._serialized_end=3293
+  _globals['_CHANNEL']._serialized_end=973
+  _globals['_CHANNEL_SIDE']._serialized_start=909
+  _globals['_CHANNEL_SIDE']._serialized_end=973
+  _globals['_INSPECTREQUEST']._serialized_start=975
+  _globals['_INSPECTREQUEST']._serialized_end=991
+  _globals['_INSPECTREPLY']._serialized_start=994
+  _globals['_INSPECTREPLY']._serialized_end=1303
+  _globals['_EXPECTREQUEST']._serialized_start=1305
+  _globals['_EXPECTREQUEST']._serialized_end=1337
+  _globals['_EXPECTREPLY']._serialized_start=1339
+  _globals['_EXPECTREPLY']._serialized_end=1352
+  _globals['_PROBEREQUEST']._serialized_start=1354
+  _globals['_PROBEREQUEST']._serialized_end=1414
+  _globals['_PROBEREPLY']._serialized_start=1417
+  _globals['_PROBEREPLY']._serialized_end=1550
+  _globals['_FRAGMENTSTATUS']._serialized_start=1553
+  _globals['_FRAGMENTSTATUS']._serialized_end=1956
+  _globals['_FRAGMENTSTATUS_LATEENTRY']._serialized_start=1899
+  _globals['_FRAGMENTSTATUS_LATEENTRY']._serialized_end=1942
+  _globals['_REFUSAL']._serialized_start=1959
+  _globals['_REFUSAL']._serialized_end=2284
+  _globals['_REFUSAL_REASON']._serialized_start=2050
+  _globals['_REFUSAL_REASON']._serialized_end=2284
+  _globals['_WORKER']._serialized_start=2556
+  _globals['_WORKER']._serialized_end=3315
 # @@protoc_insertion_point(module_scope)

@@ -130,7 +130,7 @@ class ChannelsReply(_message.Message):
     def __init__(self, at: _Optional[int] = ..., channels: _Optional[_Iterable[_Union[Channel, _Mapping]]] = ...) -> None: ...
 
 class Channel(_message.Message):
-    __slots__ = ("id", "side", "to", "state", "sent", "received", "acknowledged", "bytes", "buffered_messages", "buffered_bytes", "disk_bytes", "in_flight", "reconnects", "dropped", "starved")
+    __slots__ = ("id", "side", "to", "state", "sent", "received", "acknowledged", "bytes", "buffered_messages", "buffered_bytes", "disk_bytes", "in_flight", "reconnects", "dropped", "starved", "shared_bytes")
     class Side(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SIDE_UNSPECIFIED: _ClassVar[Channel.Side]
@@ -154,6 +154,7 @@ class Channel(_message.Message):
     RECONNECTS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     STARVED_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     side: Channel.Side
     to: str
@@ -169,7 +170,8 @@ class Channel(_message.Message):
     reconnects: int
     dropped: int
     starved: bool
-    def __init__(self, id: _Optional[str] = ..., side: _Optional[_Union[Channel.Side, str]] = ..., to: _Optional[str] = ..., state: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., bytes: _Optional[int] = ..., buffered_messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., in_flight: _Optional[int] = ..., reconnects: _Optional[int] = ..., dropped: _Optional[int] = ..., starved: bool = ...) -> None: ...
+    shared_bytes: int
+    def __init__(self, id: _Optional[str] = ..., side: _Optional[_Union[Channel.Side, str]] = ..., to: _Optional[str] = ..., state: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., bytes: _Optional[int] = ..., buffered_messages: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., in_flight: _Optional[int] = ..., reconnects: _Optional[int] = ..., dropped: _Optional[int] = ..., starved: bool = ..., shared_bytes: _Optional[int] = ...) -> None: ...
 
 class InspectRequest(_message.Message):
     __slots__ = ()

@@ -211,5 +211,6 @@ def statistics_of(core: InboundChannel) -> ReceiverChannelStatistics:
         disk_bytes=core.disk_bytes(),
         reconnects=max(0, core.attachments - 1),
         dropped=core.dropped,
+        shared_bytes=core.shared_bytes,
         starved=core.starved,
     )

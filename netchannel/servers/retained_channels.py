@@ -136,6 +136,7 @@ def retained_statistics(core: RetainedInbound) -> ReceiverChannelStatistics:
         disk_bytes=0 if history is None else history.disk_bytes,
         reconnects=max(0, core.attachments + channel.attachments - 1),
         dropped=channel.dropped,
+        shared_bytes=core.shared_bytes + channel.shared_bytes,
         starved=channel.starved,
     )
 

@@ -7,11 +7,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from netchannel.core.retrying import COMPLAIN_AFTER_S
+from netchannel.core.sending.lending import LENT_AT_ONCE, TOGETHER
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
 from netchannel.reporting import log
 from netchannel.statistics import SenderChannelStatistics
 from netchannel.values import CloseReport
+from netchannel.wire.frames import SHARED_FROM
 
 from .identity import shown
 from .retained_channels import check_note
@@ -194,7 +196,7 @@ class SenderChannel:
             core.admit(body, context)
         ticket = core.append(body, note, context, size)
         done = core.sealed_bytes + 64 * core.sealed
-        if done - self._yielded_at >= YIELD_AFTER:
+        if done - self._yielded_at >= self._at_once(len(body)):
             self._yielded_at = done
             try:
                 await self._give_way()
@@ -202,6 +204,12 @@ class SenderChannel:
                 leave(ticket)
                 raise
         return ticket
+
+    def _at_once(self, size: int) -> int:
+        """Bytes of messages like one of ``size`` that are taken before the loop turns."""
+        if size >= SHARED_FROM and self.core.lends:
+            return min(LENT_AT_ONCE, TOGETHER * size)
+        return YIELD_AFTER
 
     async def _give_way(self) -> None:
         """Let the connection have its turn; one that has more than it can write gets a little time."""
@@ -360,5 +368,6 @@ class SenderChannel:
             in_flight=core.sent - core.kept_from,
             reconnects=core.reconnects,
             dropped=core.dropped,
+            shared_bytes=core.shared_bytes,
             starved=core.starved,
         )

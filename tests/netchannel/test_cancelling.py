@@ -114,7 +114,7 @@ class Full:
 FULL = {
     "of what is not acknowledged": Full(messages=2, size=8, acknowledged=2, places=1),
     "and on disk": Full(messages=2, size=8, acknowledged=2, places=2, durable=True),
-    "before a connection that nobody reads": Full(messages=24, size=1 << 20, acknowledged=0, places=2),
+    "before a connection that nobody reads": Full(messages=12, size=1 << 22, acknowledged=0, places=2),
 }
 
 

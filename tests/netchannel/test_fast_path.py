@@ -131,6 +131,17 @@ def test_a_message_of_64_kib_in_shared_memory() -> None:
     assert calls.each(messages, Pool.take) < 0.01
 
 
+def test_a_message_of_1_mib_in_shared_memory() -> None:
+    """Four of them are a turn of both loops: one write and one read, of references."""
+    messages = 1_000
+    calls = counted(streamed(1 << 20), messages)
+    assert calls.each(messages) < 210
+    assert calls.each(messages, LinkProtocol.buffer_updated) < 0.6
+    assert calls.each(messages, SenderData.output) < 0.6
+    assert calls.each(messages, ReceiverData.output) < 0.35
+    assert calls.each(messages, Pool.take) < 0.01
+
+
 def test_a_lone_message() -> None:
     """One write, one read, one wake-up of its consumer; most acknowledgements go together."""
     messages = 2_000

@@ -322,6 +322,7 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_sender_in_flight_messages": 7,
         "netchannel_sender_reconnects_total": 0,
         "netchannel_sender_dropped_total": 0,
+        "netchannel_sender_shared_bytes_total": 0,
         "netchannel_sender_starved": 0,
         "netchannel_sender_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
     }
@@ -335,6 +336,7 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_receiver_buffered_bytes": 600,
         "netchannel_receiver_reconnects_total": 0,
         "netchannel_receiver_dropped_total": 0,
+        "netchannel_receiver_shared_bytes_total": 0,
         "netchannel_receiver_starved": 0,
         "netchannel_receiver_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
     }

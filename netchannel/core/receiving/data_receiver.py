@@ -138,7 +138,7 @@ class ReceiverData(Link):
             case Kind.DATA:
                 channel.deliver(frame)
             case Kind.PART | Kind.SHARED:
-                channel.deliver_large(frame if frame.kind == Kind.PART else self._referred(frame))
+                channel.deliver_large(frame if frame.kind == Kind.PART else self._referred(channel, frame))
             case Kind.SCHEMA:
                 self._learn(channel, bytes(frame.payload), now)
             case Kind.CONTEXT:
@@ -163,7 +163,7 @@ class ReceiverData(Link):
         except SchemaMismatch as error:
             channel.fail(error, now)
 
-    def _referred(self, frame: Frame) -> Frame:
+    def _referred(self, channel: InboundChannel, frame: Frame) -> Frame:
         """The message that a frame refers to."""
         offset, size, note = referred(frame)
         if self._borrowing is None:
@@ -172,7 +172,9 @@ class ReceiverData(Link):
             raise ProtocolError(
                 f"a body of {size} bytes is larger than the limit here, {self._opening.message_limit}"
             )
-        return frame._replace(payload=self._borrowing.body(offset, size, self), note=note)
+        body = self._borrowing.body(offset, size, self)
+        channel.shared_bytes += size
+        return frame._replace(payload=body, note=note)
 
     def release(self, offset: int) -> None:
         """Say at the end of this turn of the loop that nobody refers to what is there."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netchannel.core.link import Core
+    from netchannel.core.timers import Timer
     from netchannel.policies import BufferPolicy, FaultPolicy
     from netchannel.wire.codec import Decoder
 
@@ -78,6 +79,7 @@ class InboundChannel:
         self._replaced = False  # whether there was another stream before
         self.lossy = False  # whether its sender said that it may drop messages
         self.bytes = 0
+        self.shared_bytes = 0  # of bodies that came through shared memory, each time
         self.received = 0
         self.attachments = 0
         self.ended: int | None = None

@@ -54,7 +54,7 @@ class RetainedInbound(RetainedService):
         self._fault = fault
         self._context_of: memoryview | None = None
         self._context = b""
-        self.received = self.bytes = self.attachments = 0  # of the streams before
+        self.received = self.bytes = self.shared_bytes = self.attachments = 0  # of the streams before
         self.channel: InboundChannel
 
     def start(self, history: History | None, now: float) -> None:
@@ -145,6 +145,7 @@ class RetainedInbound(RetainedService):
                 log.info("channel %s: stream %s has ended and is kept", self.id, printable(history.stream))
                 self.received += channel.received
                 self.bytes += channel.bytes
+                self.shared_bytes += channel.shared_bytes
                 self.attachments += channel.attachments
                 self._register(history, now)
         if history is not None and self._is_read(history):

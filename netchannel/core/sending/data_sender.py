@@ -26,6 +26,7 @@ from netchannel.wire.messages import ENDS
 from netchannel.wire.parsing import FrameParser
 
 from .features import ALL, lacking, missing
+from .lending import weight
 from .outbound import Connection
 
 if TYPE_CHECKING:
@@ -154,6 +155,10 @@ class SenderData(Connection):
                 channel.after_output()
         return buffers
 
+    @property
+    def lends(self) -> bool:
+        return self._loan is not None and self.session.lending is not None and self.session.lending.lends
+
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
         if self._schema_sent or not channel.schema:
             return []
@@ -170,8 +175,12 @@ class SenderData(Connection):
                 buffers += part
                 size += FRAME_LIMIT
             elif send_buffer.unsent and (record := send_buffer.next_record()) is not None:
+                shared = channel.shared_bytes
                 buffers += self._begin(channel, record)
-                size += record.size if self._parts is None else 0
+                if channel.shared_bytes != shared:
+                    size += weight(record.size)
+                elif self._parts is None:
+                    size += record.size
             else:
                 break
         self.more = size >= WRITE_LIMIT and not self.held_back
@@ -194,7 +203,7 @@ class SenderData(Connection):
             self.core.timers.at(0.0, lambda now: channel.fail(SenderEvent.GIVE_UP, error, now))
             return []
         channel.sent = max(channel.sent, record.end)
-        shared = self._share(record) if len(record.body) >= SHARED_FROM else None
+        shared = self._share(channel, record) if len(record.body) >= SHARED_FROM else None
         frame: Sequence[Buffer] = record.whole(summed=self._summed) if shared is None else (shared,)
         self._parts = None if frame else record.parts(summed=self._summed)
         if record.context is self._context_sent or record.gap:
@@ -202,7 +211,7 @@ class SenderData(Connection):
         self._context_sent = record.context
         return [*blob(Kind.CONTEXT, record.context), *frame]
 
-    def _share(self, record: Record) -> bytes | None:
+    def _share(self, channel: OutboundChannel, record: Record) -> bytes | None:
         """A frame that refers to the body, which is in shared memory then; None if it is to go with its frame."""
         if self._loan is None or self.session.lending is None:
             return None
@@ -210,6 +219,7 @@ class SenderData(Connection):
         if offset is None:
             return None
         size = len(record.body)
+        channel.shared_bytes += size
         self._ahead.append((record.end, size))
         self._ahead_size += size
         self.held_back = self._ahead_size > AHEAD_LIMIT

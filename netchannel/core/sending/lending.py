@@ -14,7 +14,7 @@ from netchannel.core.sharing import ALIGNMENT
 from netchannel.errors import ProtocolError
 from netchannel.reporting import log
 from netchannel.wire import messages
-from netchannel.wire.frames import pieces_of, unpacked_offsets
+from netchannel.wire.frames import SHARED_FROM, pieces_of, unpacked_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,19 @@ if TYPE_CHECKING:
 
 ABOUT_MEMORY = (messages.Meet, messages.Shared, messages.Holds, messages.Released)
 """What a receiver says of it."""
+LIGHTER = 4
+"""So much less a byte that is lent counts in a write: its reference goes through the socket, and it is copied once."""
+LENT_AT_ONCE, TOGETHER = 1 << 22, 8
+"""Bytes that a producer brings in one turn of the loop where they are lent, in so many bodies at most: more of them are
+out of the processor's cache when they are copied."""
 GRAIN = 1 << 12
 """What is lent is rounded up to so many bytes, so that what lies between is not too small to be of use."""
 assert GRAIN % ALIGNMENT == 0
+
+
+def weight(size: int) -> int:
+    """What a body that is lent counts for in a write; not less than the smallest, which are bounded as ever."""
+    return max(size // LIGHTER, SHARED_FROM)
 
 
 class Free:
@@ -90,6 +100,11 @@ class Lending:
         self._free = Free(0)
         self._loans: dict[bytes, Loan] = {}
         self._left = Loan()  # what is in use of connections that are gone
+
+    @property
+    def lends(self) -> bool:
+        """There is memory, though there may be no room in it now."""
+        return self._memory is not None
 
     def loan(self, token: bytes) -> Loan:
         """For the data connection that has shown ``token``."""

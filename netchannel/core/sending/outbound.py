@@ -60,6 +60,11 @@ class Connection(Link):
     held_back = False
     """It could write, and waits until the receiver has more of what is in shared memory."""
 
+    @property
+    @abstractmethod
+    def lends(self) -> bool:
+        """There is shared memory for large bodies."""
+
     @abstractmethod
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
         """The channel's schema, once it is known and if it was not sent."""
@@ -122,7 +127,8 @@ class OutboundChannel(JobOwner):
         self.last_note = b""
         self.message_limit: int | None = None
         self.reconnects = 0
-        self.dropped = 0
+        # Messages; and bytes of bodies that went through shared memory, each time that they were sent.
+        self.dropped = self.shared_bytes = 0
         self.starved = False
         self.waiting = self.pacing = 0  # producers that wait for room, and that give the connection time
         self.asking = Asking()
@@ -555,6 +561,11 @@ class OutboundChannel(JobOwner):
             self.store.read_ahead()
         if self.pacing:
             self.on_change()
+
+    @property
+    def lends(self) -> bool:
+        """Large bodies go through shared memory, if there is room."""
+        return self.link is not None and self.link.lends
 
     @property
     def behind(self) -> bool:

@@ -132,6 +132,22 @@ def test_a_sender_waits_for_a_receiver_that_does_not_read(monkeypatch: pytest.Mo
     assert [body[0] for body in sides.consumer.values] == list(range(6))
 
 
+def test_what_is_lent_counts_less_than_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of large bodies, the smallest in full, and all of what finds no room."""
+    large = 16 * BODY
+    monkeypatch.setattr(data_sender, "WRITE_LIMIT", large // 2)
+    sides = Sides(size=7 * large)
+    link = sides.channel.link
+    assert link is not None
+    for size in (*[large] * 6, *[BODY] * 10, large):
+        sides.producer.send(bytes(size))
+    writes = []
+    while buffers := link.output():
+        writes.append((len(buffers), sum(map(len, buffers)) > large))
+    assert writes == [(2, False), (2, False), (2, False), (8, False), (4, True)]
+    assert sides.channel.shared_bytes == 6 * large + 10 * BODY
+
+
 def test_bodies_in_pieces_are_copied_from_where_they_are() -> None:
     said: list[Message] = []
     memory = bytearray(SIZE)

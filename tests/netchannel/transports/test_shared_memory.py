@@ -96,6 +96,16 @@ async def test_large_bodies_do_not_go_over_the_socket(kind: str, tmp_path: Path)
         assert sent() - before < LARGE
 
 
+async def test_both_ends_count_what_went_through_memory() -> None:
+    async with connected() as (outbox, inbox, sent):
+        await once_shared(outbox, inbox, sent)
+        before = outbox.statistics().shared_bytes
+        assert inbox.statistics().shared_bytes == before > 0
+        await exchange(outbox, inbox, bytes(LARGE), bytes(10), bytes(1 << 16))
+        for each in (outbox, inbox):
+            assert each.statistics().shared_bytes == before + LARGE + (1 << 16)
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"sender_memory": 0}, {"receiver_memory": 0}, {"sender_memory": 1 << 16}, {"receiver_memory": 4095}],
@@ -393,12 +403,15 @@ async def test_servers_leave_no_descriptors() -> None:
 
 async def test_ended_sessions_leave_nothing_mapped() -> None:
     """At a server that goes on: as soon as nobody has what they brought, though it was never read."""
+    gc.collect()
     async with ReceiverServer() as receiver:
         await session(receiver)  # the first makes the socket, which stays
+        gc.collect()
         before = (open_files(), mappings())
         assert before[1] == 0
         for _ in range(8):
             await session(receiver)
+            gc.collect()
             assert (open_files(), mappings()) == before
 
 
@@ -420,8 +433,6 @@ async def session(receiver: ReceiverServer) -> None:
         await inbox.detach()
         await receiver.register_channel("c", codec="bytes", resume_from=inbox.position).close("enough")
     await eventually(partial(nobody_at, receiver))
-    del inbox, outbox, waiting
-    gc.collect()
 
 
 async def test_pages_that_are_given_back_are_gone() -> None:
