@@ -1,0 +1,242 @@
+"""What goes wrong in a store.
+
+::
+
+    StorageError
+    ├── StoreUnusable          the folder cannot be used as a store, or is of another format
+    ├── StoreClosed            it was closed, here
+    ├── StoreBusy              others wrote all the time
+    ├── StoreFull              no space is left; nothing happened
+    ├── StoreFailed            the system refused; nothing happened
+    ├── Unclear                the system failed in the middle: it happened or it did not
+    ├── Damaged                what was written is not there as it was written
+    │   ├── EntryDamaged         an entry of the ordering
+    │   ├── BlobDamaged          a blob
+    │   └── BlobMissing          a blob that is not there at all
+    ├── Locked                 somebody else has it open
+    ├── ShardUnknown           there is none of that name
+    ├── SchemaMismatch         rows are not of the schema that the shard was created with
+    ├── UpperMismatch          another append was first
+    │   └── ShardFinished        nothing can be appended ever again
+    ├── SinceMismatch          what is asked for has been forgotten
+    ├── NotYet                 what is asked for was not written within the deadline
+    ├── VersionUnavailable     a version that the database does not have
+    └── DatabaseClosed         it was committed or closed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FINISHED = 1 << 64
+"""The upper of a shard to which nothing can be appended any more: above every time, which has 64 bits."""
+
+
+class StorageError(Exception):
+    """The store could not do it; the message says what happened, and what to do."""
+
+
+class StoreUnusable(StorageError):
+    """The folder cannot be used as a store, or is one of another format."""
+
+
+class StoreClosed(StorageError):
+    """The store, or the database, was closed by its owner."""
+
+    def __init__(self) -> None:
+        super().__init__("the store was closed here: open it again")
+
+
+class StoreBusy(StorageError):
+    """Other processes wrote during all of ``waited_s``; nothing happened."""
+
+    def __init__(self, where: str, waited_s: float) -> None:
+        self.waited_s = waited_s
+        super().__init__(
+            f"{where} was locked by others for {waited_s:g} s: try again; if it stays so, a process that has it "
+            f"open is stopped, which fuser {where} names"
+        )
+
+
+class StoreFull(StorageError):
+    """No space is left on the disk; nothing happened, and what was written is there."""
+
+    def __init__(self, where: str, cause: object) -> None:
+        super().__init__(f"no space is left for {where} ({cause}): free some, and try again; nothing is lost")
+
+
+class StoreFailed(StorageError):
+    """The system refused to do it; nothing happened."""
+
+    def __init__(self, where: str, doing: str, cause: object) -> None:
+        super().__init__(f"{doing} {where} failed: {cause}; nothing happened: check the disk, and try again")
+
+
+class Unclear(StorageError):
+    """The system failed in the middle: it happened or it did not.
+
+    An append that is called again with its ``append_id`` happens once.
+    """
+
+    def __init__(self, what: str, cause: object, append_id: bytes = b"") -> None:
+        self.append_id = append_id
+        again = f" with append_id={append_id!r}" if append_id else ""
+        super().__init__(
+            f"{what} failed in the middle, and whether it happened is not known: {cause}; do it again{again}, which "
+            f"does nothing if it has happened"
+        )
+
+
+class Damaged(StorageError):
+    """What was written is not there as it was written."""
+
+
+class EntryDamaged(Damaged):
+    """An entry of the ordering has another checksum than it was written with."""
+
+    def __init__(self, key: str, sequence: int, expected: int, found: int) -> None:
+        self.key = key
+        self.sequence = sequence
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"entry {sequence} of {key} is damaged: its checksum is {found:016x}, it was written with {expected:016x}; "
+            f"restore the store's folder from a copy"
+        )
+
+
+class BlobDamaged(Damaged):
+    """A blob has another checksum or size than it was written with."""
+
+    def __init__(self, owner: str, blob: str, expected: int, found: int) -> None:
+        self.owner = owner
+        self.blob = blob
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"blob {blob} of {owner} is damaged: its checksum is {found:016x}, it was written with {expected:016x}; "
+            f"restore this file from a copy of the store's folder, which never changes a blob"
+        )
+
+
+class BlobMissing(Damaged):
+    """A blob that is in use is not there."""
+
+    def __init__(self, owner: str, blob: str, expected: int) -> None:
+        self.owner = owner
+        self.blob = blob
+        self.expected = expected
+        super().__init__(
+            f"blob {blob} of {owner} is missing, which was written with the checksum {expected:016x}; restore this "
+            f"file from a copy of the store's folder, which never changes a blob"
+        )
+
+
+class Locked(StorageError):
+    """Somebody else has it open, in this process or in another one."""
+
+    def __init__(self, name: str, holder: str) -> None:
+        self.name = name
+        super().__init__(f"{name} is open already, by {holder}: close it there first, or end that process")
+
+
+class ShardUnknown(StorageError):
+    """There is no shard of that name."""
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+        super().__init__(f"there is no shard {shard}: create it first")
+
+
+class SchemaMismatch(StorageError):
+    """Rows, or a shard that is to be created again, have another schema than the shard."""
+
+    def __init__(self, shard: str, expected: object, found: object, why: str = "") -> None:
+        self.shard = shard
+        super().__init__(
+            f"the schema of shard {shard} is fixed: {_line(expected)}; this is {_line(found)}{why and f' ({why})'}"
+        )
+
+
+class UpperMismatch(StorageError):
+    """Another append was first: the shard's upper is not what was expected. ``found`` is what it is."""
+
+    def __init__(self, shard: str, expected: int, found: int, what: str = "") -> None:
+        self.shard = shard
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            what
+            or f"the upper of shard {shard} was expected to be {expected} and is {found}: another append was first; "
+            f"read what it wrote, and append from {found} on if there is still something to append"
+        )
+
+
+class ShardFinished(UpperMismatch):
+    """Nothing can be appended to the shard ever again."""
+
+    def __init__(self, shard: str, expected: int) -> None:
+        super().__init__(
+            shard,
+            expected,
+            FINISHED,
+            f"shard {shard} is finished, and was expected to have the upper {expected}: nothing can be appended to it",
+        )
+
+
+class SinceMismatch(StorageError):
+    """Times below the shard's since cannot be told apart any more."""
+
+    def __init__(self, shard: str, asked: int, since: int) -> None:
+        self.shard = shard
+        self.asked = asked
+        self.since = since
+        super().__init__(
+            f"shard {shard} cannot be read at time {asked} any more, its since is {since}: read from {since} on, and "
+            f"keep a hold as long as you read"
+        )
+
+
+class NotYet(StorageError):
+    """The shard's upper did not get above the time that was asked for within the deadline."""
+
+    def __init__(self, shard: str, asked: int, upper: int, deadline_s: float) -> None:
+        self.shard = shard
+        self.asked = asked
+        self.upper = upper
+        super().__init__(
+            f"shard {shard} is written below {upper} only, {asked} was asked for and did not come within "
+            f"{deadline_s:g} s: wait longer, or look whether its writer is alive"
+        )
+
+
+class VersionUnavailable(StorageError):
+    """The database does not have that version."""
+
+    def __init__(self, database: str, asked: int, versions: range) -> None:
+        self.asked = asked
+        self.versions = versions
+        there = " and ".join(map(str, versions))
+        super().__init__(f"database {database} has no version {asked}, only {there}: open one of these")
+
+
+class DatabaseClosed(StorageError):
+    """The database was committed or closed."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(f"database {database} was committed or closed: open a version of it again")
+
+
+class Conflict(Exception):
+    """Logs of the ordering are not where they were expected to be; ``found`` has their last sequences. Internal."""
+
+    def __init__(self, found: Mapping[str, int]) -> None:
+        self.found = found
+        super().__init__(f"other entries were first: {dict(found)}")
+
+
+def _line(schema: object) -> str:
+    return ", ".join(str(schema).split("\n"))

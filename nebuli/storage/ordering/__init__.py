@@ -1,0 +1,85 @@
+"""What happened, in which order: a log of entries per key, durable and linearizable for all who have it open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Bell", "Change", "Entry", "Lock", "Ordering"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is in a log. Sequences begin at 1 and have no gaps."""
+
+    sequence: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry to append to the log of ``key``, if its last sequence is ``expected``; 0 while it has none."""
+
+    key: str
+    expected: int
+    data: bytes
+
+
+class Bell(Protocol):
+    """Rings for whoever has the store open, when something was appended; at times for nothing."""
+
+    def fileno(self) -> int:
+        """The descriptor that can be read when it has rung."""
+
+    def silence(self) -> None:
+        """It was heard."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
+class Lock(Protocol):
+    """A lock that is held, until this process ends at the latest."""
+
+    def close(self) -> None:
+        """Let it go."""
+
+
+class Ordering(Protocol):
+    """Blocking; one thread at a time calls it. Methods raise `StorageError` where the system does not play along."""
+
+    def open(self) -> None:
+        """Have it be there; before all others."""
+
+    def close(self) -> None:
+        """After all others; may be called again."""
+
+    def heads(self, keys: Sequence[str]) -> dict[str, int]:
+        """The last sequence of each log, all at one moment; 0 while it has none."""
+
+    def scan(self, key: str, after: int) -> list[Entry]:
+        """The entries whose sequence is above ``after``, as far as they are kept. Raises EntryDamaged."""
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """All of them or, raising `Conflict`, none. When it returns they are durable.
+
+        After `Unclear` they are there or not, all or none; after any other error they are not.
+        """
+
+    def truncate(self, key: str, below: int) -> None:
+        """Forget entries with lower sequences; the last entry of a log is always kept."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that have a log and begin so, in order."""
+
+    def unchanged(self) -> bool:
+        """Whether no other than this one has appended anything since it was last asked; cheap."""
+
+    def bell(self) -> Bell:
+        """One that rings from now on. Its caller closes it."""
+
+    def lock(self, name: str) -> Lock:
+        """Take it, at once. Raises `Locked`. Its caller closes it."""

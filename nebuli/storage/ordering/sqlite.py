@@ -1,0 +1,319 @@
+"""The ordering in a file of SQLite, which any process of one machine may have open at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_intdigest
+
+from nebuli.durable_files import make_directory, sync_directory
+from nebuli.storage.errors import (
+    Conflict,
+    EntryDamaged,
+    Locked,
+    StorageError,
+    StoreBusy,
+    StoreClosed,
+    StoreFailed,
+    StoreFull,
+    StoreUnusable,
+    Unclear,
+)
+from nebuli.storage.names import file_name
+
+from . import Entry
+from .bell import FileBell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from . import Change
+
+FILE = "ordering.db"
+APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"
+_BITS = 40
+"""Of an entry's id, for its sequence; those above are for its log's number."""
+_MASK = (1 << _BITS) - 1
+_SIGNED = 1 << 63
+_PAGES = 2000
+"""Pages in the write-ahead log, at about which it is copied into the file: 8 MB."""
+_TABLES = (
+    "create table logs (number integer primary key, key text not null unique)",
+    "create table entries (id integer primary key, checksum integer not null, data blob not null)",
+    "create view log as select key, id & 0xffffffffff as sequence, data from entries join logs on number = id >> 40",
+    f"pragma application_id = {APPLICATION}",
+    f"pragma user_version = {FORMAT}",
+)
+_UNCLEAR = {sqlite3.SQLITE_IOERR}
+_NO_ROOM = {sqlite3.SQLITE_FULL}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class SqliteOrdering:
+    """In ``ordering.db`` of a folder: a write-ahead log, synced before an append returns.
+
+    An entry's id is the number of its log and its sequence, so that appending to a log goes to one place of one tree.
+    """
+
+    def __init__(self, folder: Path, *, busy_s: float = 30.0) -> None:
+        self._folder = folder
+        self._busy_s = busy_s
+        self._path = str(folder / FILE)
+        self._open_connection: sqlite3.Connection | None = None
+        self._bell = -1
+        self._numbers: dict[str, int] = {}
+        self._version = -1
+
+    # -- life
+
+    def open(self) -> None:
+        """Raises StoreUnusable."""
+        try:
+            make_directory(self._folder)
+            with self._one_at_a_time():
+                self._open_connection = self._connected()
+                sync_directory(self._folder)
+            self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
+
+    def close(self) -> None:
+        """Another one may be open in this process."""
+        connection, self._open_connection = self._open_connection, None
+        if connection is not None:
+            connection.close()
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        """SQLite does not wait for another that makes the same file."""
+        descriptor = os.open(self._folder / "opening.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._begin_with(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _begin_with(self, connection: sqlite3.Connection) -> None:
+        (application,) = connection.execute("pragma application_id").fetchone()
+        (version,) = connection.execute("pragma user_version").fetchone()
+        if (application, version) not in ((0, 0), (APPLICATION, FORMAT)):
+            raise StoreUnusable(
+                f"{self._path} is of format {version} (application {application:#x}), this program reads format "
+                f"{FORMAT} ({APPLICATION:#x}): use a program of its time, or another folder"
+            )
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("pragma synchronous = full")
+        connection.execute(f"pragma wal_autocheckpoint = {_PAGES}")
+        if not version:
+            connection.execute("begin immediate")
+            for each in _TABLES:
+                connection.execute(each)
+            connection.execute("commit")
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open_connection is None:
+            raise StoreClosed
+        return self._open_connection
+
+    # -- reading
+
+    def heads(self, keys: Sequence[str]) -> dict[str, int]:
+        """The last sequence of each log, all at one moment."""
+        with self._reading():
+            return {key: self._head(self._number(key)) for key in keys}
+
+    def scan(self, key: str, after: int) -> list[Entry]:
+        """The entries above ``after`` that are kept."""
+        with self._reading():
+            number = self._number(key)
+            if number is None:
+                return []
+            rows = self._connection.execute(
+                "select id, checksum, data from entries where id between ? and ? order by id",
+                ((number << _BITS) + after + 1, (number << _BITS) + _MASK),
+            ).fetchall()
+        found = []
+        for id_, checksum, data in rows:
+            computed = _checksum(key, id_ & _MASK, data)
+            if computed != checksum:
+                raise EntryDamaged(key, id_ & _MASK, checksum % (1 << 64), computed % (1 << 64))
+            found.append(Entry(id_ & _MASK, data))
+        return found
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin so, in order."""
+        with self._reading():
+            rows = self._connection.execute("select key from logs order by key").fetchall()
+        return [key for (key,) in rows if key.startswith(prefix)]
+
+    def unchanged(self) -> bool:
+        """By a counter in memory that all processes share."""
+        with self._failing("reading"):
+            (version,) = self._connection.execute("pragma data_version").fetchone()
+        before, self._version = self._version, int(version)
+        return before == self._version
+
+    def _number(self, key: str) -> int | None:
+        if key not in self._numbers:
+            row = self._connection.execute("select number from logs where key = ?", (key,)).fetchone()
+            if row is None:
+                return None
+            self._numbers[key] = row[0]
+        return self._numbers[key]
+
+    def _head(self, number: int | None) -> int:
+        if number is None:
+            return 0
+        (last,) = self._connection.execute(
+            "select max(id) from entries where id between ? and ?",
+            (number << _BITS, (number << _BITS) + _MASK),
+        ).fetchone()
+        return (last or 0) & _MASK
+
+    # -- writing
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """All in one transaction, with one sync."""
+        with self._writing(unclear=True):
+            numbers = {each.key: self._number(each.key) for each in changes}
+            found = {key: self._head(number) for key, number in numbers.items()}
+            if any(found[each.key] != each.expected for each in changes):
+                raise Conflict(found)
+            for each in changes:
+                number, sequence = numbers[each.key], each.expected + 1
+                if number is None:
+                    row = self._connection.execute("insert into logs (key) values (?)", (each.key,))
+                    number = row.lastrowid or 0
+                self._connection.execute(
+                    "insert into entries values (?, ?, ?)",
+                    ((number << _BITS) + sequence, _checksum(each.key, sequence, each.data), each.data),
+                )
+        self._ring()
+
+    def truncate(self, key: str, below: int) -> None:
+        """In pieces, so that others need not wait for long."""
+        with self._reading():
+            number = self._number(key)
+            below = min(below, self._head(number))
+        if number is None:
+            return
+        with self._writing(unclear=False):
+            self._connection.execute(
+                "delete from entries where id between ? and ?",
+                (number << _BITS, (number << _BITS) + below - 1),
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """All that is read within is of one moment."""
+        with self._failing("reading"):
+            self._connection.execute("begin")
+            try:
+                yield
+            finally:
+                self._connection.execute("commit")
+
+    @contextmanager
+    def _writing(self, *, unclear: bool) -> Iterator[None]:
+        with self._failing("writing", unclear=unclear):
+            self._connection.execute("begin immediate")
+            try:
+                yield
+                self._connection.execute("commit")
+            except BaseException:
+                if self._connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("rollback")
+                raise
+
+    @contextmanager
+    def _failing(self, doing: str, *, unclear: bool = False) -> Iterator[None]:
+        """Errors of SQLite are ours from here on."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._ours(error, doing, unclear=unclear) from error
+
+    def _ours(self, error: sqlite3.Error, doing: str, *, unclear: bool) -> StorageError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        said = f"{error} ({getattr(error, 'sqlite_errorname', 'no code')})"
+        if code == sqlite3.SQLITE_BUSY:
+            return StoreBusy(self._path, self._busy_s)
+        if code in _NO_ROOM:
+            return StoreFull(self._path, said)
+        if code in _DAMAGED:
+            return StoreUnusable(f"{self._path} is damaged: {said}; restore the store's folder from a copy")
+        if code in _UNCLEAR and unclear:
+            return Unclear(f"{doing} {self._path}", said)
+        return StoreFailed(self._path, doing, said)
+
+    # -- others
+
+    def _ring(self) -> None:
+        with suppress(
+            OSError
+        ):  # a bell that does not ring costs others the time until they look by themselves
+            os.pwrite(self._bell, b"!", 0)
+
+    def bell(self) -> FileBell:
+        """On the file that is written to after each append."""
+        return FileBell(self._folder / "bell")
+
+    def lock(self, name: str) -> FileLock:
+        """By a file below ``locks``."""
+        return FileLock(self._folder / "locks" / f"{file_name(name)}.lock", name)
+
+
+class FileLock:
+    """A lock on a file, which ends with the process; the file says who has it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Raises Locked, StoreFailed."""
+        try:
+            make_directory(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreFailed(str(path), "locking", error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 100).decode(errors="replace").strip() or "another"
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise Locked(name, f"process {holder}") from None
+            raise StoreFailed(str(path), "locking", error) from error
+        with suppress(OSError):  # a full disk: it is locked all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._descriptor)
+
+
+def _checksum(key: str, sequence: int, data: bytes) -> int:
+    """Of the entry in its place, as SQLite's integers are: signed."""
+    value = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(f"{key}\0{sequence}".encode()))
+    return value - (value >= _SIGNED) * (1 << 64)

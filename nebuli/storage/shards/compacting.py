@@ -1,0 +1,69 @@
+"""Which parts of a shard are worth being one, and making it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .updates import merged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .state import Part, ShardState
+    from .updates import Runs, Update
+
+ENTRIES = 256
+"""After so many entries a shard is compacted by whoever appended the last of them."""
+_RATIO = 2
+"""A part is left as it is if it is more than so many times as large as all that came after it."""
+_LARGE = 1 << 26
+"""Parts of a log are not written again once they have so many bytes: nothing in them would become less."""
+
+
+def is_due(state: ShardState) -> bool:
+    """Whether the shard's log is long enough; where compaction fails, it is tried again as much later."""
+    entries = state.sequence - state.compacted
+    return entries > 0 and entries % ENTRIES == 0
+
+
+def plan(state: ShardState, *, full: bool) -> list[Part]:
+    """The parts to put together, in their order: the newest, up to one that is much larger than they are.
+
+    So a row is written again only a few times, however many are appended.
+    """
+    alive = [each for each in state.parts if state.alive(each)]
+    chosen = alive if full else alive[_beginning(alive, _LARGE if not state.keeps_contents else None) :]
+    return chosen if _is_of_use(state, chosen) else []
+
+
+def _beginning(parts: Sequence[Part], large: int | None) -> int:
+    """The first of the parts that are to be put together."""
+    beginning, newer = len(parts), 0
+    for place in range(len(parts) - 1, -1, -1):
+        part = parts[place]
+        if large is not None and part.size >= large:
+            break
+        if part.inline is not None or part.size <= _RATIO * newer:
+            beginning = place
+        elif newer:
+            break
+        newer += part.size
+    return beginning
+
+
+def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
+    if len(chosen) != 1:
+        return bool(chosen)
+    (part,) = chosen
+    return (
+        not part.consolidated and part.lower < state.since
+        if state.keeps_contents
+        else part.lower < state.since
+    )
+
+
+def compacted(runs: Sequence[Runs], state: ShardState) -> tuple[list[Update], bool]:
+    """The updates of the new part, and whether they are consolidated ones of a single time."""
+    updates = merged(runs, state.since, keeps_contents=state.keeps_contents)
+    consolidated = state.keeps_contents and len(updates) <= 1 and all(at == state.since for at, _ in updates)
+    return updates, consolidated

@@ -1,0 +1,257 @@
+"""All that is done to the shards of a store by one process: appends, changes, reading, compaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nebuli.storage.errors import StorageError, Unclear
+from nebuli.storage.waking import Waking
+from nebuli.storage.work import Work
+
+from . import payloads
+from .changes import AppendPart, Compact, Fenced, Superseded
+from .compacting import compacted, is_due, plan
+from .ledger import Ledger, key_of
+from .tracked import Tracked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nebuli.storage.blobs import Blobs
+    from nebuli.storage.ordering import Ordering
+
+    from .changes import Decision, Payload
+    from .state import Part, ShardState
+    from .updates import Runs, Update
+
+_log = logging.getLogger("nebuli.storage")
+_ON_LOOP_BYTES = 1 << 15
+"""Updates of no more bytes are encoded at once: another thread would take longer to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """What is to be appended to a shard: updates in the order of their times, none without rows."""
+
+    shard: Tracked
+    updates: Sequence[Update]
+    lower: int
+    upper: int
+    holds: Mapping[str, int] = field(default_factory=dict)
+
+
+class Keeper:
+    """Made on the event loop that all its methods are called on. Closed by the store."""
+
+    def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
+        loop = asyncio.get_running_loop()
+        self.blobs = blobs
+        self.work = Work()
+        self._ordering = ordering
+        self._ledger = Ledger(ordering, partial(_tell, loop, self._changed))
+        self._waking = Waking(ordering.bell, self._look)
+        self._tracked: dict[str, Tracked] = {}
+        self._compacting: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        """Raises StoreUnusable."""
+        try:
+            await self.work.in_order(self._ordering.open)
+        except BaseException:
+            await self.work.close(self._ordering.close)
+            raise
+
+    async def close(self) -> None:
+        """What was begun is ended first; whoever still waits gets StoreClosed."""
+        await self._waking.close()
+        for task in self._compacting.values():
+            task.cancel()
+        await asyncio.gather(*self._compacting.values(), return_exceptions=True)
+        await self.work.close(self._ordering.close)
+        for each in self._tracked.values():
+            each.close()
+
+    # -- what is known
+
+    async def names(self) -> list[str]:
+        """All shards."""
+        return await self.work.in_order(self._ledger.names)
+
+    async def track(self, name: str) -> Tracked:
+        """Raises ShardUnknown."""
+        state = await self.work.in_order(self._ledger.known, name)
+        return self._tracked.setdefault(name, Tracked(name, state))
+
+    async def refreshed(self, shard: Tracked) -> ShardState:
+        """The state that the ordering has now, which may be a newer one than that of the shard."""
+        return await self.work.in_order(self._ledger.known, shard.name)
+
+    async def reach(self, shard: Tracked, time: int, deadline_s: float | None) -> None:
+        """Wait until the shard's upper is above ``time``. Raises NotYet."""
+        if shard.state.upper <= time:
+            self._waking.begin()
+            await self.refreshed(shard)
+        await shard.reach(time, deadline_s)
+
+    async def _look(self) -> None:
+        awaited = [name for name, each in self._tracked.items() if each.is_awaited]
+        if awaited:
+            await self.work.in_order(self._ledger.refresh_if_changed, awaited)
+
+    def _changed(self, name: str, state: ShardState) -> None:
+        if name in self._tracked:
+            self._tracked[name].changed(state)
+
+    # -- writing
+
+    async def change(self, decisions: Sequence[Decision]) -> None:
+        """Make all of them, or raise what one of them raises and make none."""
+        await self.work.in_order(self._ledger.change, decisions)
+
+    async def append(self, parts: Sequence[NewPart], append_id: bytes | None) -> None:
+        """To all of the shards or to none."""
+        id_ = append_id or os.urandom(16)
+        while not await self._appended(parts, id_):
+            for each in parts:
+                await self.refreshed(each.shard)
+        for each in parts:
+            self._compact_if_due(each.shard)
+
+    async def _appended(self, parts: Sequence[NewPart], id_: bytes) -> bool:
+        """Whether it was, and need not be done again with other blobs."""
+        kept: list[Payload | None] = []
+        try:
+            for each in parts:
+                kept.append(await self._kept(each))  # noqa: PERF401 - what was kept is dropped if the next fails
+            await self.change(
+                [
+                    AppendPart(each.shard.name, id_, each.lower, each.upper, payload, each.holds)
+                    for each, payload in zip(parts, kept, strict=True)
+                ]
+            )
+        except Fenced:
+            await self._drop_unused(parts, kept)
+            return False
+        except Unclear as error:
+            raise Unclear("the append", error, id_) from error
+        except StorageError:
+            await self._drop_unused(parts, kept)
+            raise
+        await self._drop_unused(parts, kept)  # of an append that had happened before, with other blobs
+        return True
+
+    async def _kept(self, part: NewPart) -> Payload | None:
+        if not part.updates:
+            return None
+        keep = partial(payloads.kept, self.blobs, part.shard.name, part.shard.state, part.updates)
+        if sum(rows.nbytes for _, rows in part.updates) <= _ON_LOOP_BYTES:
+            return keep()
+        return await self.work.on_blobs(keep)
+
+    async def _drop_unused(self, parts: Sequence[NewPart], kept: Sequence[Payload | None]) -> None:
+        for each, payload in zip(parts, kept, strict=False):
+            if payload is not None and not _is_used(each.shard.state, payload):
+                await self.work.on_blobs(payloads.drop, self.blobs, each.shard.name, payload)
+
+    # -- reading
+
+    async def read(
+        self, shard: Tracked, select: Callable[[ShardState], Sequence[Part]]
+    ) -> list[tuple[Part, list[Runs]]]:
+        """The parts that are selected of the shard's state, or of a newer one. Raises what ``select`` does; Damaged."""
+        state = shard.state
+        while True:
+            parts = select(state)
+            try:
+                return [(part, await self._runs(shard.name, state, part)) for part in parts]
+            except payloads.BlobGone:
+                older, state = state, await self.refreshed(shard)
+                if state.sequence == older.sequence:
+                    raise self._missing(shard.name, parts) from None
+
+    async def _runs(self, name: str, state: ShardState, part: Part) -> list[Runs]:
+        read = partial(payloads.read, self.blobs, name, state.schema, part)
+        return read() if part.inline is not None else await self.work.on_blobs(read)
+
+    # -- compaction
+
+    def _compact_if_due(self, shard: Tracked) -> None:
+        if shard.name not in self._compacting and is_due(shard.state):
+            task = asyncio.get_running_loop().create_task(self._compact_quietly(shard))
+            self._compacting[shard.name] = task
+            task.add_done_callback(lambda _: self._compacting.pop(shard.name))
+
+    async def _compact_quietly(self, shard: Tracked) -> None:
+        try:
+            await self.compact(shard, full=False)
+        except StorageError as error:
+            _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
+
+    async def compact(self, shard: Tracked, *, full: bool) -> bool:
+        """Have fewer parts and a short log; whether it was this compaction that did it.
+
+        Killed at any point nothing is lost, and what it leaves behind the next one deletes.
+        """
+        state = await self.refreshed(shard)
+        parts = plan(state, full=full)
+        if not await self._replaced(shard, state, parts):
+            return False
+        await self.work.in_order(self._ledger.truncate, shard.name)
+        names = await self.work.on_blobs(self.blobs.names, key_of(shard.name))
+        state = await self.refreshed(shard)
+        await self.work.on_blobs(payloads.sweep, self.blobs, shard.name, names, state, parts)
+        return True
+
+    async def _replaced(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
+        try:
+            payload = await self.work.on_blobs(self._merged, shard.name, state, parts)
+        except Fenced:
+            return False  # another compaction was first
+        except payloads.BlobGone:
+            if {each.number for each in parts} <= {
+                each.number for each in (await self.refreshed(shard)).parts
+            }:
+                raise self._missing(shard.name, parts) from None
+            return False  # another compaction was first
+        try:
+            await self.change([Compact(shard.name, state.sequence, [each.number for each in parts], payload)])
+        except Superseded:
+            if payload is not None and payload.blob and _is_used(await self.refreshed(shard), payload):
+                return True  # it had happened, and could not say so
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+            return False
+        except Unclear:
+            raise
+        except StorageError:
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+            raise
+        return True
+
+    def _merged(self, name: str, state: ShardState, parts: Sequence[Part]) -> Payload | None:
+        """The parts as one. Blocking."""
+        runs = [each for part in parts for each in payloads.read(self.blobs, name, state.schema, part)]
+        updates, consolidated = compacted(runs, state)
+        if not updates:
+            return None
+        return payloads.kept(self.blobs, name, state, updates, consolidated=consolidated)
+
+    def _missing(self, name: str, parts: Sequence[Part]) -> StorageError:
+        there = set(self.blobs.names(key_of(name)))
+        part = next((each for each in parts if each.blob is not None and each.blob not in there), parts[0])
+        return payloads.missing(name, part)
+
+
+def _is_used(state: ShardState, payload: Payload) -> bool:
+    return payload.blob is None or any(each.blob == payload.blob for each in state.parts)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, changed: Callable[[str, ShardState], None], name: str, state: ShardState
+) -> None:
+    """From another thread."""
+    loop.call_soon_threadsafe(changed, name, state)

@@ -1,0 +1,94 @@
+"""The bytes of a shard's updates: kept in an entry or in a blob, and read and checked."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from nebuli.storage.errors import BlobDamaged, BlobMissing, StorageError
+
+from .changes import Fenced, Payload
+from .ledger import key_of
+from .updates import decoded, encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.storage.blobs import Blobs
+
+    from .state import Part, ShardState
+    from .updates import Runs, Update
+
+INLINE_BYTES = 1 << 16
+"""Updates of no more bytes are in the entry itself: a blob costs three syncs, an entry one."""
+
+
+class BlobGone(Exception):
+    """The part's blob is not there: a compaction has replaced it, unless the part is still in use."""
+
+
+def kept(
+    blobs: Blobs, shard: str, state: ShardState, updates: Sequence[Update], *, consolidated: bool = False
+) -> Payload:
+    """The updates as bytes, in a blob if they are many. Blocking. Raises Fenced."""
+    buffer = encoded(updates, state.schema)
+    checksum = xxh3_64_intdigest(buffer)
+    rows = sum(each.num_rows for _, each in updates)
+    if buffer.size <= INLINE_BYTES:
+        return Payload(rows, buffer.size, checksum, buffer.to_pybytes(), None, 0, consolidated)
+    name = f"{state.sequence:016x}-{os.urandom(8).hex()}"
+    try:
+        blobs.put(key_of(shard), name, [buffer])
+    except FileNotFoundError:  # it was swept away while it was written
+        raise Fenced from None
+    return Payload(rows, buffer.size, checksum, None, name, state.sequence, consolidated)
+
+
+def drop(blobs: Blobs, shard: str, payload: Payload | None) -> None:
+    """It will be of no part; what cannot be deleted now is by a later sweep."""
+    if payload is not None and payload.blob is not None:
+        with suppress(StorageError):
+            blobs.delete(key_of(shard), [payload.blob])
+
+
+def read(blobs: Blobs, shard: str, schema: pa.Schema, part: Part) -> list[Runs]:
+    """The part's updates. Blocking. Raises BlobGone, BlobDamaged."""
+    if part.blob is None:
+        buffer, name = pa.py_buffer(part.inline or b""), f"entry {part.number}"
+    else:
+        name = part.blob
+        try:
+            buffer = blobs.get(key_of(shard), part.blob)
+        except FileNotFoundError:
+            raise BlobGone from None
+    found = xxh3_64_intdigest(buffer)
+    if found != part.checksum or buffer.size != part.size:
+        raise BlobDamaged(f"shard {shard}", name, part.checksum, found)
+    return decoded(buffer, schema)
+
+
+def missing(shard: str, part: Part) -> BlobMissing:
+    """The error for a part in use whose blob is not there."""
+    return BlobMissing(f"shard {shard}", part.blob or "", part.checksum)
+
+
+def sweep(
+    blobs: Blobs, shard: str, names: Sequence[str], state: ShardState, replaced: Sequence[Part]
+) -> list[str]:
+    """Delete those of ``names`` that are no part's and never will be; ``state`` is newer than they are.
+
+    A blob that was begun before the fence and is of no part will be of none: whoever began it has to begin again.
+    """
+    used = {each.blob for each in state.parts}
+    let_go = {each.blob for each in replaced}
+    gone = [name for name in names if name not in used and (name in let_go or _born(name) < state.fence)]
+    blobs.delete(key_of(shard), gone)
+    return gone
+
+
+def _born(name: str) -> int:
+    return int(name.partition("-")[0], 16)

@@ -1,0 +1,198 @@
+"""A shard: a durable history of Z-sets over times, of which those from ``since`` up to ``upper`` can be told apart."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nebuli.storage.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
+
+from .changes import SetHolds
+from .keeper import NewPart
+from .state import Hold
+from .updates import accumulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from .keeper import Keeper
+    from .state import Part, ShardState
+    from .tracked import Tracked
+    from .updates import Update
+
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All that changed from time ``lower`` up to but not including ``upper``, in the order of times."""
+
+    lower: int
+    upper: int
+    updates: Sequence[Update]
+
+
+class Shard:
+    """Opened by a `Store`, and as long of use as that is entered."""
+
+    def __init__(self, tracked: Tracked, keeper: Keeper) -> None:
+        self._tracked = tracked
+        self._keeper = keeper
+
+    @property
+    def name(self) -> str:
+        """By which the store knows it."""
+        return self._tracked.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of its Z-sets; fixed."""
+        return self._tracked.state.schema
+
+    @property
+    def since(self) -> int:
+        """The lowest time that it can be read at, as far as is known here: see `refresh`."""
+        return self._tracked.state.since
+
+    @property
+    def upper(self) -> int:
+        """The next time to be appended at, as far as is known here; `FINISHED` once there is none."""
+        return self._tracked.state.upper
+
+    @property
+    def holds(self) -> Mapping[str, Hold]:
+        """Who still reads, and where, as far as is known here."""
+        return self._tracked.state.held
+
+    async def refresh(self) -> None:
+        """Learn what other processes have done by now."""
+        await self._keeper.refreshed(self._tracked)
+
+    # -- writing
+
+    async def compare_and_append(
+        self,
+        updates: Sequence[Update],
+        expected_upper: int,
+        new_upper: int,
+        *,
+        append_id: bytes | None = None,
+    ) -> None:
+        """Append updates at times from ``expected_upper`` up to but not including ``new_upper``; durable at return.
+
+        Of several that expect the same upper one wins; the others get UpperMismatch. After Unclear or a cancel it has
+        happened or not: repeated with the same ``append_id`` it happens once. Raises SchemaMismatch.
+        """
+        await self._keeper.append([self.part(updates, expected_upper, new_upper)], append_id)
+
+    async def finish(self, expected_upper: int) -> None:
+        """Have nothing be appended ever again. Raises UpperMismatch."""
+        await self.compare_and_append([], expected_upper, FINISHED)
+
+    def part(
+        self,
+        updates: Sequence[Update],
+        expected_upper: int,
+        new_upper: int,
+        holds: Mapping[str, int] | None = None,
+    ) -> NewPart:
+        """The append, checked. Raises SchemaMismatch."""
+        if not 0 <= expected_upper < new_upper <= FINISHED:
+            raise StorageError(
+                f"shard {self.name} cannot be appended to from {expected_upper} up to {new_upper}: times have 64 bits, "
+                f"and the upper has to grow"
+            )
+        for at, rows in updates:
+            if not expected_upper <= at < new_upper:
+                raise StorageError(
+                    f"an update of shard {self.name} is at time {at}, and has to be from {expected_upper} up to "
+                    f"{new_upper - 1}: give it the time that it happens at"
+                )
+            if not rows.schema.equals(self.schema):
+                raise SchemaMismatch(self.name, self.schema, rows.schema)
+        some = sorted((each for each in updates if each[1].num_rows), key=lambda each: each[0])
+        return NewPart(self._tracked, some, expected_upper, new_upper, holds or {})
+
+    # -- reading
+
+    async def snapshot(self, as_of: int, *, deadline_s: float = DEADLINE_S) -> pa.Table:
+        """The contents at a time: a Z-set with every row once.
+
+        Waits until the time is written. Raises SinceMismatch, NotYet, Damaged.
+        """
+
+        def select(state: ShardState) -> list[Part]:
+            if as_of < state.since or (state.since and not state.keeps_contents):
+                raise SinceMismatch(self.name, as_of, state.since)
+            return state.overlapping(0, as_of + 1)
+
+        await self._keeper.reach(self._tracked, as_of, deadline_s)
+        found = await self._keeper.read(self._tracked, select)
+        runs = [each for _, runs in found for each in runs]
+        consolidated = len(found) == 1 and found[0][0].consolidated
+        return await self._keeper.work.on_blobs(
+            lambda: accumulated(runs, as_of, self.schema, is_consolidated=consolidated)
+        )
+
+    async def read(self, first: int, until: int) -> list[Update]:
+        """The updates at times from ``first`` up to but not including ``until``, all of which are written.
+
+        Raises SinceMismatch, NotYet, Damaged.
+        """
+        if until > self.upper:
+            await self._keeper.reach(self._tracked, until - 1, 0.0)
+        found = await self._keeper.read(self._tracked, lambda state: self._apart(state, first, until))
+        return [update for _, runs in found for each in runs for update in each.updates(first, until)]
+
+    async def listen(self, first: int) -> AsyncIterator[Progress]:
+        """All that changes from time ``first`` on, until the shard is finished; a snapshot at the time before lacks it.
+
+        The first begins at ``first``, each of the others where the one before ended. Wants a hold below ``first``.
+        Raises SinceMismatch if there was none, and the since has come too far; Damaged; StoreClosed.
+        """
+        at = first
+        while at < FINISHED:
+            await self._keeper.reach(self._tracked, at, None)
+            upper = self.upper
+            found = await self._keeper.read(self._tracked, partial(self._first_apart, first=at, until=upper))
+            end = found[0][0].upper if found else upper
+            yield Progress(
+                at, end, [each for _, runs in found for run in runs for each in run.updates(at, end)]
+            )
+            at = end
+
+    def _apart(self, state: ShardState, first: int, until: int) -> list[Part]:
+        """The parts with these times, if they can be told apart from lower ones."""
+        lowest = state.since + 1 if state.keeps_contents and state.since else state.since
+        if first < lowest:
+            raise SinceMismatch(self.name, first, lowest)
+        return state.overlapping(first, until)
+
+    def _first_apart(self, state: ShardState, first: int, until: int) -> list[Part]:
+        return self._apart(state, first, until)[:1]
+
+    # -- holds
+
+    async def hold(self, name: str, at: int, *, lease_s: float | None = None) -> None:
+        """Have the shard stay readable at time ``at``, or move the hold there; for so long, if that is said.
+
+        The since is the lowest hold's time, once there is one, and never goes back. Raises SinceMismatch.
+        """
+        expires = None if lease_s is None else time.time() + lease_s
+        await self._keeper.change([SetHolds(self.name, {name: Hold(at, expires)})])
+
+    async def release(self, name: str) -> None:
+        """The hold is not needed any more; it does not matter whether it was there."""
+        await self._keeper.change([SetHolds(self.name, {}, [name])])
+
+    async def compact(self, *, full: bool = False) -> bool:
+        """Have fewer and consolidated rows below the since, and delete what is not used any more.
+
+        Happens by itself, too. ``full``: put all of it together. Whether it was this call that did it: another process
+        may have been first.
+        """
+        return await self._keeper.compact(self._tracked, full=full)

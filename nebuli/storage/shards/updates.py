@@ -1,0 +1,139 @@
+"""Updates as bytes: Arrow's stream format, with the columns of the rows, their weights and their times.
+
+The times are the last column, encoded by runs, so that rows of one time cost no more than one run; rows are in the
+order of their times. Any Arrow reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow.zset import WEIGHT, consolidate
+from nebuli.storage.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+TIME = "_time"
+_TIME_TYPE = pa.run_end_encoded(pa.int32(), pa.uint64())
+MAX_BATCH_ROWS = 1 << 20
+"""Rows of a batch that is made of several."""
+
+Update = tuple[int, pa.RecordBatch]
+"""A time, and what changes at it: a Z-set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Rows by their times: those of ``times[i]`` end before row ``ends[i]`` of ``rows``; times ascend."""
+
+    rows: pa.RecordBatch
+    times: NDArray[np.uint64]
+    ends: NDArray[np.int64]
+
+    def between(self, first: int, until: int) -> pa.RecordBatch:
+        """The rows of times from ``first`` up to but not including ``until``."""
+        start, end = self._row_at(first), self._row_at(until)
+        return self.rows if (start, end) == (0, self.rows.num_rows) else self.rows.slice(start, end - start)
+
+    def _row_at(self, time: int) -> int:
+        """The first row whose time is not below it."""
+        last = len(self.times) - 1
+        if (
+            time <= self.times[0] or time > self.times[last]
+        ):  # as Python's integers: a time may be beyond 64 bits
+            return 0 if time <= self.times[0] else self.rows.num_rows
+        return int(self.ends[np.searchsorted(self.times, np.uint64(time)) - 1])
+
+    def updates(self, first: int, until: int) -> Iterator[Update]:
+        """One for each time from ``first`` up to but not including ``until`` that has rows."""
+        start = 0
+        for time, end in zip(self.times.tolist(), self.ends.tolist(), strict=True):
+            if first <= time < until:
+                yield time, self.rows.slice(start, end - start)
+            start = end
+
+
+def check_schema(shard: str, schema: pa.Schema) -> pa.Schema:
+    """What a shard may have for a schema. Raises SchemaMismatch."""
+    last = schema.field(len(schema) - 1) if len(schema) else None
+    if last is None or last.name != WEIGHT or last.type != pa.int64():
+        raise SchemaMismatch(
+            shard, "...", schema, f"the last column is {WEIGHT}, of int64: `weighted` adds it"
+        )
+    if schema.get_field_index(TIME) != -1:
+        raise SchemaMismatch(shard, "...", schema, f"a column cannot be named {TIME}: the store adds it")
+    return schema.remove_metadata()
+
+
+def encoded(updates: Sequence[Update], schema: pa.Schema) -> pa.Buffer:
+    """Updates in the order of their times, none of them without rows."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, written(schema)) as writer:
+        for few in _together(updates):
+            rows = few[0][1] if len(few) == 1 else pa.concat_batches([rows for _, rows in few])
+            ends = np.cumsum([rows.num_rows for _, rows in few], dtype=np.int32)
+            times = pa.array([time for time, _ in few], pa.uint64())
+            column = pa.RunEndEncodedArray.from_arrays(pa.array(ends), times)
+            writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, column], schema=written(schema)))
+    return stream.getvalue()
+
+
+def written(schema: pa.Schema) -> pa.Schema:
+    """The schema of the bytes."""
+    return schema.append(pa.field(TIME, _TIME_TYPE))
+
+
+def decoded(buffer: Any, schema: pa.Schema) -> list[Runs]:
+    """What was encoded, without copying the rows."""
+    found = []
+    for batch in pa.ipc.open_stream(buffer):
+        column = batch.column(batch.num_columns - 1)
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+        found.append(Runs(rows, column.values.to_numpy(), column.run_ends.to_numpy().astype(np.int64)))
+    return found
+
+
+def _together(updates: Sequence[Update]) -> Iterator[list[Update]]:
+    """Updates that become one batch each."""
+    few: list[Update] = []
+    count = 0
+    for update in updates:
+        if few and count + update[1].num_rows > MAX_BATCH_ROWS:
+            yield few
+            few, count = [], 0
+        few.append(update)
+        count += update[1].num_rows
+    if few:
+        yield few
+
+
+def merged(runs: Iterable[Runs], since: int, *, keeps_contents: bool) -> list[Update]:
+    """The same updates, with what lies below ``since`` consolidated at ``since``, or left out."""
+    below: list[pa.RecordBatch] = []
+    rest: list[Update] = []
+    for each in runs:
+        if keeps_contents:
+            below.append(each.between(0, since + 1))
+            rest += each.updates(since + 1, 1 << 64)
+        else:
+            rest += each.updates(since, 1 << 64)
+    if below:
+        contents = consolidate(pa.Table.from_batches(below))
+        rest.insert(0, (since, contents))
+    return [update for update in rest if update[1].num_rows]
+
+
+def accumulated(runs: Iterable[Runs], as_of: int, schema: pa.Schema, *, is_consolidated: bool) -> pa.Table:
+    """The contents at a time: every row once, with the sum of its weights."""
+    batches = [rows for each in runs if (rows := each.between(0, as_of + 1)).num_rows]
+    table = pa.Table.from_batches(batches, schema=schema)
+    if is_consolidated or not batches:
+        return table
+    return pa.Table.from_batches([consolidate(table)], schema=schema)

@@ -1,0 +1,95 @@
+"""A store: shards and databases that any number of processes have open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from nebuli.storage.blobs.files import FileBlobs
+from nebuli.storage.errors import StoreClosed
+from nebuli.storage.names import checked
+from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.storage.shards.changes import Create
+from nebuli.storage.shards.keeper import Keeper
+from nebuli.storage.shards.shard import Shard
+from nebuli.storage.shards.updates import check_schema
+from nebuli.storage.states.state_store import StateStore
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from nebuli.storage.blobs import Blobs
+    from nebuli.storage.ordering import Ordering
+    from nebuli.storage.shards.keeper import NewPart
+
+Keeps = Literal["contents", "updates"]
+
+
+class Store:
+    """Entered and left on one event loop, on which all methods are called, of its shards and databases, too.
+
+    A call that is cancelled has happened or has not. Leaving ends what was begun; whoever still waits gets StoreClosed.
+    """
+
+    def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
+        self._ordering = ordering
+        self._blobs = blobs
+        self._kept: Keeper | None = None
+
+    @classmethod
+    def in_folder(cls, folder: str | os.PathLike[str]) -> Self:
+        """One in a folder of this machine, which is made if it is not there."""
+        return cls(SqliteOrdering(Path(folder)), FileBlobs(Path(folder) / "blobs"))
+
+    async def __aenter__(self) -> Self:
+        """Raises StoreUnusable."""
+        keeper = Keeper(self._ordering, self._blobs)
+        await keeper.open()
+        self._kept = keeper
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """What was begun is ended first."""
+        if self._kept is not None:
+            await self._kept.close()
+
+    @property
+    def _keeper(self) -> Keeper:
+        if self._kept is None:
+            raise StoreClosed
+        return self._kept
+
+    async def shards(self) -> list[str]:
+        """The names of all shards."""
+        return await self._keeper.names()
+
+    async def create_shard(self, name: str, schema: pa.Schema, *, keeps: Keeps = "contents") -> Shard:
+        """Have a shard be there, of Z-sets of this schema (whose last column is the weight), and open it.
+
+        Below its since it keeps the ``contents`` (as of since), or no ``updates``, as logs do. Raises SchemaMismatch if
+        it is there and is another.
+        """
+        create = Create(checked(name), check_schema(name, schema), keeps == "contents")
+        await self._keeper.change([create])
+        return await self.open_shard(name)
+
+    async def open_shard(self, name: str) -> Shard:
+        """Raises ShardUnknown."""
+        return Shard(await self._keeper.track(name), self._keeper)
+
+    async def append(self, parts: Sequence[NewPart], *, append_id: bytes | None = None) -> None:
+        """Append to several shards what their `Shard.part` gave: to all of them, or to none; durable when it returns.
+
+        As for `Shard.compare_and_append`.
+        """
+        await self._keeper.append(parts, append_id)
+
+    def state_store(self, name: str) -> StateStore:
+        """A database with at most two versions, which is there from its first `StateStore.open` on."""
+        return StateStore(checked(name), self._ordering, self._blobs, self._keeper.work)

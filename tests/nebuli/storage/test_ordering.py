@@ -1,0 +1,193 @@
+"""The contract of an ordering, of the one on SQLite: whoever brings another has it pass the same."""
+
+from __future__ import annotations
+
+import os
+import select
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nebuli.storage.errors import (
+    Conflict,
+    EntryDamaged,
+    Locked,
+    StoreBusy,
+    StoreClosed,
+    StoreUnusable,
+)
+from nebuli.storage.ordering import Change
+from nebuli.storage.ordering.sqlite import FILE, SqliteOrdering
+
+
+@pytest.fixture
+def ordering(tmp_path: Path) -> Iterator[SqliteOrdering]:
+    made = SqliteOrdering(tmp_path / "store")
+    made.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(tmp_path: Path, ordering: SqliteOrdering) -> Iterator[SqliteOrdering]:
+    made = SqliteOrdering(tmp_path / "store")
+    made.open()
+    yield made
+    made.close()
+
+
+def fill(ordering: SqliteOrdering, key: str, *entries: bytes) -> None:
+    (head,) = ordering.heads([key]).values()
+    for sequence, data in enumerate(entries, head):
+        ordering.append([Change(key, sequence, data)])
+
+
+def found(ordering: SqliteOrdering, key: str, after: int = 0) -> list[tuple[int, bytes]]:
+    return [(entry.sequence, entry.data) for entry in ordering.scan(key, after)]
+
+
+def test_a_log_has_its_entries_in_order_without_gaps(ordering: SqliteOrdering) -> None:
+    fill(ordering, "a", b"x", b"", b"z")
+    assert found(ordering, "a") == [(1, b"x"), (2, b""), (3, b"z")]
+    assert found(ordering, "a", 2) == [(3, b"z")]
+    assert found(ordering, "a", 3) == []
+    assert ordering.heads(["a", "b"]) == {"a": 3, "b": 0}
+    assert found(ordering, "b") == []
+
+
+def test_all_changes_are_made_or_none(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
+    fill(ordering, "a", b"x")
+    with pytest.raises(Conflict) as raised:
+        another.append([Change("new", 0, b"1"), Change("a", 0, b"2")])
+    assert raised.value.found == {"new": 0, "a": 1}
+    assert another.heads(["a", "new"]) == {"a": 1, "new": 0}
+    another.append([Change("new", 0, b"1"), Change("a", 1, b"2")])
+    assert ordering.heads(["a", "new"]) == {"a": 2, "new": 1}
+    assert found(ordering, "new") == [(1, b"1")]
+
+
+def test_a_log_that_was_truncated_keeps_its_head(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
+    fill(ordering, "a", b"1", b"2", b"3")
+    fill(ordering, "b", b"1")
+    ordering.truncate("a", 3)
+    assert found(another, "a") == [(3, b"3")]
+    ordering.truncate("a", 100)
+    assert found(another, "a") == [(3, b"3")]
+    assert found(another, "b") == [(1, b"1")]
+    ordering.truncate("nothing", 3)
+    fill(another, "a", b"4")
+    assert found(ordering, "a") == [(3, b"3"), (4, b"4")]
+
+
+def test_keys_are_listed_in_order(ordering: SqliteOrdering) -> None:
+    for key in ("b/2", "a%", "b/1", "B/1"):
+        fill(ordering, key, b"")
+    assert ordering.keys("b/") == ["b/1", "b/2"]
+    assert ordering.keys("a%") == ["a%"]
+    assert ordering.keys("") == ["B/1", "a%", "b/1", "b/2"]
+
+
+def test_it_is_known_whether_others_have_appended(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
+    ordering.unchanged()
+    assert ordering.unchanged()
+    fill(ordering, "a", b"by itself")
+    assert ordering.unchanged()
+    fill(another, "a", b"by another")
+    assert not ordering.unchanged()
+    assert ordering.unchanged()
+
+
+def test_a_bell_rings_at_every_append_of_any(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
+    bell = ordering.bell()
+    for appending in (ordering, another):
+        assert select.select([bell], [], [], 0)[0] == []
+        fill(appending, "a", b"x")
+        assert select.select([bell], [], [], 10)[0] == [bell]
+        bell.silence()
+    bell.close()
+
+
+def test_a_lock_is_one_s_at_a_time(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
+    lock = ordering.lock("state/a.b/c")
+    for each in (ordering, another):
+        with pytest.raises(Locked, match=f"state/a.b/c is open already, by process {os.getpid()}:"):
+            each.lock("state/a.b/c")
+    another.lock("state/a.b").close()
+    lock.close()
+    another.lock("state/a.b/c").close()
+
+
+def test_another_writer_is_waited_for_so_long(tmp_path: Path, ordering: SqliteOrdering) -> None:
+    hasty = SqliteOrdering(tmp_path / "store", busy_s=0.05)
+    hasty.open()
+    with sqlite3.connect(tmp_path / "store" / FILE, isolation_level=None) as writer:
+        writer.execute("begin immediate")
+        with pytest.raises(StoreBusy, match=r"was locked by others for 0\.05 s"):
+            hasty.append([Change("a", 0, b"x")])
+        assert hasty.heads(["a"]) == {"a": 0}  # who reads does not wait
+        writer.execute("rollback")
+    writer.close()
+    hasty.append([Change("a", 0, b"x")])
+    hasty.close()
+
+
+@pytest.mark.parametrize("column", ["data = x'00'", "id = id + 1", "checksum = checksum + 1"])
+def test_an_entry_that_is_not_as_it_was_written_is_found(
+    tmp_path: Path, ordering: SqliteOrdering, column: str
+) -> None:
+    fill(ordering, "a", b"as it was")
+    with sqlite3.connect(tmp_path / "store" / FILE) as writer:
+        writer.execute(f"update entries set {column}")
+    writer.close()
+    with pytest.raises(
+        EntryDamaged, match=r"of a is damaged: its checksum is [0-9a-f]{16}, it was"
+    ) as raised:
+        ordering.scan("a", 0)
+    assert raised.value.expected != raised.value.found
+
+
+def test_entries_can_be_looked_at_by_their_keys(tmp_path: Path, ordering: SqliteOrdering) -> None:
+    fill(ordering, "a", b"1", b"2")
+    fill(ordering, "b", b"3")
+    with sqlite3.connect(tmp_path / "store" / FILE) as reader:
+        rows = reader.execute("select key, sequence, data from log").fetchall()
+    reader.close()
+    assert rows == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [("pragma user_version = 7", "is of format 7"), ("pragma application_id = 1", "application 0x1")],
+)
+def test_a_file_of_another_format_is_left_alone(
+    tmp_path: Path, ordering: SqliteOrdering, statement: str, said: str
+) -> None:
+    ordering.close()
+    with sqlite3.connect(tmp_path / "store" / FILE) as writer:
+        writer.execute(statement)
+    writer.close()
+    with pytest.raises(StoreUnusable, match=said):
+        ordering.open()
+
+
+def test_a_file_that_is_damaged_is_left_alone(tmp_path: Path, ordering: SqliteOrdering) -> None:
+    ordering.close()
+    (tmp_path / "store" / FILE).write_bytes(b"no database at all" * 100)
+    with pytest.raises(StoreUnusable, match="cannot be used as a store: file is not a database"):
+        ordering.open()
+
+
+def test_a_folder_that_cannot_be_made_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnusable, match="cannot be used as a store"):
+        SqliteOrdering(tmp_path / "file" / "store").open()
+
+
+def test_nothing_is_done_once_it_is_closed(ordering: SqliteOrdering) -> None:
+    ordering.close()
+    with pytest.raises(StoreClosed):
+        ordering.heads(["a"])
+    ordering.open()
+    assert ordering.heads(["a"]) == {"a": 0}
