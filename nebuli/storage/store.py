@@ -46,7 +46,7 @@ class Store:
         return cls(SqliteOrdering(Path(folder)), FileBlobs(Path(folder) / "blobs"))
 
     async def __aenter__(self) -> Self:
-        """Raises StoreUnusable."""
+        """Raises StoreUnusable, StoreFull."""
         keeper = Keeper(self._ordering, self._blobs)
         await keeper.open()
         self._kept = keeper

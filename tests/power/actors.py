@@ -1,4 +1,4 @@
-"""Processes that keep channels on a disk: forked, one after the other, from one that has imported all they need.
+"""Processes that keep channels, or a store, on a disk: forked one by one from one that has imported all they need.
 
 ``python -m tests.power.actors DESCRIPTOR``. On the socket comes a line of JSON for each process to start, and for each
 whose end is waited for. What a process says goes, line by line, into a file of another disk: it is there when the
@@ -20,6 +20,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NoReturn
 
+from nebuli.storage import StorageError, Store
+from nebuli.storage.shards.payloads import INLINE_BYTES
 from netchannel import (
     BufferPolicy,
     EndOfChannel,
@@ -30,6 +32,7 @@ from netchannel import (
     StagingPolicy,
     Timing,
 )
+from tests.support.stores import SCHEMA, zset
 
 TIMING = Timing(heartbeat_s=0.2, dead_after_s=5.0, backoff_s=0.01, backoff_limit_s=0.05, leave_s=1.0)
 MAX_BYTES = 1 << 17
@@ -102,11 +105,40 @@ async def stage(say: Say, directory: str, address: str, channel: str) -> None:
                 await inbox.ack(message.sequence + 1)
 
 
-ACTORS: dict[str, Callable[..., Awaitable[None]]] = {"send": send, "retain": retain, "stage": stage}
+async def store(say: Say, directory: str) -> None:
+    """Append to a shard, compact it now and then, and commit a state store beside it: for ever."""
+    async with Store.in_folder(directory) as opened:
+        states = opened.state_store("state")
+        shard = await opened.create_shard("shard", SCHEMA)
+        say("opened", shard.upper, (await states.versions())[-1])
+        while True:
+            at = shard.upper
+            rows = zset((at, 1), (-1, 1), padding=INLINE_BYTES * (at % 3 == 0))
+            await shard.compare_and_append([(at, rows)], at, at + 1)
+            say("appended", at)
+            if at % 4 == 0:
+                await shard.hold("reader", at)
+                await shard.compact(full=at % 8 == 0)
+            if at % 4 == 1:
+                async with await states.open((await states.versions())[-1]) as database:
+                    version = database.version + 1
+                    for key in (b"long", b"short"):
+                        content = b"%d " % version * (5000 if key == b"long" else 1)
+                        await database.put("t", key, content)
+                    await database.commit()
+                say("committed", version)
+
+
+ACTORS: dict[str, Callable[..., Awaitable[None]]] = {
+    "send": send,
+    "retain": retain,
+    "stage": stage,
+    "store": store,
+}
 
 
 def _run(actor: str, said: str, arguments: dict[str, Any]) -> NoReturn:
-    """The process: it ends with 0, with 3 after an error of netchannel's, with 4 after another."""
+    """The process: it ends with 0, with 3 after an error of ours, with 4 after another."""
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def say(*words: object) -> None:
@@ -114,7 +146,7 @@ def _run(actor: str, said: str, arguments: dict[str, Any]) -> NoReturn:
 
     try:
         asyncio.run(ACTORS[actor](say, **arguments))
-    except NetChannelError as error:
+    except (NetChannelError, StorageError) as error:
         say("failed", type(error).__name__, str(error))
         os._exit(3)
     except BaseException:  # noqa: BLE001 - all that it says is this

@@ -139,6 +139,9 @@ class Disk:
         node = self._nodes[number - 1]
         return len(node.seen) if isinstance(node, File) else None
 
+    def is_memory(self, number: int) -> bool:
+        return self.name_of(number).endswith("-shm")  # SQLite's
+
     def names(self, number: int) -> list[str]:
         return sorted(self._directory(number).seen)
 

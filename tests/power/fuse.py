@@ -1,7 +1,8 @@
 """The kernel's protocol for file systems in processes: one that is mounted, and what the kernel asks of it.
 
 As linux/fuse.h has it, version 7.31, of which only what a program needs that uses files: no times, no links, no
-locks (these the kernel keeps itself), no mapped memory. Nothing is cached: each system call is a request.
+locks (these the kernel keeps itself). Nothing is cached, each system call is a request; but for files that programs
+share as memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TRANSFER = struct.Struct(
     "<QQIIQII"
 )  # of a read, and of a write: handle, offset, size, and what is of no use
 _SIZE_IS_SET, _SIZE_AT = 1 << 3, 16
-_DIRECT_IO = 1
+_DIRECT_IO, _KEEP_CACHE = 1, 2
 _BIG_WRITES, _MAX_PAGES = 1 << 5, 1 << 22
 _NO_SUID, _NO_DEVICES, _DETACHED = 2, 4, 2
 _NEVER_ANSWERED = {2, 36, 42}  # what the kernel forgets, and does not wait for any more
@@ -48,6 +49,9 @@ class Files(Protocol):
 
     def size(self, number: int) -> int | None:
         """Of a file; None for a directory."""
+
+    def is_memory(self, number: int) -> bool:
+        """Whether it is a file that programs share as memory."""
 
     def names(self, number: int) -> list[str]:
         """Of a directory, in any order."""
@@ -200,7 +204,8 @@ class Mounted:
         return self._rename(node, data, 16)
 
     def _open(self, node: int, data: memoryview) -> bytes:
-        return _OPENED.pack(node, _DIRECT_IO if self._files.size(node) is not None else 0, 0)
+        flags = _DIRECT_IO if self._files.size(node) is not None else 0
+        return _OPENED.pack(node, _KEEP_CACHE if self._files.is_memory(node) else flags, 0)
 
     def _read(self, node: int, data: memoryview) -> bytes:
         _, offset, size, *_ = _TRANSFER.unpack_from(data)

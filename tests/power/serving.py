@@ -40,7 +40,11 @@ class _Power:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._disk, name)
-        return method if name in ("lookup", "size", "names", "space", "read") else self._counted(method)
+        return (
+            method
+            if name in ("lookup", "size", "is_memory", "names", "space", "read")
+            else self._counted(method)
+        )
 
     def _counted(self, method: Any) -> Any:
         def changing(number: int, *more: Any) -> Any:

@@ -72,7 +72,7 @@ class SqliteOrdering:
     # -- life
 
     def open(self) -> None:
-        """Raises StoreUnusable."""
+        """Raises StoreUnusable, StoreFull."""
         try:
             make_directory(self._folder)
             with self._one_at_a_time():
@@ -81,6 +81,8 @@ class SqliteOrdering:
             self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, sqlite3.Error) as error:
             self.close()
+            if _is_full(self._folder):  # of which SQLite says that there was an I/O error
+                raise StoreFull(self._path, error) from error
             raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
 
     def close(self) -> None:
@@ -311,6 +313,12 @@ class FileLock:
     def close(self) -> None:
         """Let it go."""
         os.close(self._descriptor)
+
+
+def _is_full(folder: Path) -> bool:
+    with suppress(OSError):
+        return os.statvfs(folder).f_bavail == 0
+    return False
 
 
 def _checksum(key: str, sequence: int, data: bytes) -> int:

@@ -59,7 +59,7 @@ class Keeper:
         self._compacting: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
-        """Raises StoreUnusable."""
+        """Raises StoreUnusable, StoreFull."""
         try:
             await self.work.in_order(self._ordering.open)
         except BaseException:
