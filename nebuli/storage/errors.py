@@ -21,7 +21,12 @@
     ├── SinceMismatch          what is asked for has been forgotten
     ├── NotYet                 what is asked for was not written within the deadline
     ├── VersionUnavailable     a version that the database does not have
-    └── DatabaseClosed         it was committed or closed
+    ├── DatabaseClosed         it was committed or closed
+    ├── StepOutOfRange         a step that a log does not have, and will not have next
+    ├── LogTaken               another one writes the log now
+    └── SequenceError          a producer and the log do not agree
+        ├── SequenceGap          something is missing before it
+        └── SequenceReused       the number was used for something else
 """
 
 from __future__ import annotations
@@ -228,6 +233,56 @@ class DatabaseClosed(StorageError):
 
     def __init__(self, database: str) -> None:
         super().__init__(f"database {database} was committed or closed: open a version of it again")
+
+
+class StepOutOfRange(StorageError):
+    """A log has steps from ``first`` up to but not including ``last``; ``asked`` is none of them, nor the next one."""
+
+    def __init__(self, log: str, asked: int, first: int, last: int) -> None:
+        self.asked = asked
+        self.first = first
+        self.last = last
+        what = "has been forgotten" if asked < first else "cannot be before those below it are"
+        super().__init__(
+            f"step {asked} of {log} {what}: it has steps {first} up to {last}, {last} is the next"
+        )
+
+
+class LogTaken(StorageError):
+    """Another one appends to the log; this one has lost it."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(
+            f"another member appends to {log} now: end this one, or open the log again if it is the right one"
+        )
+
+
+class SequenceError(StorageError):
+    """A producer and the log do not agree about its sequence."""
+
+    def __init__(self, producer: str, expected: int, got: int, what: str) -> None:
+        self.producer = producer
+        self.expected = expected
+        self.got = got
+        super().__init__(f"producer {producer} sent its number {got}, {expected} is its next: {what}")
+
+
+class SequenceGap(SequenceError):
+    """Something is missing before it; nothing happened."""
+
+    def __init__(self, producer: str, expected: int, got: int) -> None:
+        super().__init__(
+            producer, expected, got, f"send again from {expected} on, nothing of this one was kept"
+        )
+
+
+class SequenceReused(SequenceError):
+    """The number was used for other content; nothing happened."""
+
+    def __init__(self, producer: str, expected: int, got: int) -> None:
+        super().__init__(
+            producer, expected, got, "it was kept with other content; give every content a number of its own"
+        )
 
 
 class Conflict(Exception):

@@ -9,15 +9,16 @@ from nebuli.storage.blobs.files import FileBlobs
 from nebuli.storage.errors import StoreClosed
 from nebuli.storage.names import checked
 from nebuli.storage.ordering.sqlite import SqliteOrdering
-from nebuli.storage.shards.changes import Create
+from nebuli.storage.shards.changes import Create, SetHolds
 from nebuli.storage.shards.keeper import Keeper
 from nebuli.storage.shards.shard import Shard
+from nebuli.storage.shards.state import Hold
 from nebuli.storage.shards.updates import check_schema
 from nebuli.storage.states.state_store import StateStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -89,6 +90,12 @@ class Store:
         As for `Shard.compare_and_append`.
         """
         await self._keeper.append(parts, append_id)
+
+    async def hold(self, name: str, times: Mapping[Shard, int]) -> None:
+        """Set or move the hold ``name`` of several shards, of all or, raising SinceMismatch, of none."""
+        await self._keeper.change(
+            [SetHolds(shard.name, {name: Hold(at, None)}) for shard, at in times.items()]
+        )
 
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nebuli.storage")
 _ON_LOOP_BYTES = 1 << 15
 """Updates of no more bytes are encoded at once: another thread would take longer to begin."""
+_REMEMBERED_BYTES = 1 << 26
+"""The blob of a log that was read last is kept in memory if it has no more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Keeper:
         self._waking = Waking(ordering.bell, self._look)
         self._tracked: dict[str, Tracked] = {}
         self._compacting: dict[str, asyncio.Task[None]] = {}
+        self._last_read: dict[str, tuple[Part, list[Runs]]] = {}
 
     async def open(self) -> None:
         """Raises StoreUnusable, StoreFull."""
@@ -175,8 +178,15 @@ class Keeper:
                     raise self._missing(shard.name, parts) from None
 
     async def _runs(self, name: str, state: ShardState, part: Part) -> list[Runs]:
-        read = partial(payloads.read, self.blobs, name, state.schema, part)
-        return read() if part.inline is not None else await self.work.on_blobs(read)
+        if part.inline is not None:
+            return payloads.read(self.blobs, name, state.schema, part)
+        last = self._last_read.get(name)
+        if last is not None and last[0].blob == part.blob:  # a log is read step by step
+            return last[1]
+        runs = await self.work.on_blobs(payloads.read, self.blobs, name, state.schema, part)
+        if part.size <= _REMEMBERED_BYTES and not state.keeps_contents:
+            self._last_read[name] = part, runs
+        return runs
 
     # -- compaction
 

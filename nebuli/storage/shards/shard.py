@@ -138,6 +138,10 @@ class Shard:
             lambda: accumulated(runs, as_of, self.schema, is_consolidated=consolidated)
         )
 
+    async def written(self, at: int, *, deadline_s: float | None = DEADLINE_S) -> None:
+        """Wait until the upper is above a time. Raises NotYet."""
+        await self._keeper.reach(self._tracked, at, deadline_s)
+
     async def read(self, first: int, until: int) -> list[Update]:
         """The updates at times from ``first`` up to but not including ``until``, all of which are written.
 

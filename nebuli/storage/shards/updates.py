@@ -42,22 +42,24 @@ class Runs:
         start, end = self._row_at(first), self._row_at(until)
         return self.rows if (start, end) == (0, self.rows.num_rows) else self.rows.slice(start, end - start)
 
-    def _row_at(self, time: int) -> int:
-        """The first row whose time is not below it."""
-        last = len(self.times) - 1
-        if (
-            time <= self.times[0] or time > self.times[last]
-        ):  # as Python's integers: a time may be beyond 64 bits
-            return 0 if time <= self.times[0] else self.rows.num_rows
-        return int(self.ends[np.searchsorted(self.times, np.uint64(time)) - 1])
-
     def updates(self, first: int, until: int) -> Iterator[Update]:
         """One for each time from ``first`` up to but not including ``until`` that has rows."""
-        start = 0
-        for time, end in zip(self.times.tolist(), self.ends.tolist(), strict=True):
-            if first <= time < until:
-                yield time, self.rows.slice(start, end - start)
+        low, high = self._run_at(first), self._run_at(until)
+        start = int(self.ends[low - 1]) if low else 0
+        for time, end in zip(self.times[low:high].tolist(), self.ends[low:high].tolist(), strict=True):
+            yield time, self.rows.slice(start, end - start)
             start = end
+
+    def _row_at(self, time: int) -> int:
+        """The first row whose time is not below it."""
+        run = self._run_at(time)
+        return int(self.ends[run - 1]) if run else 0
+
+    def _run_at(self, time: int) -> int:
+        """The first run whose time is not below it."""
+        if time >= 1 << 64:  # above every time
+            return len(self.times)
+        return int(np.searchsorted(self.times, np.uint64(time)))
 
 
 def check_schema(shard: str, schema: pa.Schema) -> pa.Schema:
