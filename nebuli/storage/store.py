@@ -9,8 +9,8 @@ from nebuli.storage.blobs.files import FileBlobs
 from nebuli.storage.errors import StoreClosed
 from nebuli.storage.names import checked
 from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.storage.shards.access import ShardAccess
 from nebuli.storage.shards.changes import Create, SetHolds
-from nebuli.storage.shards.keeper import Keeper
 from nebuli.storage.shards.shard import Shard
 from nebuli.storage.shards.state import Hold
 from nebuli.storage.shards.updates import check_schema
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nebuli.storage.blobs import Blobs
     from nebuli.storage.ordering import Ordering
-    from nebuli.storage.shards.keeper import NewPart
+    from nebuli.storage.shards.access import NewPart
 
 Keeps = Literal["contents", "updates"]
 
@@ -39,7 +39,7 @@ class Store:
     def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
         self._ordering = ordering
         self._blobs = blobs
-        self._kept: Keeper | None = None
+        self._entered: ShardAccess | None = None
 
     @classmethod
     def in_folder(cls, folder: str | os.PathLike[str]) -> Self:
@@ -48,27 +48,27 @@ class Store:
 
     async def __aenter__(self) -> Self:
         """Raises StoreUnusable, StoreFull."""
-        keeper = Keeper(self._ordering, self._blobs)
-        await keeper.open()
-        self._kept = keeper
+        access = ShardAccess(self._ordering, self._blobs)
+        await access.open()
+        self._entered = access
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """What was begun is ended first."""
-        if self._kept is not None:
-            await self._kept.close()
+        if self._entered is not None:
+            await self._entered.close()
 
     @property
-    def _keeper(self) -> Keeper:
-        if self._kept is None:
+    def _access(self) -> ShardAccess:
+        if self._entered is None:
             raise StoreClosed
-        return self._kept
+        return self._entered
 
     async def shards(self) -> list[str]:
         """The names of all shards."""
-        return await self._keeper.names()
+        return await self._access.names()
 
     async def create_shard(self, name: str, schema: pa.Schema, *, keeps: Keeps = "contents") -> Shard:
         """Have a shard be there, of Z-sets of this schema (whose last column is the weight), and open it.
@@ -76,27 +76,28 @@ class Store:
         Below its since it keeps the ``contents`` (as of since), or no ``updates``, as logs do. Raises SchemaMismatch if
         it is there and is another.
         """
-        create = Create(checked(name), check_schema(name, schema), keeps == "contents")
-        await self._keeper.change([create])
+        keeps_contents = keeps == "contents"
+        checked_schema = check_schema(name, schema, keeps_contents=keeps_contents)
+        await self._access.change([Create(checked(name), checked_schema, keeps_contents)])
         return await self.open_shard(name)
 
     async def open_shard(self, name: str) -> Shard:
         """Raises ShardUnknown."""
-        return Shard(await self._keeper.track(name), self._keeper)
+        return Shard(await self._access.track(name), self._access)
 
     async def append(self, parts: Sequence[NewPart], *, append_id: bytes | None = None) -> None:
         """Append to several shards what their `Shard.part` gave: to all of them, or to none; durable when it returns.
 
         As for `Shard.compare_and_append`.
         """
-        await self._keeper.append(parts, append_id)
+        await self._access.append(parts, append_id)
 
     async def hold(self, name: str, times: Mapping[Shard, int]) -> None:
         """Set or move the hold ``name`` of several shards, of all or, raising SinceMismatch, of none."""
-        await self._keeper.change(
+        await self._access.change(
             [SetHolds(shard.name, {name: Hold(at, None)}) for shard, at in times.items()]
         )
 
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""
-        return StateStore(checked(name), self._ordering, self._blobs, self._keeper.work)
+        return StateStore(checked(name), self._ordering, self._blobs, self._access.work)

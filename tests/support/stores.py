@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage import Progress, Shard, Store
+from nebuli.storage import Shard, Span, Store
 from nebuli.storage.blobs.files import FileBlobs
 from nebuli.storage.errors import FINISHED
 from nebuli.storage.ordering.sqlite import SqliteOrdering
@@ -37,24 +37,24 @@ def weights(batches: pa.Table | Iterable[pa.RecordBatch]) -> dict[int, int]:
     return {number: weight for number, weight in found.items() if weight}
 
 
-async def listened(shard: Shard, first: int, until: int) -> list[Progress]:
+async def listened(shard: Shard, first: int, until: int) -> list[Span]:
     """What is heard from ``first`` up to ``until``, or to the shard's end."""
     heard = []
     async with asyncio.timeout(30):
-        async for progress in shard.listen(first):
-            heard.append(progress)
-            if progress.upper >= until:
+        async for span in shard.listen(first):
+            heard.append(span)
+            if span.upper >= until:
                 break
     assert [each.lower for each in heard] == [first, *(each.upper for each in heard[:-1])]
     return heard
 
 
-def by_time(heard: Iterable[Progress]) -> dict[int, dict[int, int]]:
+def by_time(heard: Iterable[Span]) -> dict[int, dict[int, int]]:
     """The weights of what was heard, by time."""
     found: dict[int, list[pa.RecordBatch]] = {}
-    for progress in heard:
-        for at, rows in progress.updates:
-            assert progress.lower <= at < progress.upper
+    for span in heard:
+        for at, rows in span.updates:
+            assert span.lower <= at < span.upper
             found.setdefault(at, []).append(rows)
     return {at: changed for at, rows in sorted(found.items()) if (changed := weights(rows))}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from nebuli.storage.shards.keeper import NewPart
+    from nebuli.storage.shards.access import NewPart
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 

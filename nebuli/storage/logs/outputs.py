@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.storage.shards.shard import Progress, Shard
+    from nebuli.storage.shards.shard import Shard, Span
     from nebuli.storage.store import Store
 
 _log = logging.getLogger("nebuli.storage")
@@ -106,7 +106,7 @@ class OutputLog:
         shard = self._shards[output]
         return added([rows for _, rows in await shard.read(step, step + 1)], shard.schema)
 
-    def follow(self, output: str, first: int) -> AsyncIterator[Progress]:
+    def follow(self, output: str, first: int) -> AsyncIterator[Span]:
         """The output from a step on; see `Shard.listen`."""
         return self._shards[output].listen(first)
 

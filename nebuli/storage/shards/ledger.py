@@ -88,9 +88,8 @@ class Ledger:
                 self.refresh(shards)
                 is_fresh = True
                 continue
-            if (
-                len(changes) < len(decisions) and not is_fresh
-            ):  # nothing to do, by what may have been long ago
+            if len(changes) < len(decisions) and not is_fresh:
+                # Nothing to do by what was known, which may have been long ago.
                 self.refresh(shards)
                 is_fresh = True
                 continue

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from nebuli.storage.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
 
+from .access import NewPart
 from .changes import SetHolds
-from .keeper import NewPart
 from .state import Hold
 from .updates import accumulated
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .keeper import Keeper
+    from .access import ShardAccess
     from .state import Part, ShardState
     from .tracked import Tracked
     from .updates import Update
@@ -28,7 +28,7 @@ DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Span:
     """All that changed from time ``lower`` up to but not including ``upper``, in the order of times."""
 
     lower: int
@@ -39,9 +39,9 @@ class Progress:
 class Shard:
     """Opened by a `Store`, and as long of use as that is entered."""
 
-    def __init__(self, tracked: Tracked, keeper: Keeper) -> None:
+    def __init__(self, tracked: Tracked, access: ShardAccess) -> None:
         self._tracked = tracked
-        self._keeper = keeper
+        self._access = access
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Shard:
 
     async def refresh(self) -> None:
         """Learn what other processes have done by now."""
-        await self._keeper.refreshed(self._tracked)
+        await self._access.refreshed(self._tracked)
 
     # -- writing
 
@@ -87,7 +87,7 @@ class Shard:
         Of several that expect the same upper one wins; the others get UpperMismatch. After Unclear or a cancel it has
         happened or not: repeated with the same ``append_id`` it happens once. Raises SchemaMismatch.
         """
-        await self._keeper.append([self.part(updates, expected_upper, new_upper)], append_id)
+        await self._access.append([self.part(updates, expected_upper, new_upper)], append_id)
 
     async def finish(self, expected_upper: int) -> None:
         """Have nothing be appended ever again. Raises UpperMismatch."""
@@ -130,17 +130,17 @@ class Shard:
                 raise SinceMismatch(self.name, as_of, state.since)
             return state.overlapping(0, as_of + 1)
 
-        await self._keeper.reach(self._tracked, as_of, deadline_s)
-        found = await self._keeper.read(self._tracked, select)
+        await self._access.reach(self._tracked, as_of, deadline_s)
+        found = await self._access.read(self._tracked, select)
         runs = [each for _, runs in found for each in runs]
         consolidated = len(found) == 1 and found[0][0].consolidated
-        return await self._keeper.work.on_blobs(
+        return await self._access.work.on_blobs(
             lambda: accumulated(runs, as_of, self.schema, is_consolidated=consolidated)
         )
 
     async def written(self, at: int, *, deadline_s: float | None = DEADLINE_S) -> None:
         """Wait until the upper is above a time. Raises NotYet."""
-        await self._keeper.reach(self._tracked, at, deadline_s)
+        await self._access.reach(self._tracked, at, deadline_s)
 
     async def read(self, first: int, until: int) -> list[Update]:
         """The updates at times from ``first`` up to but not including ``until``, all of which are written.
@@ -148,11 +148,11 @@ class Shard:
         Raises SinceMismatch, NotYet, Damaged.
         """
         if until > self.upper:
-            await self._keeper.reach(self._tracked, until - 1, 0.0)
-        found = await self._keeper.read(self._tracked, lambda state: self._apart(state, first, until))
+            await self._access.reach(self._tracked, until - 1, 0.0)
+        found = await self._access.read(self._tracked, lambda state: self._apart(state, first, until))
         return [update for _, runs in found for each in runs for update in each.updates(first, until)]
 
-    async def listen(self, first: int) -> AsyncIterator[Progress]:
+    async def listen(self, first: int) -> AsyncIterator[Span]:
         """All that changes from time ``first`` on, until the shard is finished; a snapshot at the time before lacks it.
 
         The first begins at ``first``, each of the others where the one before ended. Wants a hold below ``first``.
@@ -160,13 +160,11 @@ class Shard:
         """
         at = first
         while at < FINISHED:
-            await self._keeper.reach(self._tracked, at, None)
+            await self._access.reach(self._tracked, at, None)
             upper = self.upper
-            found = await self._keeper.read(self._tracked, partial(self._first_apart, first=at, until=upper))
+            found = await self._access.read(self._tracked, partial(self._first_apart, first=at, until=upper))
             end = found[0][0].upper if found else upper
-            yield Progress(
-                at, end, [each for _, runs in found for run in runs for each in run.updates(at, end)]
-            )
+            yield Span(at, end, [each for _, runs in found for run in runs for each in run.updates(at, end)])
             at = end
 
     def _apart(self, state: ShardState, first: int, until: int) -> list[Part]:
@@ -187,11 +185,11 @@ class Shard:
         The since is the lowest hold's time, once there is one, and never goes back. Raises SinceMismatch.
         """
         expires = None if lease_s is None else time.time() + lease_s
-        await self._keeper.change([SetHolds(self.name, {name: Hold(at, expires)})])
+        await self._access.change([SetHolds(self.name, {name: Hold(at, expires)})])
 
     async def release(self, name: str) -> None:
         """The hold is not needed any more; it does not matter whether it was there."""
-        await self._keeper.change([SetHolds(self.name, {}, [name])])
+        await self._access.change([SetHolds(self.name, {}, [name])])
 
     async def compact(self, *, full: bool = False) -> bool:
         """Have fewer and consolidated rows below the since, and delete what is not used any more.
@@ -199,4 +197,4 @@ class Shard:
         Happens by itself, too. ``full``: put all of it together. Whether it was this call that did it: another process
         may have been first.
         """
-        return await self._keeper.compact(self._tracked, full=full)
+        return await self._access.compact(self._tracked, full=full)

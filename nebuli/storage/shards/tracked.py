@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nebuli.storage.errors import NotYet, StoreClosed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterator
 
     from .state import ShardState
 
@@ -21,12 +21,22 @@ class Tracked:
         self.name = name
         self.state = state
         self._waiters: set[asyncio.Future[None]] = set()
+        self._awaiting = 0
         self._closed = False
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for another state."""
-        return bool(self._waiters)
+        """Whether somebody waits for another state, or is about to."""
+        return self._awaiting > 0
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Entered before the state is brought up to date for the last time: what comes after it is not missed."""
+        self._awaiting += 1
+        try:
+            yield
+        finally:
+            self._awaiting -= 1
 
     def changed(self, state: ShardState) -> None:
         """There is a newer one."""
@@ -48,21 +58,19 @@ class Tracked:
         try:
             async with asyncio.timeout(deadline_s):
                 while self.state.upper <= time:
-                    async with self.next_state() as changed:
-                        await changed
+                    await self._next_state()
         except TimeoutError:
             raise NotYet(self.name, time, self.state.upper, deadline_s or 0.0) from None
         if self._closed:
             raise StoreClosed
 
-    @asynccontextmanager
-    async def next_state(self) -> AsyncIterator[asyncio.Future[None]]:
-        """A future that is done when there is a newer state. Raises StoreClosed."""
+    async def _next_state(self) -> None:
+        """Wait until there is a newer one. Raises StoreClosed."""
         if self._closed:
             raise StoreClosed
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            yield waiter
+            await waiter
         finally:
             self._waiters.discard(waiter)

@@ -62,7 +62,7 @@ class Runs:
         return int(np.searchsorted(self.times, np.uint64(time)))
 
 
-def check_schema(shard: str, schema: pa.Schema) -> pa.Schema:
+def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.Schema:
     """What a shard may have for a schema. Raises SchemaMismatch."""
     last = schema.field(len(schema) - 1) if len(schema) else None
     if last is None or last.name != WEIGHT or last.type != pa.int64():
@@ -71,6 +71,12 @@ def check_schema(shard: str, schema: pa.Schema) -> pa.Schema:
         )
     if schema.get_field_index(TIME) != -1:
         raise SchemaMismatch(shard, "...", schema, f"a column cannot be named {TIME}: the store adds it")
+    if keeps_contents:
+        try:
+            nulls = [pa.nulls(2, field.type) for field in list(schema)[:-1]]
+            consolidate(pa.record_batch([*nulls, [1, 1]], schema=schema))
+        except (ValueError, NotImplementedError, AttributeError) as error:
+            raise SchemaMismatch(shard, "...", schema, f"rows of it cannot be compared: {error}") from error
     return schema.remove_metadata()
 
 

@@ -88,6 +88,16 @@ def test_a_blob_that_is_deleted_while_it_is_put_is_said_to_be(
     assert blobs.names("a") == []
 
 
+def test_a_folder_that_another_has_just_made_is_synced_too(
+    blobs: FileBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blobs" / "a").mkdir(parents=True)
+    synced: list[Path] = []
+    monkeypatch.setattr("nebuli.storage.blobs.files.sync_directory", synced.append)
+    blobs.put("a", "1", [b"x"])
+    assert synced == [tmp_path / "blobs", tmp_path / "blobs" / "a"]
+
+
 def test_a_write_that_is_short_is_gone_on_with(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))

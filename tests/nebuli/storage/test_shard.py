@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -138,7 +139,7 @@ async def test_what_is_heard_is_what_a_snapshot_lacks(shard: Shard, other: Store
         sums = {n: w for n in range(4) if (w := sums.get(n, 0) + (time % 4 == n) - (time % 3 == n))}
     for as_of in range(12):
         heard = await listened(shard, as_of + 1, 12) if as_of < 11 else []
-        later = [rows for progress in heard for _, rows in progress.updates]
+        later = [rows for span in heard for _, rows in span.updates]
         assert weights([*(await shard.snapshot(as_of)).to_batches(), *later]) == sums
 
 
@@ -164,14 +165,14 @@ async def test_who_waits_is_woken_and_does_not_look_again_and_again(
     monkeypatch.setattr("nebuli.storage.waking._FALLBACK_S", 1000.0)
     theirs = await other.open_shard("s")
     looks = 0
-    look = type(shard._keeper)._look
+    look = type(shard._access)._look
 
-    async def counted(keeper: object) -> None:
+    async def counted(access: object) -> None:
         nonlocal looks
         looks += 1
-        await look(keeper)  # type: ignore[arg-type]
+        await look(access)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(shard._keeper), "_look", counted)
+    monkeypatch.setattr(type(shard._access), "_look", counted)
     heard = shard.listen(0)
     for time in range(20):
         waiting = asyncio.ensure_future(anext(heard))
@@ -181,6 +182,28 @@ async def test_who_waits_is_woken_and_does_not_look_again_and_again(
         assert (await asyncio.wait_for(waiting, 10)).upper == time + 1
     assert looks <= 2 * 20 + 2
     await heard.aclose()
+
+
+async def test_what_comes_just_before_it_is_waited_for_is_not_missed(
+    shard: Shard, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bell has rung, and somebody who waits for another shard has looked, before this one waits."""
+    monkeypatch.setattr("nebuli.storage.waking._FALLBACK_S", 1000.0)
+    another = asyncio.create_task((await store.create_shard("t", SCHEMA)).snapshot(0))
+    theirs = await other.open_shard("s")
+    await asyncio.sleep(0.05)
+    refreshed = shard._access.refreshed
+
+    async def slowly(tracked: Any) -> Any:
+        state = await refreshed(tracked)
+        await fill(theirs, zset((1, 1)))
+        await asyncio.sleep(0.1)
+        return state
+
+    monkeypatch.setattr(shard._access, "refreshed", slowly)
+    assert weights(await shard.snapshot(0, deadline_s=10)) == {1: 1}
+    another.cancel()
+    await asyncio.gather(another, return_exceptions=True)
 
 
 async def test_who_waits_is_told_when_the_store_is_closed(folder: Path) -> None:
@@ -250,6 +273,7 @@ async def test_the_schema_is_that_of_its_creation(shard: Shard, store: Store, ot
         (pa.schema([("n", pa.int64()), ("_weight", pa.int32())]), "the last column is _weight"),
         (pa.schema([]), "the last column is _weight"),
         (weighted(pa.schema([("_time", pa.int64())])), "cannot be named _time"),
+        (weighted(pa.schema([("list", pa.list_(pa.int64()))])), "rows of it cannot be compared"),
     ],
 )
 async def test_a_shard_is_of_zsets(store: Store, schema: pa.Schema, said: str) -> None:
@@ -320,6 +344,20 @@ async def test_the_since_is_that_of_the_lowest_hold(shard: Shard, other: Store) 
     assert (shard.since, shard.holds) == (9, {})
 
 
+async def test_a_hold_that_was_not_known_here_is_released_all_the_same(shard: Shard, other: Store) -> None:
+    theirs = await other.open_shard("s")
+    await shard.hold("a", 3)
+    assert theirs.holds == {}
+    await theirs.release("a")
+    await shard.refresh()
+    assert shard.holds == {}
+    await theirs.hold("b", 5)
+    await shard.release("b")
+    await shard.hold("b", 5)
+    await theirs.hold("b", 5)  # there again, since it was let go by another
+    assert theirs.holds["b"].time == 5
+
+
 async def test_a_hold_moves_with_an_append(shard: Shard, store: Store) -> None:
     await store.append([shard.part([(0, zset((1, 1)))], 0, 5, holds={"writer": 4})])
     assert (shard.since, shard.upper) == (4, 5)
@@ -383,8 +421,8 @@ async def test_below_its_since_a_log_keeps_nothing(store: Store, other: Store, f
     theirs = await other.open_shard("s")
     for each in (shard, theirs):
         heard = await listened(each, 6, 10)
-        assert [at for progress in heard for at, _ in progress.updates] == [6, 7, 8, 9]
-        assert sum(rows.num_rows for progress in heard for _, rows in progress.updates) == 12  # as they were
+        assert [at for span in heard for at, _ in span.updates] == [6, 7, 8, 9]
+        assert sum(rows.num_rows for span in heard for _, rows in span.updates) == 12  # as they were
         for call in (each.read(5, 7), each.snapshot(7)):
             with pytest.raises(SinceMismatch):
                 await call
@@ -421,9 +459,9 @@ async def test_a_log_of_entries_does_not_grow_for_ever(store: Store, other: Stor
         await shard.compare_and_append([(time, zset((time, 1)))], time, time + 1)
     found = by_time(await heard)
     assert found == {time: {time: 1} for time in range(4 * ENTRIES)}
-    await asyncio.gather(*shard._keeper._compacting.values())
+    await asyncio.gather(*shard._access._compacting.values())
     assert len(shard._tracked.state.parts) < 2 * ENTRIES
-    entries = shard._keeper._ordering.scan("shard/s", 0)  # type: ignore[attr-defined]
+    entries = shard._access._ordering.scan("shard/s", 0)  # type: ignore[attr-defined]
     assert len(entries) <= 2 * ENTRIES
     assert by_time(await listened(await other.open_shard("s"), 0, 4 * ENTRIES)) == found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +13,9 @@ from typing import TypeVar
 import pytest
 
 from nebuli.storage import Shard, StorageError, Store
+from nebuli.storage.blobs.files import FileBlobs
 from nebuli.storage.errors import BlobDamaged, BlobMissing, Damaged, EntryDamaged, StoreFailed, Unclear
+from nebuli.storage.shards.changes import Decision
 from nebuli.storage.shards.payloads import INLINE_BYTES
 from tests.support.sizes import some
 from tests.support.stores import SCHEMA, Killed, Plan, faulty_store, files, weights, zset
@@ -83,7 +86,6 @@ async def check(folder: Path, done: list[str]) -> None:
         if shard.upper:
             assert weights(await shard.snapshot(as_of)) == _SUMS[as_of]
         assert (shard.since == 3) >= ("held" in done)
-        await shard.compact(full=True)
         await shard.compact(full=True)
         assert {part.blob for part in shard._tracked.state.parts if part.blob} == set(files(folder))
         if shard.upper:
@@ -164,7 +166,7 @@ async def test_a_sweep_takes_no_blob_from_an_append_in_flight(
         shard = await slow.create_shard("s", SCHEMA)
         theirs = await store.open_shard("s")
         written, go_on = asyncio.Event(), asyncio.Event()
-        change = shard._keeper.change
+        change = shard._access.change
         held = [True]
 
         async def stopped(decisions: object) -> None:
@@ -174,7 +176,7 @@ async def test_a_sweep_takes_no_blob_from_an_append_in_flight(
                 await go_on.wait()
             await change(decisions)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(shard._keeper, "change", stopped)
+        monkeypatch.setattr(shard._access, "change", stopped)
         rows = zset((1, 1), (2, 1), (3, 1), padding=_BLOB)
         appending = asyncio.create_task(shard.compare_and_append([(0, rows)], 0, 1))
         await written.wait()
@@ -188,6 +190,34 @@ async def test_a_sweep_takes_no_blob_from_an_append_in_flight(
         await theirs.compact(full=True)
         assert weights(await theirs.snapshot(0)) == {1: 1, 2: 1, 3: 1}
         assert len(files(folder)) == 1
+
+
+async def test_a_sweep_spares_what_was_begun_after_its_compaction(
+    folder: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, theirs = await store.create_shard("s", SCHEMA), await other.open_shard("s")
+    has_compacted, is_written = threading.Event(), threading.Event()
+    names = FileBlobs.names
+
+    def late(blobs: FileBlobs, owner: str) -> list[str]:
+        has_compacted.set()
+        assert is_written.wait(30)
+        return names(blobs, owner)
+
+    monkeypatch.setattr(FileBlobs, "names", late)
+    change = shard._access.change
+    compacting = asyncio.create_task(theirs.compact())
+    assert await asyncio.to_thread(has_compacted.wait, 30)
+    await shard.refresh()
+
+    async def stopped(decisions: Sequence[Decision]) -> None:
+        is_written.set()
+        await compacting
+        await change(decisions)
+
+    monkeypatch.setattr(shard._access, "change", stopped)
+    await shard.compare_and_append([(0, zset((1, 1), (2, 1), (3, 1), padding=_BLOB))], 0, 1)
+    assert weights(await theirs.snapshot(0)) == {1: 1, 2: 1, 3: 1}
 
 
 async def test_an_append_whose_blob_is_swept_while_it_is_written_writes_it_again(
@@ -269,7 +299,7 @@ async def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
 async def test_a_log_that_begins_in_its_middle_is_damaged(store: Store, other: Store) -> None:
     shard = await store.create_shard("s", SCHEMA)
     await shard.compare_and_append([], 0, 1)
-    shard._keeper._ordering.truncate("shard/s", 2)
+    shard._access._ordering.truncate("shard/s", 2)
     with pytest.raises(Damaged, match="begins with entry 2, which is no whole state"):
         await other.open_shard("s")
 
@@ -277,6 +307,6 @@ async def test_a_log_that_begins_in_its_middle_is_damaged(store: Store, other: S
 async def test_an_entry_that_is_damaged_stops_who_reads_it(store: Store, other: Store, folder: Path) -> None:
     shard = await store.create_shard("s", SCHEMA)
     await shard.compare_and_append([(0, zset((1, 1)))], 0, 1)
-    shard._keeper._ordering._connection.execute("update entries set checksum = 0")  # type: ignore[attr-defined]
+    shard._access._ordering._connection.execute("update entries set checksum = 0")  # type: ignore[attr-defined]
     with pytest.raises(EntryDamaged, match="of shard/s is damaged"):
         await other.open_shard("s")

@@ -136,10 +136,10 @@ nebuli.storage.waking._FALLBACK_S = 1000.0
 async def echo(folder, count):
     async with Store.in_folder(folder) as store:
         asked, answered = await store.open_shard("asked"), await store.open_shard("answered")
-        async for progress in asked.listen(0):
-            for at, rows in progress.updates:
+        async for span in asked.listen(0):
+            for at, rows in span.updates:
                 await answered.compare_and_append([(at, rows)], at, at + 1)
-            if progress.upper == count:
+            if span.upper == count:
                 return
 
 asyncio.run(echo(sys.argv[1], int(sys.argv[2])))
@@ -157,8 +157,8 @@ async def test_who_waits_is_woken_by_another_process(folder: Path, monkeypatch: 
         heard = answered.listen(0)
         for at in range(count):
             await asked.compare_and_append([(at, zset((at, 1)))], at, at + 1)
-            progress = await asyncio.wait_for(anext(heard), 60)
-            assert (progress.upper, weights([progress.updates[0][1]])) == (at + 1, {at: 1})
+            span = await asyncio.wait_for(anext(heard), 60)
+            assert (span.upper, weights([span.updates[0][1]])) == (at + 1, {at: 1})
         assert process.wait(60) == 0
         await heard.aclose()
 
@@ -184,9 +184,8 @@ asyncio.run(append(sys.argv[1]))
     async with Store.in_folder(folder) as store:
         shard = await store.create_shard("s", SCHEMA)
         snapshot = asyncio.create_task(shard.snapshot(0))
-        await asyncio.sleep(0)
         process = started(silent, folder)
-        assert process.wait(60) == -signal.SIGKILL
+        assert await asyncio.to_thread(process.wait, 60) == -signal.SIGKILL
         assert weights(await snapshot) == {1: 1}
 
 

@@ -47,7 +47,7 @@ class NewPart:
     holds: Mapping[str, int] = field(default_factory=dict)
 
 
-class Keeper:
+class ShardAccess:
     """Made on the event loop that all its methods are called on. Closed by the store."""
 
     def __init__(self, ordering: Ordering, blobs: Blobs) -> None:
@@ -96,10 +96,11 @@ class Keeper:
 
     async def reach(self, shard: Tracked, time: int, deadline_s: float | None) -> None:
         """Wait until the shard's upper is above ``time``. Raises NotYet."""
-        if shard.state.upper <= time:
-            self._waking.begin()
-            await self.refreshed(shard)
-        await shard.reach(time, deadline_s)
+        with shard.awaited():
+            if shard.state.upper <= time:
+                self._waking.begin()
+                await self.refreshed(shard)
+            await shard.reach(time, deadline_s)
 
     async def _look(self) -> None:
         awaited = [name for name, each in self._tracked.items() if each.is_awaited]
