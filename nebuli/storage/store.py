@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from nebuli.storage.blobs.files import FileBlobs
+from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import StoreClosed
 from nebuli.storage.names import checked
 from nebuli.storage.ordering.sqlite import SqliteOrdering
 from nebuli.storage.shards.access import ShardAccess
 from nebuli.storage.shards.changes import Create, SetHolds
 from nebuli.storage.shards.shard import Shard
-from nebuli.storage.shards.state import Hold
+from nebuli.storage.shards.shard_state import Hold
 from nebuli.storage.shards.updates import check_schema
 from nebuli.storage.states.state_store import StateStore
 

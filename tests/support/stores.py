@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
 from nebuli.storage import Shard, Span, Store
-from nebuli.storage.blobs.files import FileBlobs
+from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import FINISHED
 from nebuli.storage.ordering.sqlite import SqliteOrdering
 

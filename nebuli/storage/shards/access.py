@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nebuli.storage.ordering import Ordering
 
     from .changes import Decision, Payload
-    from .state import Part, ShardState
+    from .shard_state import Part, ShardState
     from .updates import Runs, Update
 
 _log = logging.getLogger("nebuli.storage")

@@ -19,7 +19,7 @@ from nebuli.storage.errors import (
     UpperMismatch,
 )
 
-from .state import Appended, Hold, Part, Setting, ShardState, packed_change
+from .shard_state import Appended, Hold, Part, Setting, ShardState, packed_change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

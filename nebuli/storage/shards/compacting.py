@@ -9,7 +9,7 @@ from .updates import merged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .state import Part, ShardState
+    from .shard_state import Part, ShardState
     from .updates import Runs, Update
 
 ENTRIES = 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nebuli.storage.errors import Conflict, Damaged, ShardUnknown, StorageError, Unclear
 from nebuli.storage.ordering import Change
 
-from .state import ShardState, unpacked_first
+from .shard_state import ShardState, unpacked_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nebuli.storage.blobs import Blobs
 
-    from .state import Part, ShardState
+    from .shard_state import Part, ShardState
     from .updates import Runs, Update
 
 INLINE_BYTES = 1 << 16

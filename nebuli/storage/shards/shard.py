@@ -11,7 +11,7 @@ from nebuli.storage.errors import FINISHED, SchemaMismatch, SinceMismatch, Stora
 
 from .access import NewPart
 from .changes import SetHolds
-from .state import Hold
+from .shard_state import Hold
 from .updates import accumulated
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .access import ShardAccess
-    from .state import Part, ShardState
+    from .shard_state import Part, ShardState
     from .tracked import Tracked
     from .updates import Update
 

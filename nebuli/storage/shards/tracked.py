@@ -11,7 +11,7 @@ from nebuli.storage.errors import NotYet, StoreClosed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .state import ShardState
+    from .shard_state import ShardState
 
 
 class Tracked:

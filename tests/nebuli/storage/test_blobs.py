@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nebuli.storage.blobs.files import FileBlobs
+from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import StoreFailed, StoreFull
 
 
@@ -93,7 +93,7 @@ def test_a_folder_that_another_has_just_made_is_synced_too(
 ) -> None:
     (tmp_path / "blobs" / "a").mkdir(parents=True)
     synced: list[Path] = []
-    monkeypatch.setattr("nebuli.storage.blobs.files.sync_directory", synced.append)
+    monkeypatch.setattr("nebuli.storage.blobs.blob_files.sync_directory", synced.append)
     blobs.put("a", "1", [b"x"])
     assert synced == [tmp_path / "blobs", tmp_path / "blobs" / "a"]
 

@@ -25,9 +25,9 @@ from nebuli.storage.errors import (
     StoreFull,
 )
 from nebuli.storage.logs import producers
-from nebuli.storage.logs.inputs import InputLog
-from nebuli.storage.logs.outputs import OutputLog
-from nebuli.storage.logs.zsets import digest
+from nebuli.storage.logs.input_log import InputLog
+from nebuli.storage.logs.output_log import OutputLog
+from nebuli.storage.logs.sums import digest
 from tests.support.stores import SCHEMA, Plan, by_time, faulty_store, listened, weights, zset
 
 _WIND = weighted(pa.schema([("speed", pa.float64())]))
@@ -193,7 +193,7 @@ import os
 import signal
 import sys
 from nebuli.storage import Store
-from nebuli.storage.logs.inputs import InputLog
+from nebuli.storage.logs.input_log import InputLog
 from tests.support.stores import SCHEMA, zset
 
 async def live(folder, rows):

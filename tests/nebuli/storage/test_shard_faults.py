@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from nebuli.storage import Shard, StorageError, Store
-from nebuli.storage.blobs.files import FileBlobs
+from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import BlobDamaged, BlobMissing, Damaged, EntryDamaged, StoreFailed, Unclear
 from nebuli.storage.shards.changes import Decision
 from nebuli.storage.shards.payloads import INLINE_BYTES
@@ -145,7 +145,7 @@ async def test_whether_an_append_happened_is_said_not_to_be_known_where_it_is_no
 async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nebuli.storage.shards.state.RECENT", 4)
+    monkeypatch.setattr("nebuli.storage.shards.shard_state.RECENT", 4)
     shard = await store.create_shard("s", SCHEMA)
     for time in range(10):
         await shard.compare_and_append([], time, time + 1, append_id=b"%d" % time)

@@ -13,7 +13,7 @@ from nebuli.storage.errors import LogTaken, StepOutOfRange, StorageError, StoreC
 
 from . import producers
 from .producers import Producers
-from .zsets import added, digest
+from .sums import added, digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from nebuli.dataflow.zset import consolidate
 from nebuli.storage.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
 
-from .zsets import added, digest
+from .sums import added, digest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
