@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import sqlite3
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,8 @@ _TABLES = (
     f"pragma application_id = {APPLICATION}",
     f"pragma user_version = {FORMAT}",
 )
+_PAUSE_S = 0.0002, 0.002
+"""Between attempts of one who waits for other writers; an append takes about half a millisecond."""
 _UNCLEAR = {sqlite3.SQLITE_IOERR}
 _NO_ROOM = {sqlite3.SQLITE_FULL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -110,6 +114,7 @@ class SqliteOrdering:
         )
         try:
             self._begin_with(connection)
+            connection.execute("pragma busy_timeout = 0")
         except BaseException:
             connection.close()
             raise
@@ -230,7 +235,7 @@ class SqliteOrdering:
     def _reading(self) -> Iterator[None]:
         """All that is read within is of one moment."""
         with self._failing("reading"):
-            self._connection.execute("begin")
+            self._begin("begin", "select 1 from logs limit 1")
             try:
                 yield
             finally:
@@ -239,7 +244,7 @@ class SqliteOrdering:
     @contextmanager
     def _writing(self, *, unclear: bool) -> Iterator[None]:
         with self._failing("writing", unclear=unclear):
-            self._connection.execute("begin immediate")
+            self._begin("begin immediate")
             try:
                 yield
                 self._connection.execute("commit")
@@ -248,6 +253,25 @@ class SqliteOrdering:
                     with suppress(sqlite3.Error):
                         self._connection.execute("rollback")
                 raise
+
+    def _begin(self, *statements: str) -> None:
+        """Once others let it be.
+
+        SQLite's own pauses grow with the time that somebody waits, so that others are always first.
+        """
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                for each in statements:
+                    self._connection.execute(each)
+            except sqlite3.OperationalError as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(*_PAUSE_S))  # noqa: S311 - no secret
+            else:
+                return
 
     @contextmanager
     def _failing(self, doing: str, *, unclear: bool = False) -> Iterator[None]:

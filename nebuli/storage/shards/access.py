@@ -120,13 +120,13 @@ class ShardAccess:
     async def append(self, parts: Sequence[NewPart], append_id: bytes | None) -> None:
         """To all of the shards or to none."""
         id_ = append_id or os.urandom(16)
-        while not await self._appended(parts, id_):
+        while not await self._appended(parts, id_, may_have_happened=append_id is not None):
             for each in parts:
                 await self.refreshed(each.shard)
         for each in parts:
             self._compact_if_due(each.shard)
 
-    async def _appended(self, parts: Sequence[NewPart], id_: bytes) -> bool:
+    async def _appended(self, parts: Sequence[NewPart], id_: bytes, *, may_have_happened: bool) -> bool:
         """Whether it was, and need not be done again with other blobs."""
         kept: list[Payload | None] = []
         try:
@@ -134,7 +134,9 @@ class ShardAccess:
                 kept.append(await self._kept(each))  # noqa: PERF401 - what was kept is dropped if the next fails
             await self.change(
                 [
-                    AppendPart(each.shard.name, id_, each.lower, each.upper, payload, each.holds)
+                    AppendPart(
+                        each.shard.name, id_, each.lower, each.upper, payload, each.holds, may_have_happened
+                    )
                     for each, payload in zip(parts, kept, strict=True)
                 ]
             )

@@ -45,6 +45,9 @@ class Decision(Protocol):
     def decide(self, state: ShardState | None) -> bytes | None:
         """The next entry; None if all is as it should be. Raises StorageError if it cannot be done."""
 
+    def again(self) -> Decision:
+        """The same, of which it is not known whether it has happened."""
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
@@ -64,6 +67,10 @@ class Create:
             kept = "contents" if state.keeps_contents else "updates"
             raise SchemaMismatch(self.shard, state.schema, self.schema, f"it was created with keeps={kept!r}")
         return None
+
+    def again(self) -> Create:
+        """As it is."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,7 @@ class AppendPart:
     upper: int
     payload: Payload | None
     holds: Mapping[str, int]
+    may_have_happened: bool
 
     def decide(self, state: ShardState | None) -> bytes | None:
         """None if it is this very append that was first."""
@@ -128,8 +136,12 @@ class AppendPart:
             setting = _setting(self.shard, state, {name: Hold(at, None) for name, at in self.holds.items()})
         return packed_change(Appended(self.id, self.expected, self.upper), part, setting)
 
+    def again(self) -> AppendPart:
+        """Its id may be in the log."""
+        return replace(self, may_have_happened=True)
+
     def _lost(self, state: ShardState) -> None:
-        if state.upper > self.expected and not state.remembers(self.expected):
+        if self.may_have_happened and state.upper > self.expected and not state.remembers(self.expected):
             raise Unclear(
                 f"an append to shard {self.shard} at {self.expected}",
                 f"its upper is {state.upper} now, after more appends than are remembered",
@@ -156,6 +168,10 @@ class SetHolds:
         if not setting.released and all(state.held.get(name) == each for name, each in setting.held.items()):
             return None
         return packed_change(None, None, setting)
+
+    def again(self) -> SetHolds:
+        """As it is."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,10 @@ class Compact:
         state = state.after(state.sequence + 1, packed_change(None, None, setting)) if gone else state
         alive = tuple(each for each in parts if state.alive(each))
         return replace(state, parts=alive, fence=max(state.fence, self.started + 1)).pack()
+
+    def again(self) -> Compact:
+        """As it is."""
+        return self
 
 
 def _setting(

@@ -103,6 +103,7 @@ class Ledger:
                 continue
             except Unclear as error:
                 failures += 1
+                decisions = [each.again() for each in decisions]
                 self._learn(shards, error)
                 if failures == len(_PAUSES_S):
                     if not self._decided(decisions):

@@ -14,7 +14,15 @@ import pytest
 
 from nebuli.storage import Shard, StorageError, Store
 from nebuli.storage.blobs.blob_files import FileBlobs
-from nebuli.storage.errors import BlobDamaged, BlobMissing, Damaged, EntryDamaged, StoreFailed, Unclear
+from nebuli.storage.errors import (
+    BlobDamaged,
+    BlobMissing,
+    Damaged,
+    EntryDamaged,
+    StoreFailed,
+    Unclear,
+    UpperMismatch,
+)
 from nebuli.storage.shards.changes import Decision
 from nebuli.storage.shards.payloads import INLINE_BYTES
 from tests.support.sizes import some
@@ -152,6 +160,8 @@ async def test_an_append_whose_fate_was_forgotten_is_not_said_to_be_lost(
     await shard.compare_and_append([], 6, 7, append_id=b"6")
     with pytest.raises(Unclear, match="after more appends than are remembered"):
         await shard.compare_and_append([], 3, 4, append_id=b"3")
+    with pytest.raises(UpperMismatch):  # nobody has tried this one before
+        await shard.compare_and_append([], 3, 4)
 
 
 # -- appends in flight, while others sweep
