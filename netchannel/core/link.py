@@ -61,6 +61,10 @@ class Core:
 
     ``wall`` gives the time in microseconds since 1970 UTC, ``random`` bytes nobody can guess; both are handed in, so
     that a simulation repeats itself. Peers must show that they know ``secret``, if there is one.
+
+    While a link takes what it received, ``visit`` is there if the adapter calls what is put there as soon as the link
+    is done: who waits for it goes on while all that belongs to it is in the processor's cache, and not once the loop
+    has been through a thousand other links.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Core:
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}
+        self.visit: list[Callable[[], None]] | None = None
         self._complaints = Complaints()
         self.on_work: Callable[[], None] = lambda: None
         self.on_urgent: Callable[[Link], bool] = lambda link: False

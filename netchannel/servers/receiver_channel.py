@@ -32,7 +32,7 @@ class ReceiverChannel:
 
     def __init__(self, core: InboundChannel, decoder: Decoder, clock: Callable[[], float]) -> None:
         self._core = core
-        self._changes = Changes()
+        self._changes = Changes(core.core)
         core.on_change = self._changes.notify
         self._decoder = decoder
         self._decode = self._decoded if isinstance(decoder, ArrowDecoder) else None

@@ -52,7 +52,7 @@ class SenderChannel:
 
     def __init__(self, core: OutboundChannel, encoder: Encoder, clock: Callable[[], float]) -> None:
         self.core = core
-        self.changes = Changes()
+        self.changes = Changes(core.core)
         core.on_change = self.changes.notify
         self._encoder = encoder
         self._clock = clock

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
 from netchannel.errors import NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
+    from netchannel.core.link import Core
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -20,12 +28,45 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         )
 
 
+class _Waiter(asyncio.Future[None]):
+    """A task's wait. Whoever ends it says whether the task goes on at once, or in the loop's next turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._told: list[tuple[Callable[[Any], object], Context]] = []
+
+    def add_done_callback(self, fn: Callable[[Any], object], *, context: Context | None = None) -> None:
+        """The task waits, before it is over."""
+        self._told.append((fn, context or copy_context()))
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """The task is cancelled."""
+        if not super().cancel(msg):
+            return False
+        self.get_loop().call_soon(self.resume)
+        return True
+
+    def end(self, visit: list[Callable[[], None]] | None) -> None:
+        """The wait is over: the task goes on at the end of ``visit``, or in the loop's next turn."""
+        self.set_result(None)
+        if visit is None:
+            self.get_loop().call_soon(self.resume)
+        else:
+            visit.append(self.resume)
+
+    def resume(self) -> None:
+        """Let the task go on."""
+        for fn, context in self._told:
+            context.run(fn, self)
+
+
 class Changes:
     """Lets any number of tasks wait until `notify` is called. Cancelling one leaves nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._core = core
+        self._waiters: dict[_Waiter, None] = {}
 
     def check_loop(self) -> None:
         """A channel belongs to the event loop that its server runs on. Raises NetChannelError on another."""
@@ -35,14 +76,15 @@ class Changes:
     def notify(self) -> None:
         """Wake all who wait now, those first who came first; they look again at what they wait for."""
         if self._waiters:
+            visit = None if self._core is None else self._core.visit
             for waiter in self._waiters:
                 if not waiter.done():
-                    waiter.set_result(None)
+                    waiter.end(visit)
 
     async def wait(self, at_most_s: float | None = None) -> None:
         """Until the next `notify`, or so many seconds."""
         self.check_loop()
-        waiter = self._loop.create_future()
+        waiter = _Waiter(self._loop)
         self._waiters[waiter] = None
         alarm = None if at_most_s is None else self._loop.call_later(at_most_s, _wake, waiter)
         try:
@@ -53,6 +95,6 @@ class Changes:
                 alarm.cancel()
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: _Waiter) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.end(None)

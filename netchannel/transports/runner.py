@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
+CROWD = 256
+"""More connections than a processor's cache holds: what belongs to one has left it when the loop is back."""
 NEVER = math.inf
 
 DISK_THREADS = 4
@@ -50,6 +52,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self._link: Link
         self._transport: asyncio.Transport
         self._reading = True
+        self._room = 0  # of the buffer that is received into
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)
@@ -74,15 +77,26 @@ class LinkProtocol(asyncio.BufferedProtocol):
                 limit_silence(sock, self._runner.core.timing.dead_after_s)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._link.get_buffer(sizehint)
+        buffer = self._link.get_buffer(sizehint)
+        self._room = len(buffer)
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        link = self._link
-        self._runner.bytes_received += nbytes
-        link.received(nbytes, self._runner.clock())
+        link, runner = self._link, self._runner
+        runner.bytes_received += nbytes
+        visit: list[Callable[[], None]] | None = None
+        # A buffer that is full says that more is about to come, which is better taken together.
+        if nbytes < self._room or len(runner.protocols) > CROWD:
+            visit = runner.core.visit = []
+        try:
+            link.received(nbytes, runner.clock())
+        finally:
+            runner.core.visit = None
         if link.replacement is not None:
             self._link = link.replacement
             self._set_options(self._transport.get_extra_info("socket"))
+        if visit:
+            runner.finish(visit)
 
     def pause_writing(self) -> None:
         self._link.writable = False
@@ -236,6 +250,20 @@ class Runner:
             log.exception("%s: a connection is given up", self.core.name)
             adapter.abort()
         return True
+
+    def finish(self, visit: list[Callable[[], None]]) -> None:
+        """Call what a visit has left to do: at once, unless it is a task that has made the visit."""
+        if asyncio.current_task(self.loop) is not None:
+            for action in visit:
+                self.loop.call_soon(action)
+            return
+        left = iter(visit)
+        try:
+            for action in left:
+                action()
+        finally:  # also of what is behind one that ends the program
+            for action in left:
+                self.loop.call_soon(action)
 
     def _execute(self, job: Job) -> None:
         # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.

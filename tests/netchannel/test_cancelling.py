@@ -16,6 +16,7 @@ import pytest
 from netchannel import BufferPolicy, CloseReport, ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
 from netchannel.testing.suite import QUICK
 from tests.support.chaos import Proxy
+from tests.support.waiting import until_async
 
 BEGINS, WOKEN = "as it begins to wait", "as it is woken"
 """When a call is cancelled, at each place where it waits: before what it waits for, and in the same turn as that."""
@@ -111,6 +112,10 @@ class Full:
     durable: bool = False
 
 
+async def _acknowledged(outbox: SenderChannel, upto: int) -> bool | None:
+    return outbox.statistics().acknowledged >= upto or None
+
+
 FULL = {
     "of what is not acknowledged": Full(messages=2, size=8, acknowledged=2, places=1),
     "and on disk": Full(messages=2, size=8, acknowledged=2, places=2, durable=True),
@@ -137,6 +142,7 @@ async def test_sends_that_are_cancelled_where_they_wait(full: Full, tmp_path: Pa
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes", buffer=policy)
         consumer, places = Consumer(inbox), set()
         for place, moment in everywhere():
+            await until_async(partial(_acknowledged, outbox, len(consumer.read)), "the acknowledgements came")
             while outbox.statistics().buffered_messages < full.messages:
                 await outbox.send(message(outbox.position, full.size))
             before = outbox.position

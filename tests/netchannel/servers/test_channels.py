@@ -184,10 +184,13 @@ async def test_noise_is_hung_up_on(receiver: ReceiverServer, sender: SenderServe
 async def test_versions_are_compared(sender: SenderServer) -> None:
     """CH-VER-1: a peer of version 99 gets a sentence with both versions, and is not retried for ever."""
 
+    hung_up = asyncio.Event()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(forged({"t": "hello", "version": 99, "node": "future", "dead_after_ms": 5000}))
         await reader.read()
         writer.close()
+        hung_up.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -195,6 +198,7 @@ async def test_versions_are_compared(sender: SenderServer) -> None:
     async with asyncio.timeout(60):
         with pytest.raises(netchannel.HandshakeError, match=r"version 99, this side version 1"):
             await outbox.close()
+        await hung_up.wait()
     server.close()
     await server.wait_closed()
 
