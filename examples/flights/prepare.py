@@ -5,6 +5,7 @@ The package is only located, never imported: its code needs packages that are no
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -31,9 +32,11 @@ def main() -> int:
         return 1
     DATA.mkdir(exist_ok=True)
     for name in FILES:
-        link = DATA / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(found[name].resolve())
+        # Renamed into its place: another one of this program may do the same at the same time.
+        new = DATA / f".{name}.{os.getpid()}"
+        new.unlink(missing_ok=True)
+        new.symlink_to(found[name].resolve())
+        new.replace(DATA / name)
     return 0
 
 

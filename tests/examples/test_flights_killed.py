@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 TIMES = 4
 """So often the flights are in the file: the demo alone is over before anybody could kill anything."""
-MUCH = 20
+MUCH = 60
 """So often the weather of an airport without flights is behind it, where it must not have ended before it is killed."""
 NODES = ("flights", "weather", "join")
 
