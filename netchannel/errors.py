@@ -162,12 +162,12 @@ class LogBroken(ChannelBroken):
 
     @property
     def no_descriptors(self) -> bool:
-        """There was no file descriptor to open it with: there may be one a little later."""
+        """Whether there was no file descriptor to open it with: there may be one a little later."""
         return self.errno in _NO_DESCRIPTORS
 
 
 class LogDamaged(ChannelBroken):
-    """At ``offset`` of ``path`` something else is found than what was durable there."""
+    """The log at ``path`` is damaged: at ``offset`` there is something else than what was durable there."""
 
     def __init__(self, message: str, *, path: str = "", offset: int = 0) -> None:
         super().__init__(message)

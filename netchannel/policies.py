@@ -150,7 +150,7 @@ class RetainPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StagingPolicy:
-    """Where a receiver holds staged attempts, and how much of them.
+    """The directory in which a receiver holds staged attempts, and bounds on what it holds.
 
     ``directory`` has a folder for each channel, with what is held and what is committed and not acknowledged.
     ``max_staged_bytes`` bounds the files of what is not committed: the attempt that goes above it fails. A sealed

@@ -51,7 +51,7 @@ class Tls:
 
 
 class Expiry(NamedTuple):
-    """When a certificate ends, and the last of its authorities, in seconds since 1970 UTC."""
+    """Expiry of a certificate, and of the last of its authorities, in seconds since 1970 UTC."""
 
     certificate: float
     authority: float
@@ -67,7 +67,7 @@ class Credentials:
         self._context = _load(tls, role)
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake. Files that have changed and are no good are warned of once, and not used."""
+        """The context for the next handshake. Files that have changed and are no good are warned of once, not used."""
         stamp = _stamp(self.tls)
         if stamp != self._stamp:
             self._stamp = stamp  # taken first: what changes while it is read is read again
@@ -80,14 +80,14 @@ class Credentials:
         return self._context
 
     def any_name(self) -> ssl.SSLContext:
-        """One that takes an authority's certificate for any host: to ask who is there, and for nothing else."""
+        """A context that takes an authority's certificate for any host: to ask who is there, and for nothing else."""
         context = _load(self.tls, self._role)
         context.check_hostname = False
         return context
 
 
 def expiry(tls: Tls) -> Expiry:
-    """When what the files hold ends, or has ended. Raises CertificateError for files that cannot be used otherwise."""
+    """Expiry of what the files hold, even if past. Raises CertificateError for files that are unusable otherwise."""
     _check_contents(tls)
     try:
         shown = _shown(tls, "sender")

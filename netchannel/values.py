@@ -58,7 +58,7 @@ class Heads(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a range ends that was asked for by its size: at ``until`` (excluded), with so many rows and bytes."""
+    """The end of a range that was asked for by its size: ``until`` (excluded), behind so many rows and bytes."""
 
     until: int
     rows: int
@@ -66,7 +66,7 @@ class Located(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What of a stream was sent around a time: from ``since`` on then or later, below ``before`` earlier.
+    """The part of a stream that was sent around a time: from ``since`` on then or later, below ``before`` earlier.
 
     Where the sender's clock never went back both are the same number. Where it did, ``since`` is the first message
     of that time or a later one, and ``before`` is behind the last one that is earlier.
@@ -78,7 +78,7 @@ class Moment(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Whose messages a staged attempt has: those of a partition, in an epoch of an application.
+    """The work that a staged attempt has messages of: a partition, in an epoch of an application.
 
     Epochs of an application are committed in their order; a partition may have any number of attempts.
     """
@@ -176,7 +176,7 @@ class Ending:
 
 
 class AttemptKey(NamedTuple):
-    """Whose messages an attempt has; ``attempt`` tells those apart that were made for the same partition."""
+    """The name of an attempt; ``attempt`` tells those apart that were made for the same partition."""
 
     application: str
     epoch: int

@@ -64,7 +64,7 @@ class Connections:
         return link
 
     def make_room(self, now: float) -> None:
-        """Above the limits a stranger goes: the oldest of those that say nothing, or of those that do not get done.
+        """Drop a stranger above the limits: the oldest of those that say nothing, or of those that do not get done.
 
         Of whichever are more: a flood of either kind drops its own, and a peer that goes through its handshake at an
         ordinary pace is neither for long.

@@ -7,7 +7,7 @@ from collections import OrderedDict
 QUIET_S = 60.0
 """An episode is over when its cause has kept quiet for so long."""
 CAUSES = 256
-"""So many causes are told apart; the rest count as one, so that a flood from many addresses is bounded too."""
+"""How many causes are told apart; the rest count as one, so that a flood from many addresses is bounded too."""
 
 _OTHERS = ("", "")
 

@@ -62,7 +62,7 @@ class ControlLink(Link):
 
     control = True
     role = other_role = b""
-    """Which side this is, and the other; in the proofs, so that a peer's own cannot be sent back to it."""
+    """The roles of this side and of the other; in the proofs, so that a peer's own cannot be sent back to it."""
     dialed = False
     """Whether it is this side that made the connection."""
     features: frozenset[str] = frozenset()

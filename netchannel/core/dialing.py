@@ -19,17 +19,17 @@ Control = TypeVar("Control", bound="DialedControl")
 
 
 class Dialer(ABC):
-    """Who has a connection made: what becomes of it."""
+    """Somebody that has a connection made, and hears what becomes of it."""
 
     core: Core
 
     @abstractmethod
     def established(self, now: float) -> None:
-        """It is up."""
+        """The connection is up."""
 
     @abstractmethod
     def lost(self, reason: str, now: float) -> None:
-        """It is gone, or was not made."""
+        """The connection is gone, or was not made."""
 
     def refused(self, error: HandshakeError, now: float) -> None:  # noqa: B027 - not all give up
         """The other side will not talk to us: no use in trying again."""
@@ -87,7 +87,7 @@ class Peer(Dialer, Generic[Control]):
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """There are channels that need the connection."""
+        """Whether there are channels that need the connection."""
 
     @abstractmethod
     def _make_control(self) -> Control:
@@ -95,16 +95,16 @@ class Peer(Dialer, Generic[Control]):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Nobody needs it any more."""
+        """Forget this peer, which nobody needs any more."""
 
     @property
     def is_member(self) -> bool:
-        """It is not the process that was dialed first."""
+        """Whether it is not the process that was dialed first."""
         return self.address != self.node
 
     @property
     def reaching(self) -> bool:
-        """A control connection is up or being made, rather than waited for."""
+        """Whether a control connection is up or being made, rather than waited for."""
         return self.control is not None
 
     def reach(self) -> None:
@@ -117,7 +117,7 @@ class Peer(Dialer, Generic[Control]):
         self.core.dial(self.control)
 
     def redial(self, now: float) -> None:
-        """It is gone: have it made again a little later, if it is needed."""
+        """Have a connection that is gone made again a little later, if it is needed."""
         if self.wanted:
             self._redial_due = True
             self.core.timers.at(now + self._backoff.next(now), self._redial)

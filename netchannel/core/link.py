@@ -37,7 +37,7 @@ class Closing(Enum):
 
 
 class Job(ABC):
-    """Blocking work, e.g. of a disk."""
+    """A job that blocks, e.g. on a disk."""
 
     @abstractmethod
     def run(self) -> None:
@@ -45,11 +45,11 @@ class Job(ABC):
 
     @abstractmethod
     def done(self, now: float) -> None:
-        """Back on the core's own thread, once it is done."""
+        """Go on, on the core's own thread, once it is done."""
 
 
 class JobOwner(ABC):
-    """Who has jobs, now and then, one at a time."""
+    """An owner of jobs, which has one now and then, one at a time."""
 
     @abstractmethod
     def begin(self) -> Job | None:
@@ -102,7 +102,7 @@ class Core:
         log.log(logging.WARNING if is_news else repeated, text, *details)
 
     def origin(self, remote: str) -> str:
-        """Who is behind ``remote``, however often it connects."""
+        """The name of whoever is behind ``remote``, however often it connects."""
         return remote
 
     def touch(self, link: Link) -> None:
@@ -184,7 +184,7 @@ class Link(ABC):
 
     @abstractmethod
     def get_buffer(self, hint: int) -> memoryview:
-        """Where the next bytes are to be received; valid until the next call."""
+        """Memory for the next bytes that are received; valid until the next call."""
 
     def received(self, n: int, now: float) -> None:
         """``n`` bytes are in the buffer."""

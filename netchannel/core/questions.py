@@ -74,7 +74,7 @@ ERRORS: dict[str, type[NetChannelError]] = {
 """Codes of refusals that are for good, and what they raise; with any other code the question is asked again."""
 
 _ANY_NUMBER = (1 << 63) - 1
-"""Of a question: no other takes more bytes."""
+"""The largest number of a question: no other takes more bytes."""
 
 
 class Question:
@@ -181,7 +181,7 @@ class ClientChannel:
         return question
 
     def forget(self, question: Question) -> None:
-        """Nobody waits for the answer any more."""
+        """Forget a question for whose answer nobody waits any more."""
         self.questions.pop(question.number, None)
         self.core.questions.pop(question.number, None)
 
@@ -249,7 +249,7 @@ class ClientChannel:
         self._retries.failed(now)
 
     def reached(self) -> None:
-        """It has answered."""
+        """Note that it has answered."""
         self._retries.stop()
 
     def _waits_on(self) -> None:
@@ -311,7 +311,7 @@ class ClientPeer(Peer["ClientControl"]):
                 self.ask(question, now)
 
     def progressed(self) -> None:
-        """It has done what it was asked for."""
+        """Note that it has done what it was asked for."""
         self._backoff.reset()
         self._episode.over()
 

@@ -72,7 +72,7 @@ class Episode:
 
     @property
     def lasts(self) -> bool:
-        """There was a failure, and no success since."""
+        """Whether there was a failure, and no success since."""
         return self._since is not None
 
     def failed(self, now: float) -> float | None:

@@ -24,22 +24,22 @@ class Sharing(ABC):
 
     @abstractmethod
     def hand_over(self, meeting: bytes, token: bytes, size: int) -> memoryview | None:
-        """Memory of ``size`` bytes that this side writes, handed to who waits at ``meeting``; None if it fails."""
+        """Memory of ``size`` bytes that this side writes, handed to whoever waits at ``meeting``; None if it fails."""
 
     @abstractmethod
     def expect(self, token: bytes, take: Callable[[memoryview | None], None]) -> bytes | None:
-        """Where memory is to be handed over with ``token``; None if nowhere.
+        """The place where memory is to be handed over with ``token``; None if nowhere.
 
         ``take`` gets it once, to be read only; None if what came is nothing to be read without harm.
         """
 
     @abstractmethod
     def expect_no_more(self, token: bytes) -> None:
-        """Nobody needs to come with ``token``."""
+        """Expect nobody with ``token`` any more."""
 
     @abstractmethod
     def give_back(self, memory: memoryview, offset: int, size: int) -> None:
-        """Nobody reads this part of what was handed over any more: the system may have it, whoever has the rest."""
+        """Give the system a part of what was handed over that nobody reads any more, whoever has the rest."""
 
     @abstractmethod
     def soon(self, action: Callable[[], None]) -> None:

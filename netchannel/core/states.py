@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class SenderState(StrEnum):
-    """Where a sender's channel is."""
+    """The state of a sender's channel."""
 
     REGISTERED = "registered"  # no request is out: no control connection, or it was just lost
     REQUESTED = "requested"  # the receiver was asked and has not answered
@@ -40,7 +40,7 @@ class SenderEvent(StrEnum):
 
 
 class ReceiverState(StrEnum):
-    """Where a receiver's channel is."""
+    """The state of a receiver's channel."""
 
     REGISTERED = "registered"  # no sender is attached
     ATTACHED = "attached"  # data flows

@@ -46,7 +46,7 @@ class Timers:
         return timer
 
     def next(self) -> float | None:
-        """When the next action is due, or None."""
+        """The time when the next action is due, or None."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

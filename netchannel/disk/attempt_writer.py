@@ -48,7 +48,7 @@ class AttemptWriter(JobOwner):
 
     @property
     def key(self) -> AttemptKey:
-        """Whose messages they are."""
+        """The key of the attempt that is written."""
         return self._file.key
 
     def request(self) -> None:
@@ -82,7 +82,7 @@ class AttemptWriter(JobOwner):
         return self.channel.state is ReceiverState.REGISTERED and not self.channel.received
 
     def _leave(self, now: float) -> None:
-        """Its place is another one's; a sender that comes after all gets it anew."""
+        """Give the place to another one; a sender that comes after all gets it anew."""
         if self._unused:
             self.channel.detach(now)
         self.ended()
@@ -93,7 +93,7 @@ class AttemptWriter(JobOwner):
         self.request()
 
     def written(self, now: float) -> None:
-        """What was drained is in the file, which has grown by more than the messages."""
+        """Go on once what was drained is in the file, which has grown by more than the messages."""
         self.bytes = self._file.size
         if against := self._owner.over_limit(self):
             self.give_up(against, now)
@@ -101,12 +101,12 @@ class AttemptWriter(JobOwner):
             self.ended()
 
     def give_up(self, reason: str, now: float) -> None:
-        """It will not be taken: its sender is told, and nothing of it is kept."""
+        """Take no more of it: its sender is told, and nothing of it is kept."""
         self.channel.close(reason, now)
         self.ended()
 
     def sealed(self, sealed: SealedAttempt, now: float) -> None:
-        """All of it is on the disk: its sender may know, unless its channel is over by now."""
+        """Let the sender know that all of it is on the disk, unless its channel is over by now."""
         if self.channel.terminal:
             self.ended()
             return
@@ -115,7 +115,7 @@ class AttemptWriter(JobOwner):
         self.channel.settle(now)
 
     def discarded(self) -> None:
-        """Nothing of it is left."""
+        """Note that nothing of it is left."""
         self._over = True
         self._owner.forget(self)
 

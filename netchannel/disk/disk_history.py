@@ -51,7 +51,7 @@ class ConsumerState(NamedTuple):
     consumers: dict[str, Standing]
 
     def pack(self) -> bytes:
-        """As it is in the file."""
+        """The state as it is in the file."""
         packed: bytes = msgpack.packb(self._asdict())
         return packed
 
@@ -86,7 +86,7 @@ def read_state(files: FileSystem, segment_log: SegmentLog, *, is_new: bool) -> C
 
 
 class DiskHistory(History):
-    """In a `SegmentLog`, each record as it goes on the wire. Everything below ``head`` is durable."""
+    """A history in a `SegmentLog`, each record as it goes on the wire. Everything below ``head`` is durable."""
 
     durable = True
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 ENTRY_BYTES = 128
 """What a record takes on disk beside its messages, about."""
 PIECE_BYTES = 1 << 20
-"""While producers have more at hand, the disk is given so many bytes at a time."""
+"""Bytes that are given to the disk at a time while producers have more at hand."""
 GROUP_BYTES = 1 << 23
 GROUP_US = 10_000
-"""They are waited for once for all, or once for so many, or after so long."""
+"""Bytes, or microseconds, up to which pieces wait for each other while more come, to be synced at once."""
 
 
 def keep_in(channel: OutboundChannel, log: SegmentLog) -> None:
@@ -91,7 +91,7 @@ class DurableWriter(BufferWriter, DurableStore):
 
     @property
     def _more_is_coming(self) -> bool:
-        """Producers are about to bring more, and nobody waits for what they have brought."""
+        """Whether producers are about to bring more, and nobody waits for what they have brought."""
         channel = self.channel
         waited_for = channel.awaited or channel.waiting or channel.leaving or channel.closing is not None
         return channel.gathering > 0 and not waited_for
@@ -101,7 +101,7 @@ class DurableWriter(BufferWriter, DurableStore):
         return self._written_bytes < GROUP_BYTES and 0 <= waits_us < GROUP_US
 
     def committed(self, job: _Commit, now: float) -> None:
-        """What of the job, and of those before it, is durable now may go out."""
+        """Let out what is durable now, of the job and of those before it."""
         channel = self.channel
         if job.appended and not self._written:
             self._written_at = channel.core.wall()
@@ -123,7 +123,7 @@ class DurableWriter(BufferWriter, DurableStore):
         self.ended(now)
 
     def _synced(self) -> None:
-        """All that is written is durable."""
+        """Note that all that was written is durable."""
         for _ in range(self._written):
             record, ticket, _ = self._waiting.popleft()
             self._waiting_bytes -= record.size
@@ -145,7 +145,7 @@ class DurableWriter(BufferWriter, DurableStore):
             send_buffer.add(record)
 
     def _refuse(self, error: BufferFull) -> None:
-        """Their senders are told instead of waiting: these messages were not taken.
+        """Tell the senders of what waits, instead of having them wait: these messages were not taken.
 
         Those before one whose sender has gone stay, and wait: nobody could be told that its number is another's.
         """

@@ -81,7 +81,7 @@ class Feeder(JobOwner):
     # -- for the channel
 
     def send(self, *buffers: Buffer) -> None:
-        """Nobody is there to hear it."""
+        """Do nothing: nobody is there to hear it."""
 
     def acknowledge(self) -> None:
         self._on_read()
@@ -93,7 +93,7 @@ class Feeder(JobOwner):
         self.request()
 
     def supersede(self) -> None:
-        """Nothing takes its place: no sender is let in."""
+        """Do nothing: no sender is let in that could take its place."""
 
     def leave(self, farewell: Buffer | None, now: float) -> None:
         self._left = True
@@ -124,7 +124,7 @@ class Feeder(JobOwner):
         return _Feed(self, self._records)
 
     def fed(self, job: _Feed, now: float) -> None:
-        """What was read goes into the queue."""
+        """Put what was read into the queue."""
         self.busy = False
         if job.ended:
             self._records = None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 22
 """Bytes read from the disk at a time, and kept ready ahead of the connection; a quarter of a small buffer."""
 WINDOW_BYTES = 1 << 20
-"""So many of them by one call of the system."""
+"""Bytes that are read by one call of the system."""
 TOGETHER_BYTES = 1 << 19
 """Messages of so many bytes are one entry of a file, and go to the connection as one record when they are read."""
 TRIM_S = 0.1
@@ -160,7 +160,7 @@ class _Read(Job):
             self._error = error
 
     def _record(self, found: LogRecord) -> Record:
-        """It as it is to be sent: without frames that the receiver has, in front of the number that is asked for."""
+        """The record as it is sent: without frames that the receiver has, in front of the number that is asked for."""
         first, payload = found.first, found.payload
         if first < self._first:
             first, payload = frames.from_number(payload, first, self._first)
@@ -196,7 +196,7 @@ class BufferWriter(JobOwner, Store):
 
     @abstractmethod
     def _disk_bytes(self) -> int:
-        """Of all that is open."""
+        """Bytes on disk of all that is open."""
 
     def taken(self) -> None:
         self.request()

@@ -1,4 +1,4 @@
-"""Where a sender's channel keeps its messages, as its `BufferPolicy` says: opened before the channel is."""
+"""The store of a sender's channel, as its `BufferPolicy` says: opened before the channel is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a retaining end keeps a stream, as its `RetainPolicy` says."""
+"""The history of a retained stream, opened as its `RetainPolicy` says."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class SpillWriter(BufferWriter):
             )  # fmt: skip
 
     def spilled(self, job: _Spill, now: float) -> None:
-        """What came to the disk leaves the memory."""
+        """Drop from memory what came to the disk."""
         channel = self.channel
         self._logs = [log for log in self._logs if log not in job.gone]
         if job.log is not None and job.log not in self._logs:

@@ -1,4 +1,4 @@
-"""Who writes down what a staged channel promises: one thing after the other, on another thread than the core's."""
+"""Writing down what a staged channel promises: one thing after the other, on another thread than the core's."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _whole(attempts: Sequence[SealedFile]) -> list[SealedAttempt]:
 
 
 class _Write(Job):
-    """Something is to be on the disk before it is answered."""
+    """Writes something to the disk before it is answered."""
 
     def __init__(self, files: StagedFiles, write: Callable[[], None], then: Then) -> None:
         self._files = files

@@ -50,6 +50,6 @@ def unpacked(record: LogRecord) -> tuple[list[memoryview], list[bytes]]:
 
 
 def _places(lengths: Sequence[int], start: int, align: int) -> list[tuple[int, int]]:
-    """Where each of several pieces is that follow each other from ``start`` on."""
+    """The place and length of each of several pieces that follow each other from ``start`` on."""
     starts = accumulate((length + (-length % align) for length in lengths), initial=start)
     return list(zip(starts, lengths, strict=False))

@@ -129,7 +129,7 @@ class ServiceThread:
 
 
 def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], None] | None) -> None:
-    """Give the result to who waits for it; back where it came from if nobody does any more."""
+    """Give the result to whoever waits for it; back where it came from if nobody does any more."""
     if not future.set_running_or_notify_cancel():
         if undo is not None and not task.cancelled() and task.exception() is None:
             undo(task.result())
@@ -226,7 +226,7 @@ class Services:
             thread.stop()
 
     def close_inherited(self) -> None:
-        """In a forked child: close the parent's sockets here, so that only the parent holds them."""
+        """Close the parent's sockets in a forked child, so that only the parent holds them."""
         for server in self._all():
             for descriptor in server.descriptors():
                 os.close(descriptor)
@@ -238,7 +238,7 @@ class Services:
 
 services = Services()
 _inherited: list[Services] = []
-"""Never collected: an event loop that is torn down in a child would close what the child has opened since."""
+"""Services that are never collected: closing their event loops in a child would close what it has opened since."""
 
 
 def _start_anew() -> None:

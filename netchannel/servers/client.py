@@ -70,7 +70,7 @@ class Client:
         return self.core.register(check_channel_id(channel_id), to, fault or FaultPolicy(), runner.clock())
 
     def running(self) -> Runner:
-        """Raises NetChannelError outside its context."""
+        """The client's runner. Raises NetChannelError outside its context."""
         if self.runner is None:
             raise NetChannelError("this client is not running: use it within 'async with'")
         return self.runner
@@ -96,5 +96,5 @@ class Client:
             channel.forget(question)
 
     def descriptors(self) -> list[int]:
-        """Of all its sockets, e.g. to close them in a forked child."""
+        """File descriptors of all its sockets, e.g. to close them in a forked child."""
         return [] if self.runner is None else self.runner.descriptors()

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from netchannel.wire.frames import Body
 
 NUMBERS = 1 << 63
-"""Epochs and partitions are below."""
+"""The bound below which epochs and partitions are."""
 ATTEMPT_BYTES = 16
 WINNERS_LIMIT = 80_000
-"""Of a commit, which is one message."""
+"""The most attempts that a commit, which is one message, may name."""
 _LABEL = 120
 
 
@@ -118,7 +118,7 @@ class RowsEncoder:
         self._counts = isinstance(encoder, ArrowEncoder)
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """No: each is counted."""
+        """Whether values go as they are: no, each is counted."""
         return False
 
     def encode(self, value: Any) -> Body:
@@ -324,7 +324,7 @@ class GroupClient:
 
 
 class SharedGroupClient(GroupClient):
-    """One of many on a client that others use too; it lives until `close`."""
+    """A client among many on connections that others use too; it lives until `close`."""
 
     def __init__(self, client: Client, to: str, channel_id: str, fault: FaultPolicy | None) -> None:
         self._client = client

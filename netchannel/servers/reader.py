@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 1 << 30
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = 1 << 63
-"""Those of messages are below."""
+"""The bound below which the numbers of messages are."""
 _DECODERS = 8
 """Streams whose schemas are remembered: readings of the last ones may still be decoded."""
 
@@ -98,7 +98,7 @@ class ChannelReader:
     def over(
         cls, client: Client, to: str, channel_id: str, *, codec: CodecName, fault: FaultPolicy | None
     ) -> ChannelReader:
-        """One that asks on the connections of ``client``, which it does not close."""
+        """A reader that asks on the connections of ``client``, which it does not close."""
         reader = cls(to, channel_id, codec=codec, fault=fault)
         reader._client, reader._own_client = client, False
         return reader
@@ -293,7 +293,7 @@ class ChannelReader:
     async def locate(
         self, first: Position | int, *, max_rows: int | None = None, max_bytes: int | None = None
     ) -> Located:
-        """Where a range from ``first`` on ends that has as many messages as fit, at least one if there is one.
+        """The end of a range from ``first`` on that has as many messages as fit, at least one if there is one.
 
         Raises PositionLost below what is kept, StreamReplaced for another stream.
         """
@@ -308,7 +308,7 @@ class ChannelReader:
         return Located(answer.until, answer.rows, answer.bytes)
 
     async def moment(self, at: datetime) -> Moment:
-        """Which messages of the stream that is kept were sent before ``at``, and which then or later.
+        """The place in the kept stream that parts messages sent before ``at`` from those sent then or later.
 
         Raises ValueError for a time without a zone.
         """
@@ -349,7 +349,7 @@ class ChannelReader:
         return reading
 
     async def more(self, reading: RangeRead) -> list[Chunk]:
-        """All that has come, at least one message; nothing at the end. Raises what ended it early."""
+        """All messages that have come, at least one; none at the end. Raises what ended it early."""
         while not (chunks := reading.take()):
             if reading.complete:
                 return []
@@ -366,7 +366,7 @@ class ChannelReader:
                 yield Message(decode(body, context, MESSAGE_LIMIT), note, number + place, timestamp)
 
     def cancel(self, reading: RangeRead) -> None:
-        """Nothing more of it is wanted."""
+        """Stop a reading of which nothing more is wanted."""
         if not reading.over and self._client.runner is not None:
             self._reader.cancel(reading, self._now())
 
@@ -376,8 +376,8 @@ class ChannelReader:
         A new name begins at the oldest message that is kept. ``holder`` says who takes it (this reader, if it is not
         given; a call that is cancelled can be repeated): a process that comes back with the same one gets the name at
         once. Raises ChannelInUse while somebody else has it, and for the time of a lease after that one's connection
-        was lost. Who is ``fresh`` goes on with nobody's work: raises ConsumerFenced if another holder has acknowledged
-        something under the name, and it was not forgotten since.
+        was lost. Whoever is ``fresh`` goes on with nobody's work: raises ConsumerFenced if another holder has
+        acknowledged something under the name, and it was not forgotten since.
         """
         _check_names(consumer=consumer, **({} if holder is None else {"holder": holder}))
         who = holder or self._held.get(consumer) or self._name
@@ -394,7 +394,7 @@ class ChannelReader:
         return answer.position
 
     async def ack(self, consumer: str, upto: Position | int) -> None:
-        """Everything below ``upto`` is done, and may be freed once all consumers say so.
+        """Acknowledge everything below ``upto``, which is done, and may be freed once all consumers say so.
 
         Takes the lease of the name if this reader has not held it yet. Returns once it is durable, where the channel
         is kept on disk. Raises ConsumerFenced if somebody else has the name: until `hold` gets it back.
@@ -421,7 +421,7 @@ class ChannelReader:
             raise
 
     async def forget(self, consumer: str) -> None:
-        """Nothing need be kept for the name any more, whoever holds it."""
+        """Forget the name, whoever holds it: nothing need be kept for it any more."""
         _check_names(consumer=consumer)
         await self._ask(messages.Forget, consumer=consumer)
         self._held.pop(consumer, None)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 1 << 30
 _BUFFER = BufferPolicy(max_bytes=8 << 20)
 _SPARE_PART = 4
-"""Of ``max_staged_bytes``, a fourth may be files that are kept to be written again."""
+"""The part of ``max_staged_bytes``, a fourth, that may be files kept to be written again."""
 
 
 class ReceiverServer:
@@ -206,7 +206,7 @@ class ReceiverServer:
             await done.wait()
 
     def descriptors(self) -> list[int]:
-        """Of all its sockets, e.g. to close them in a forked child."""
+        """File descriptors of all its sockets, e.g. to close them in a forked child."""
         if self._runner is None:
             return []
         shared = [] if self._sharing is None else self._sharing.descriptors()
@@ -221,7 +221,7 @@ class ReceiverServer:
 
     @property
     def address(self) -> str:
-        """Where senders reach this server."""
+        """The address at which senders reach this server."""
         self._running()
         return self._advertise or self._listener.address
 
@@ -453,7 +453,7 @@ def _check_node(listen: str, advertise: str | None, members: str | None, node: s
 
 
 def _port(address: str) -> int:
-    """Of TCP, or of a transport that has been registered and has ports too."""
+    """The port of an address of TCP, or of a transport that has been registered and has ports too."""
     port = address.rpartition(":")[2]
     if scheme_of(address) in ("unix", "mem") or not (port.isascii() and port.isdigit()):
         raise ValueError(

@@ -53,7 +53,7 @@ class ReceiverChannel:
 
     @property
     def position(self) -> Position | None:
-        """Where `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
+        """The position at which `recv` goes on, as ``resume_from`` takes it; None before a sender came."""
         core = self._core
         if core.stream is None or core.position is None:
             return None
@@ -132,7 +132,7 @@ class ReceiverChannel:
                 core.waiting -= 1
 
     def put_back(self, item: Item) -> None:
-        """Whoever took ``item`` was cancelled before it got it: it is next again."""
+        """Make ``item`` the next again: whoever took it was cancelled before it got it."""
         self._core.put_back(item)
 
     def read(self, item: Item) -> Message:
@@ -154,7 +154,7 @@ class ReceiverChannel:
         self._core.unreadable(number, error, self._clock())
 
     async def ack(self, upto: int | Position) -> None:
-        """Everything below ``upto``, a number or a position, is done; for channels with ``ack="explicit"``.
+        """Acknowledge everything below ``upto``, a number or a position; for channels with ``ack="explicit"``.
 
         A position in a stream that another one has taken the place of does nothing.
         """
@@ -179,7 +179,7 @@ class ReceiverChannel:
         return decoder.schema
 
     async def close(self, reason: str = "the consumer is done") -> None:
-        """No more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
+        """Take no more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
         self._core.close(reason, self._clock())
         await self._settled()
 

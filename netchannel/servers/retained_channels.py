@@ -106,7 +106,7 @@ class RetainedChannel:
             await self._changes.wait()
 
     async def close(self, reason: str = "the consumer is done") -> None:
-        """No more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`."""
+        """Take no more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`."""
         self._core.close(reason, self._clock())
         while not self._core.settled:
             await self._changes.wait()
@@ -319,7 +319,7 @@ class RetainedSenderChannel:
         return CloseReport(core.position)
 
     async def _discard(self) -> None:
-        """All of it is done with: its files go. Who asks still hears that it has ended."""
+        """Delete its files, as all of it is done with. Whoever asks still hears that it has ended."""
         gone = False
 
         def discarded(now: float) -> None:

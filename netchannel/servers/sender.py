@@ -122,7 +122,7 @@ class SenderServer:
 
     @property
     def address(self) -> str:
-        """Where its channels can be read, if it listens."""
+        """The address at which its channels can be read, if it listens."""
         if self._listening is None:
             raise NetChannelError("this SenderServer does not listen: make it with SenderServer('host:port')")
         return self._listening.address
@@ -300,13 +300,13 @@ class SenderServer:
         return self._runner
 
     def _forget_settled(self) -> None:
-        """Now and then, so that a server that lives on does not hold all the channels that it ever had."""
+        """Forget channels that are over, now and then, so that a server that lives on does not hold all it ever had."""
         if len(self._channels) >= self._forget_at:
             self._channels = {core: each for core, each in self._channels.items() if not core.settled}
             self._forget_at = FORGET_FROM + 2 * len(self._channels)
 
     def descriptors(self) -> list[int]:
-        """Of all its sockets, e.g. to close them in a forked child."""
+        """File descriptors of all its sockets, e.g. to close them in a forked child."""
         if self._runner is None:
             return []
         listening = [] if self._listening is None else self._listening.descriptors()
@@ -332,7 +332,7 @@ class SenderServer:
             await runner.stop()
 
     async def _leave_readers(self, listening: ReceiverServer, reason: str) -> None:
-        """Who watches hears that a stream will not go on; one on disk goes on with its successor."""
+        """Tell those who watch that a stream will not go on; one on disk goes on with its successor."""
         core, runner = listening.inside()
         for service in list(core.services.offered.values()):
             if isinstance(service, RetainedOutbound):
@@ -368,7 +368,7 @@ class SenderServer:
 
 
 def _tell_of_loss(core: OutboundChannel) -> None:
-    """Who leaves without `close` would otherwise not hear that something did not arrive."""
+    """Warn of messages that did not arrive, of which whoever leaves without `close` would not hear otherwise."""
     if core.durable is None and core.acknowledged < core.head:
         log.warning(
             "channel %s to %s: left without close(); of its %d messages those from number %d on were not acknowledged, "

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 YIELD_AFTER = 1 << 19
 """Bytes that `send` takes before it lets the loop turn, so that a busy producer starves no one."""
 PIECE = 1 << 8
-"""So many of a list are looked at together."""
+"""How many values of a list are looked at together."""
 PACE_S = 0.002
 """How long it then waits at most for a connection that has more than it can write: what waits in a buffer leaves the
 processor's cache, and comes late."""
 
 
 def leave(ticket: Ticket | None) -> None:
-    """Whoever sent what ``ticket`` is for does not wait for it: `position` has told it that it was taken."""
+    """Note that nobody waits for ``ticket``: `position` has told its sender that it was taken."""
     if ticket is not None:
         ticket.final = True
 
@@ -140,7 +140,7 @@ class SenderChannel:
         return ticket
 
     async def _take_list(self, batches: list[Any]) -> Ticket | None:
-        """Likewise, in fewer steps: bytes that are in a list already are taken by hundreds."""
+        """Take all of a list, in fewer steps: bytes that are in it already are taken by hundreds."""
         ticket, done = None, 0
         try:
             while done < len(batches) and (ticket is None or ticket.error is None):

@@ -82,7 +82,7 @@ class Changes:
                     waiter.end(visit)
 
     async def wait(self, at_most_s: float | None = None) -> None:
-        """Until the next `notify`, or so many seconds."""
+        """Wait until the next `notify`, or so many seconds."""
         self.check_loop()
         waiter = _Waiter(self._loop)
         self._waiters[waiter] = None

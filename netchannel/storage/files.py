@@ -36,7 +36,7 @@ class File(Protocol):
         """Write at ``offset``; the number of bytes written, which may be fewer than given."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes from ``offset``: fewer at the end of the file, and whenever it likes."""
+        """Read up to ``size`` bytes from ``offset``: fewer at the end of the file, and whenever it likes."""
 
     def preadv(self, buffer: memoryview, offset: int) -> int:
         """Read from ``offset`` into ``buffer``; how many bytes, which may be fewer, as with `pread`."""
@@ -89,7 +89,7 @@ class FileSystem(Protocol):
         """Remove an empty directory."""
 
     def free_bytes(self, path: Path) -> int:
-        """How much the disk of a directory has room for."""
+        """The bytes that the disk of a directory has room for."""
 
     def create(self, path: Path) -> File:
         """A new file for reading and writing; FileExistsError if there is one."""
@@ -143,7 +143,7 @@ def read_all(file: File, size: int, offset: int) -> bytes:
 
 
 def fill(file: File, buffer: memoryview, offset: int) -> memoryview:
-    """As much of ``buffer``, from its beginning, as there is in the file from ``offset`` on."""
+    """The beginning of ``buffer``, filled with what there is in the file from ``offset`` on."""
     done = 0
     while done < len(buffer) and (count := file.preadv(buffer[done:], offset + done)):
         done += count
@@ -256,7 +256,7 @@ class RealFiles:
         path.rmdir()
 
     def free_bytes(self, path: Path) -> int:
-        """Without what is reserved for root."""
+        """Bytes that are free, without what is reserved for root."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 

@@ -166,7 +166,7 @@ class SegmentLog:
 
     @property
     def acknowledged(self) -> int:
-        """Everything below is forgotten."""
+        """The number below which everything is forgotten."""
         return self._kept.acknowledged
 
     def room(self, length: int, *, schema: bytes = b"", context: bytes = b"") -> bool:
@@ -284,7 +284,7 @@ class SegmentLog:
         return self.durable
 
     def trim(self, acknowledged: int) -> None:
-        """Everything below ``acknowledged`` may be forgotten: segments that hold nothing else are deleted.
+        """Forget everything below ``acknowledged``: segments that hold nothing else are deleted.
 
         The position itself gets to the disk when the kernel sees fit, at the latest by `close`: an older one found
         after a crash means that messages are sent again. A broken log deletes nothing. Raises LogBroken; ValueError
@@ -311,7 +311,7 @@ class SegmentLog:
         return self._reading.read(from_sequence, window, pool)
 
     def outline(self, from_sequence: int) -> Iterator[Outline]:
-        """As `read`, without payloads: only headers are read from the disk."""
+        """The outlines of records, as by `read`, without payloads: only headers are read from the disk."""
         return self._reading.outline(from_sequence)
 
     def close(self) -> None:
@@ -400,7 +400,7 @@ class SegmentLog:
         return True
 
     def _tail_for(self, length: int, contents: Sequence[Content]) -> Tail:
-        """Where an entry goes: the segment at hand, or a new one. Raises StorageFull."""
+        """The segment that an entry goes to: the one at hand, or a new one. Raises StorageFull."""
         tail = self._tail
         if tail is not None:
             needed = tail.needed_bytes(length, contents)

@@ -26,7 +26,7 @@ _KNOWN = 16
 class LogContents:
     """What a log holds: written by the log, read by its readers in any thread.
 
-    ``segments`` is replaced as a whole, so that who has taken it sees no change.
+    ``segments`` is replaced as a whole, so that whoever has taken it sees no change.
     """
 
     def __init__(self, segments: tuple[Segment, ...], acknowledged: int, start: int) -> None:
@@ -53,7 +53,7 @@ class LogContents:
 
 
 class LogReader:
-    """Iterators over what is kept and durable."""
+    """Reads what is kept and durable."""
 
     def __init__(self, files: FileSystem, path: Path, stream: str, kept: LogContents) -> None:
         self._files = files
@@ -63,12 +63,12 @@ class LogReader:
         self._known: dict[bytes, bytes] = {}
 
     def read(self, sequence: int, window: int, pool: Pool | None) -> Iterator[LogRecord]:
-        """See `SegmentLog.read`."""
+        """Read records: see `SegmentLog.read`."""
         self._check(sequence)
         return self._read(sequence, window, pool or Pool())
 
     def outline(self, sequence: int) -> Iterator[Outline]:
-        """See `SegmentLog.outline`."""
+        """Read outlines: see `SegmentLog.outline`."""
         self._check(sequence)
         return self._outline(sequence)
 

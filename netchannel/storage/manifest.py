@@ -62,7 +62,7 @@ def write_manifest(files: FileSystem, folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(files: FileSystem, folder: Path) -> Manifest:
-    """Raises LogDamaged if it is not what was written, or of another version."""
+    """The manifest of a folder. Raises LogDamaged if it is not what was written, or of another version."""
     path = folder / MANIFEST
     file = files.open(path)
     try:

@@ -62,7 +62,7 @@ class LogRecord(NamedTuple):
 
 
 class Segment:
-    """Where the records of a segment are. Its entries go up to ``size``, and are durable up to ``durable``."""
+    """A segment and the places of its records. Its entries go up to ``size``, and are durable up to ``durable``."""
 
     def __init__(self, path: Path, base: int, salt: int) -> None:
         self.path = path

@@ -33,7 +33,7 @@ class Spare:
 
 
 class Spares:
-    """Those in a folder: ``limit`` bytes at most, and none where the disk has not as much again free.
+    """The spare files in a folder: ``limit`` bytes at most, and none where the disk has not as much again free.
 
     May be used by several threads.
     """
@@ -52,12 +52,12 @@ class Spares:
 
     @property
     def bytes(self) -> int:
-        """Of those that are free, and of what is not used of others."""
+        """Bytes of the files that are free, and of what is not used of others."""
         return self._bytes - sum(min(spare.used, spare.size) for spare in list(self._taken))
 
     @staticmethod
     def worth(size: int) -> bool:
-        """Whether a file of so many bytes is."""
+        """Whether a file of so many bytes is worth keeping."""
         return size >= LEAST_BYTES
 
     def remove(self, gone: Iterable[tuple[Path, int]], *, durably: bool) -> None:
@@ -107,7 +107,7 @@ class Spares:
         return spare
 
     def take(self) -> tuple[Spare, File] | None:
-        """One of them, open, under the name that it has; None if there is none. For `settle` in the end."""
+        """A spare file, open, under the name that it has; None if there is none. For `settle` in the end."""
         with self._lock:
             if not self._free:
                 return None
@@ -121,7 +121,7 @@ class Spares:
             return None
 
     def give_back(self, spare: Spare) -> None:
-        """It was taken, and is not wanted."""
+        """Delete a file that was taken and is not wanted."""
         with self._lock:
             self._taken.discard(spare)
             self._deleted(spare)
@@ -144,7 +144,7 @@ class Spares:
             self._clear(len(self._free))
 
     def abandon(self) -> None:
-        """They are the parent's: for a forked child."""
+        """Leave the files to the parent: for a forked child."""
         self._lock = Lock()
         self._free = []
 

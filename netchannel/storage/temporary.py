@@ -11,7 +11,7 @@ from .forked import abandon_in_children
 
 
 class _File(RealFile):
-    """Nothing of it lasts, so nothing is waited for."""
+    """A file of which nothing lasts, so that nothing is waited for."""
 
     def fdatasync(self) -> None:
         """Nothing."""
@@ -21,10 +21,10 @@ class _File(RealFile):
 
 
 class _Lock:
-    """Nobody else can see what it guards."""
+    """A lock on what nobody else can see."""
 
     def note(self) -> bytes:
-        """Nobody was there before."""
+        """Nothing: nobody was there before."""
         return b""
 
     def write_note(self, note: bytes) -> None:
@@ -59,7 +59,7 @@ class TemporaryFiles:
         return [name.name for name in self._descriptors if name.parent == path]
 
     def free_bytes(self, path: Path) -> int:
-        """Of the disk that holds the contents."""
+        """Bytes that are free on the disk that holds the contents."""
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize
 
@@ -99,12 +99,12 @@ class TemporaryFiles:
             os.close(self._descriptors.popitem()[1])
 
     def abandon(self) -> None:
-        """As `close`: for a forked child, whose parent goes on with the files."""
+        """Close the files in a forked child, whose parent goes on with them."""
         self.close()
 
 
 def spill_directory() -> Path:
-    """Where temporary files are kept on a disk: ``$TMPDIR``, else ``/var/tmp``, as ``/tmp`` is memory on many hosts."""
+    """Directory for temporary files on disk: ``$TMPDIR``, else ``/var/tmp``, as ``/tmp`` is memory on many hosts."""
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):  # noqa: S108 - the files have no names there
         return Path("/var/tmp")  # noqa: S108
     return Path(tempfile.gettempdir())

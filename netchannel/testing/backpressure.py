@@ -1,4 +1,4 @@
-"""Who waits for whom, and how much is held meanwhile."""
+"""Tests of who waits for whom, and how much is held meanwhile."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def body_of(number: int) -> bytes:
 
 
 async def messages(inbox: ReceiverChannel) -> AsyncIterator[Message]:
-    """All that come, with their notes and numbers, up to the end."""
+    """All messages that come, with their notes and numbers, up to the end."""
     while True:
         try:
             message = await inbox.recv_message()

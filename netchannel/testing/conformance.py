@@ -16,7 +16,7 @@ from .staged import StagedGroups
 class ChannelConformance(
     StagedGroups, Replay, Outages, Ends, Backpressure, Delivery, Establishing, Connections
 ):
-    """All that a transport has to do: its connections one by one, then channels over them.
+    """Tests of all that a transport has to do: its connections one by one, then channels over them.
 
     Derive a class whose name begins with ``Test``, and override the fixture ``address``. A test that takes longer
     than ``time_limit_s`` fails.

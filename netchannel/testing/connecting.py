@@ -139,7 +139,7 @@ class Connections(Suite):
     """Bytes, pauses and ends of single connections."""
 
     async def test_bytes_arrive_in_order_both_ways(self, address: str) -> None:
-        """Whatever they are written as, and in what sizes, nothing is lost, doubled, changed or reordered."""
+        """Bytes are not lost, doubled, changed or reordered, whatever they are written as, and in what sizes."""
         draw = random.Random(5)  # noqa: S311 - not for secrets
         kinds: list[Any] = [bytes, bytearray, memoryview]
         async with connected(address) as ends:
@@ -157,7 +157,7 @@ class Connections(Suite):
                 assert end.received == sent
 
     async def test_who_accepts_may_speak_first(self, address: str) -> None:
-        """As soon as it has the connection: the other side gets it once that side has it too."""
+        """The accepting side may write as soon as it has the connection; the other gets that once it has it too."""
 
         def speak() -> None:
             there.transport.write(b"welcome")
@@ -168,7 +168,7 @@ class Connections(Suite):
             assert here.received == b"welcome"
 
     async def test_small_buffers_are_respected(self, address: str) -> None:
-        """No more is read at a time than the protocol's buffer takes."""
+        """The transport reads no more at a time than the protocol's buffer takes."""
         async with connected(address, Endpoint(7)) as (here, there):
             body = bytes(range(256)) * 20
             here.transport.write(body)
@@ -176,7 +176,7 @@ class Connections(Suite):
             assert there.received == body
 
     async def test_a_reader_that_pauses_gets_nothing(self, address: str) -> None:
-        """Not while the other direction is busy; then all of it."""
+        """A paused reader gets nothing while the other direction is busy, and all of it afterwards."""
         async with connected(address) as (here, there):
             there.transport.pause_reading()
             here.transport.write(b"held")
@@ -225,7 +225,7 @@ class Connections(Suite):
 
     @pytest.mark.parametrize("full", [False, True], ids=["idle", "full"])
     async def test_aborting_ends_both_sides(self, address: str, full: bool) -> None:
-        """At once on this side, even where the peer reads nothing; there as soon as it reads."""
+        """An abort ends this side at once, even where the peer reads nothing, and the other as soon as it reads."""
         async with connected(address) as (here, there):
             if full:
                 there.transport.pause_reading()
@@ -239,7 +239,7 @@ class Connections(Suite):
 
     @pytest.mark.parametrize("abort", [False, True], ids=["close", "abort"])
     async def test_ending_twice_ends_once(self, address: str, abort: bool) -> None:
-        """From either side, whoever was first."""
+        """Either side may end it once more, whoever was first."""
         async with connected(address) as (here, there):
             for end in (here, there, here):
                 end.end(abort=abort)
@@ -263,7 +263,7 @@ class Connections(Suite):
             pass
 
     async def test_a_cancelled_connect_leaves_no_connection(self, address: str) -> None:
-        """At whatever point it is cancelled; a protocol that was given the connection hears of its end."""
+        """A cancel at any point leaves nothing behind; a protocol that was given the connection hears of its end."""
         accepted: list[Endpoint] = []
 
         def accept() -> Endpoint:

@@ -26,7 +26,7 @@ class Limited(Protocol):
 
     @property
     def time_limit_s(self) -> float:
-        """Of each test."""
+        """Seconds that each test may take."""
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 15.0) -> None:

@@ -95,7 +95,7 @@ class FaultyTransport:
             wire.govern()
 
     def calm(self) -> None:
-        """No more faults, on old and new connections, except those that are asked for by `cut` and `stall`."""
+        """End all faults, on old and new connections, except those that are asked for by `cut` and `stall`."""
         self._lives = iter(())
         self._network.piece, self._network.delay_s = None, 0.0
         for wire in list(self._network.wires):
@@ -104,7 +104,7 @@ class FaultyTransport:
     # -- as the table of schemes sees it
 
     def check(self, address: str) -> None:
-        """As the transport behind it."""
+        """Check an address as the transport behind it does."""
         schemes.check(self._behind(address))
 
     async def connect(self, address: str, make_protocol: MakeProtocol) -> None:

@@ -27,7 +27,7 @@ CUTS = 200
 
 
 class Outages(Suite):
-    """Nothing is lost, doubled or reordered."""
+    """Tests that nothing is lost, doubled or reordered when connections are lost."""
 
     @pytest.mark.parametrize("ack", ["receipt", "explicit"])
     async def test_cuts_at_random_bytes(self, ack: Literal["receipt", "explicit"], address: str) -> None:

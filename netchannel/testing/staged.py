@@ -43,7 +43,7 @@ async def seal(sender: SenderServer, to: str, values: list[bytes], *, epoch: int
 
 
 class StagedGroups(Suite):
-    """What is published is what was committed."""
+    """Tests that what is published is what was committed."""
 
     async def test_a_group_is_there_from_its_commit_on(
         self, receiver: ReceiverServer, sender: SenderServer, tmp_path: Path

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 QUICK = Timing(backoff_s=0.002, backoff_limit_s=0.05, idle_s=0.05)
-"""For tests that lose connections often."""
+"""Timing for tests that lose connections often."""
 
 
 _SOCKET_BYTES = 1 << 26
-"""Where the system does not say to what its buffers grow."""
+"""What a socket's buffers hold where the system does not say to what they grow."""
 
 
 def _largest(name: str) -> int:
@@ -55,7 +55,7 @@ class Suite:
 
     @pytest.fixture
     def address(self) -> str:
-        """Somewhere to listen; the same or another one in each test, at which nobody listens. To be overridden."""
+        """An address to listen at; the same or another one in each test, at which nobody listens. To be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no fixture 'address': define it")
 
     @pytest_asyncio.fixture
@@ -76,7 +76,7 @@ class Suite:
 
     @pytest_asyncio.fixture
     async def vacant(self, address: str) -> str:
-        """Where nobody listens, but somebody can; unlike ``address`` it can be dialed."""
+        """An address at which nobody listens, but somebody can; unlike ``address`` it can be dialed."""
         listener = await schemes.listen(address, asyncio.BufferedProtocol)
         listener.close()
         await listener.stop()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 AT_ONCE = 16
 """Connections that are accepted in one turn of the loop, so that a flood leaves time for those that are there."""
 AGAIN_S = 0.1
-"""After how long accepting is tried again when the system could not."""
+"""Seconds until accepting is tried again when the system could not."""
 
 
 class Acceptor:

@@ -23,7 +23,7 @@ class Listener:
         self._server = server
 
     def descriptors(self) -> list[int]:
-        """Of the sockets that listen."""
+        """File descriptors of the sockets that listen."""
         return [] if self._server is None else [sock.fileno() for sock in self._server.sockets]
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ class Lag:
         self._began = 0.0
 
     def note(self, late_s: float, now: float) -> None:
-        """Something ran ``late_s`` after it was due."""
+        """Note that something ran ``late_s`` after it was due."""
         if (age := now - self._began) >= WINDOW_S:
             self._before_s = self._greatest_s if age < 2 * WINDOW_S else 0.0
             self._greatest_s, self._began = 0.0, now
@@ -23,7 +23,7 @@ class Lag:
         self._greatest_s = max(self._greatest_s, late_s)
 
     def greatest_s(self, now: float) -> float:
-        """Nothing is forgotten by being read, so that any number of readers see the same."""
+        """The greatest lag of late. Reading it forgets nothing, so that any number of readers see the same."""
         age = now - self._began
         if age >= 2 * WINDOW_S:
             return 0.0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 HIGH_WATER, LOW_WATER = 1 << 20, 1 << 18
 """Bytes in a transport's own buffer at which it says stop, and go on."""
 CROWD = 256
-"""More connections than a processor's cache holds: what belongs to one has left it when the loop is back."""
+"""More connections than this do not fit a processor's cache: what belongs to one has left it when the loop is back."""
 NEVER = math.inf
 
 DISK_THREADS = 4
@@ -218,7 +218,7 @@ class Runner:
             self.loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Once per turn of the loop at most: everything that the turn's events have left to do."""
+        """Do everything that the events of a turn of the loop have left to do, once per turn at most."""
         now = self.clock()
         self.lag.note(now - self._pump_due, now)
         core = self.core
@@ -339,7 +339,7 @@ class Runner:
         )
 
     def descriptors(self) -> list[int]:
-        """Of all connections."""
+        """File descriptors of all connections."""
         return [found for protocol in self.protocols if (found := protocol.descriptor) is not None]
 
     def check_done(self) -> None:

@@ -1,4 +1,4 @@
-"""Which transport an address belongs to: the table of schemes."""
+"""The table of schemes, which says what transport an address belongs to."""
 
 from __future__ import annotations
 

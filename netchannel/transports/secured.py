@@ -101,7 +101,7 @@ class TlsDialer:
         return self._credentials.tls.server_name or parse_address(address).host.partition("%")[0]
 
     async def _names(self, address: str) -> list[str] | None:
-        """Whom the receiver's certificate is for: OpenSSL does not say so of one that it refuses, so ask again."""
+        """The names in the receiver's certificate, by asking again: OpenSSL gives none of one that it refuses."""
         try:
             context = self._credentials.any_name()
             connection = await self._dial(address, asyncio.BufferedProtocol, context)
@@ -151,7 +151,7 @@ class Dialed(TlsConnection):
         return True
 
     def names(self) -> list[str]:
-        """Whom the other side's certificate is for, once ``done``."""
+        """The names in the other side's certificate, once ``done``."""
         certificate = cast("dict[str, Any]", self._tls.getpeercert() or {})
         return [name for _, name in certificate.get("subjectAltName", ())]
 

@@ -34,7 +34,7 @@ AT_ONCE = 16
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if hasattr(fcntl, "F_SEAL_SEAL") else 0
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group, as the kernel says them of who has sent something."""
+"""Process, user and group of whoever has sent something, as the kernel says them."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACES = ("net", "pid", "user")
 
@@ -160,7 +160,7 @@ class HostSharing(Sharing):
             call(action)
 
     def descriptors(self) -> list[int]:
-        """Of its socket, if it has one."""
+        """The file descriptor of its socket, if it has one."""
         return [] if self._socket is None else [self._socket.fileno()]
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ async def connect(address: str, make_protocol: MakeProtocol) -> None:
 
 
 async def dial(where: TcpAddress) -> socket.socket:
-    """A socket that is connected to ``where``, for who reads and writes it himself."""
+    """A socket that is connected to ``where``, for whoever reads and writes it himself."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
     for left, (family, kind, proto, _, name) in zip(reversed(range(len(found))), found, strict=True):

@@ -168,7 +168,7 @@ class TlsConnection(asyncio.Transport):
             self._unwatch()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing will come of this connection; its protocol hears why."""
+        """End a connection of which nothing will come; its protocol hears why."""
         self._error = error
         self._finish()
 

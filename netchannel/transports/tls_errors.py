@@ -31,7 +31,7 @@ ALERTS = {
     "CERTIFICATE_UNKNOWN": "{refused}; its error or log says why",
     "ACCESS_DENIED": "{refused}; its error or log says why",
 }
-"""By what the other side's alert is called (RFC 8446, 6.2): what it says of our certificate."""
+"""What the other side's alert says of our certificate, by the alert's name (RFC 8446, 6.2)."""
 
 NO_BASIS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has shown no certificate: give it tls=, with one",
@@ -41,7 +41,7 @@ NO_BASIS = {
     "ALERT_HANDSHAKE_FAILURE": "the other side finds no cipher or kind of key that both have",
     "ALERT_INSUFFICIENT_SECURITY": "the other side finds no cipher or kind of key that is strong enough",
 }
-"""By OpenSSL's reason: why the two cannot even begin. Once they have, only something that was changed says so."""
+"""Why the two cannot even begin, by OpenSSL's reason. Once they have, it only means that something was changed."""
 
 
 class WrongName(HandshakeError):

@@ -26,7 +26,7 @@ _NETNS_COOKIE = 71
 
 
 def ends_of(transport: asyncio.BaseTransport) -> bytes:
-    """Of the connection that ``transport`` carries, as docs/protocol.md has it; empty if there is no such thing.
+    """A digest of the ends of ``transport``'s connection, as docs/protocol.md has it; empty if it has none.
 
     One that is secured says by ``get_extra_info("ends")`` what to make it from.
     """
@@ -35,7 +35,7 @@ def ends_of(transport: asyncio.BaseTransport) -> bytes:
 
 
 def digest(*named: bytes) -> bytes:
-    """What is shown in place of the things themselves."""
+    """The digest that is shown in place of the things themselves."""
     return sha256(b"\n".join((b"netchannel ends", *named))).digest()[:ENDS_SIZE]
 
 
@@ -55,7 +55,7 @@ def _within_host(sock: socket.socket | None) -> tuple[bytes, ...]:
 
 
 def _names(sock: socket.socket) -> list[bytes]:
-    """Both addresses, if no other connection of this network namespace has them."""
+    """The addresses of both ends, if no other connection of this network namespace has them."""
     if not is_within_host(sock):
         return []
     return [f"{host} {port}".encode() for host, port, *_ in (sock.getsockname(), sock.getpeername())]

@@ -49,10 +49,10 @@ class Decoder(Protocol):
     """The sender's schema; empty before it is known, and where there is none."""
 
     def compare(self, schema: bytes) -> None:
-        """Somebody says that it is the sender's schema. Raises SchemaMismatch if it is not the one that is wanted."""
+        """Check what is said to be the sender's schema. Raises SchemaMismatch if it is not the one that is wanted."""
 
     def learn(self, schema: bytes) -> None:
-        """The sender's schema is here. Raises SchemaMismatch if another one is declared."""
+        """Learn the sender's schema. Raises SchemaMismatch if another one is declared."""
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
         """Look at bodies that have come, before they are taken: whether they have the form that `decode` needs.
@@ -103,7 +103,7 @@ class BytesEncoder:
         return _flat(value)
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """All are bytes, and of no class of somebody's own."""
+        """Whether all are bytes, and of no class of somebody's own."""
         return set(map(type, values)) == {bytes}
 
 
@@ -140,7 +140,7 @@ class BytesDecoder:
             raise ProtocolError(f"a schema of {len(schema)} bytes came, and the codec bytes has none")
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
-        """Any bytes will do."""
+        """Take any bytes."""
 
     def check_context(self, context: bytes, limit: int) -> None:
         """There is none."""
@@ -221,7 +221,7 @@ class ArrowEncoder:
             ) from error
 
     def as_they_are(self, values: Sequence[Any]) -> bool:
-        """Never."""
+        """Whether values go as they are: never."""
         return False
 
     def _body(self, batch: pa.RecordBatch) -> Body:

@@ -143,7 +143,7 @@ class MessageParser:
             del self._kept[:start]
 
     def _next_end(self, start: int) -> int | None:
-        """Where the message ends that begins at ``start``, if all of it is there."""
+        """The end of the message that begins at ``start``, if all of it is there."""
         if len(self._kept) - start < _PREFIX.size:
             return None
         length, check, _ = _PREFIX.unpack_from(self._kept, start)

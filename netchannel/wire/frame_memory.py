@@ -10,9 +10,9 @@ from collections import deque
 from io import BytesIO
 
 KEPT = 48
-"""So many are known, of those that were handed out last."""
+"""How many are known, of those that were handed out last."""
 _LOOKED_AT = 16
-"""So many that were handed out longest ago are asked whether they are free."""
+"""How many, those handed out longest ago, are asked whether they are free."""
 
 
 class FrameMemory:

@@ -46,9 +46,9 @@ _FIELDS = struct.Struct("<BBIIQqQ")
 HEADER = struct.Struct("<IHBBIIQqQ")
 HEADER_SIZE = HEADER.size
 SUMMED_FROM = _CHECKSUM.size
-"""Where in a frame begins what its checksum covers."""
+"""The offset in a frame at which begins what its checksum covers."""
 CHECKED_FROM = _CHECKSUM.size + _CHECK.size
-"""Where in its header begins what the header's check covers."""
+"""The offset in its header at which begins what the header's check covers."""
 
 FRAME_LIMIT = 1 << 20
 """The largest body in a frame, in bytes: what stays in a core's cache between socket and consumer."""
@@ -74,7 +74,7 @@ HEAD = struct.Struct("<Q")
 PACK_COUNT = 1 << 16
 """The most messages in a frame: what the smallest ones that are counted in bytes come to."""
 SEQUENCE_LIMIT = 1 << 63
-"""Above every number; there is room for a frame's count, so that a sum still fits its field."""
+"""A number above all others; there is room for a frame's count, so that a sum still fits its field."""
 
 NOTES = 1
 """The flag of a frame that has a table of note lengths."""

@@ -12,7 +12,7 @@ from netchannel.values import is_channel_id
 from .declared import Message, Rule, declared
 
 VERSION = 1
-"""Of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
+"""The version of the protocol; what a ``hello`` of another one looks like beside its version is not ours to say."""
 
 TEXT_LIMIT = 4096
 """The longest text in a control message, in characters."""
@@ -32,9 +32,9 @@ WINNER_SIZE = 48
 PARTS, NOTES, CONTEXTS, GAPS = "parts", "notes", "contexts", "gaps"
 """Features of a side that takes messages: frames of these kinds, and notes."""
 MEMORY = "memory"
-"""Of the same, where the connection stays on this host: bodies in memory that both sides have."""
+"""A feature of a side that takes messages on the sender's host: bodies in memory that both sides have."""
 ENDS = "ends"
-"""Of a side that takes connections for data: what an ATTACH shows of its connection's ends is looked at."""
+"""A feature of a side that takes connections for data: it looks at what an ATTACH shows of its connection's ends."""
 ELSEWHERE, PORTS = "elsewhere", "ports"
 """Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
 TAKES = frozenset((PARTS, NOTES, CONTEXTS, GAPS))
@@ -103,7 +103,7 @@ class Hello(Message):
 
 @declared
 class Proof(Message):
-    """That the side knows the secret."""
+    """Proves that the side knows the secret."""
 
     kind: ClassVar[str] = "proof"
     mac: Bytes
@@ -177,7 +177,7 @@ class Share(Message):
 
 @declared
 class Meet(Message):
-    """Where the memory is to be handed over."""
+    """Says where the memory is to be handed over."""
 
     kind: ClassVar[str] = "meet"
     meeting: Meeting
@@ -204,7 +204,7 @@ class Holds(Message):
 
 @declared
 class Released(Message):
-    """Of what connections that are gone referred to, this is not in use any more."""
+    """Says what is not in use any more of what connections that are gone referred to."""
 
     kind: ClassVar[str] = "released"
     offsets: Offsets
@@ -268,7 +268,7 @@ class Ready(Message):
 
 @declared
 class Member(Message):
-    """Where senders reach the member."""
+    """Says where senders reach the member."""
 
     kind: ClassVar[str] = "member"
     port: Port
@@ -286,7 +286,7 @@ class Claim(Message):
 
 @declared
 class Release(Message):
-    """It has it no more."""
+    """Gives up a channel that the member has no more."""
 
     kind: ClassVar[str] = "release"
     channel: ChannelId
@@ -377,7 +377,7 @@ class Hold(Question):
 
 @declared
 class Acknowledge(Question):
-    """Everything below ``upto`` is done."""
+    """Says that everything below ``upto`` is done."""
 
     kind: ClassVar[str] = "acknowledge"
     consumer: Name
@@ -388,7 +388,7 @@ class Acknowledge(Question):
 
 @declared
 class Forget(Question):
-    """Nothing need be kept for a name any more."""
+    """Forgets a name, for which nothing need be kept any more."""
 
     kind: ClassVar[str] = "forget"
     consumer: Name
@@ -500,7 +500,7 @@ class Held(Answer):
 
 @declared
 class Acknowledged(Answer):
-    """It is remembered."""
+    """Says that a position is remembered."""
 
     kind: ClassVar[str] = "acknowledged"
     position: Number
@@ -508,7 +508,7 @@ class Acknowledged(Answer):
 
 @declared
 class Forgotten(Answer):
-    """It is forgotten."""
+    """Says that a name is forgotten."""
 
     kind: ClassVar[str] = "forgotten"
 
@@ -548,4 +548,4 @@ MESSAGES: dict[str, type[Message]] = {
         *(Heads, Located, Moment, Reading, Held, Acknowledged, Forgotten, Committed, Dropped, EpochIs),
     )
 }
-"""All of them, by their type on the wire."""
+"""All messages, by their type on the wire."""

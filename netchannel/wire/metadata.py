@@ -23,9 +23,9 @@ _PREFIX = struct.Struct("<IiI")
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 6, 8, 10
 """The places of a Message's fields in its vtable."""
 _ROWS, _BUFFERS, _COMPRESSION = 4, 8, 10
-"""Those of a RecordBatch."""
+"""The places of a RecordBatch's fields in its vtable."""
 _DATA = 6
-"""Of a DictionaryBatch: the RecordBatch in it."""
+"""The place of a DictionaryBatch's field with the RecordBatch in it."""
 _U32, _LONG = struct.Struct("<I"), struct.Struct("<q")
 _BUFFER = struct.Struct("<qq")
 
@@ -118,7 +118,7 @@ class Likeness:
     __slots__ = ("_body_length", "_expected", "_start", "_struct")
 
     def __init__(self, body: Buffer) -> None:
-        """Of a message with a body, which `header_of` has read and `decompressed` has found to be uncompressed."""
+        """Take a message with a body, which `header_of` has read and `decompressed` has found to be uncompressed."""
         message = 8 + _U32.unpack_from(body, 8)[0]
         parts = [(0, 12), *_steps(body, message, _HEADER_TYPE, _HEADER, _BODY_LENGTH)]
         kind, table = _field(body, message, _HEADER_TYPE), _field(body, message, _HEADER)
@@ -170,12 +170,12 @@ def _joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _follow(data: Buffer, place: int) -> int:
-    """Where a table or vector is that a field refers to."""
+    """The place of a table or vector that a field refers to."""
     return place + int(_U32.unpack_from(data, place)[0])
 
 
 def _field(data: Buffer, table: int, slot: int) -> int | None:
-    """Where a field of the table at ``table`` is; None if it has its default value. Raises struct.error."""
+    """The place of a field of the table at ``table``; None if it has its default value. Raises struct.error."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0:
         raise struct.error("before the first byte")

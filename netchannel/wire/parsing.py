@@ -75,7 +75,7 @@ class FrameParser:
         self._target, self._whole, self._stash = None, _NONE, b""
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """Memory for the next bytes."""
         if self._target is not None:
             return self._target[self._filled :]
         kept = len(self._stash)
@@ -150,7 +150,7 @@ class FrameParser:
         self._target, self._header = target, header
 
     def _place(self, header: tuple[int, ...]) -> memoryview:
-        """Where the payload goes, with room for a header behind it."""
+        """Memory for the payload, with room for a header behind it."""
         _, _, kind, _, piece, length, sequence, *_ = header
         if kind in IN_PIECES and piece:
             return self._room(piece, length, (kind, sequence))

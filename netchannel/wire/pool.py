@@ -16,7 +16,7 @@ LARGEST = 1 << 24
 POOL_BYTES = 1 << 25
 """The memory that a pool keeps; what is needed beyond that is not used again."""
 _LOOKED_AT = 16
-"""Of the buffers of a size, so many that were handed out longest ago are asked whether they are free."""
+"""How many buffers of a size, those handed out longest ago, are asked whether they are free."""
 
 
 class Pool:
@@ -59,7 +59,7 @@ class Pool:
 
 
 def _rounded(size: int) -> int:
-    """At most an eighth more, so that there are not too many different ones."""
+    """``size``, or an eighth more at most, so that there are not too many different ones."""
     step = 1 << (size.bit_length() - 4)
     return (size + step - 1) // step * step
 

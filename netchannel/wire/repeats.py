@@ -69,5 +69,5 @@ def _lengths(column: pa.Array) -> int:
 
 
 def _bits(validity: pa.Buffer) -> Iterator[int]:
-    """What is no value may have any length."""
+    """Whether each value is one: what is none may have any length."""
     return (byte >> place & 1 for byte in memoryview(validity).cast("B") for place in range(8))

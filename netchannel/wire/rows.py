@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .frames import Buffer
 
 ROWS_LIMIT = 1 << 40
-"""No message has so many rows: sums of them stay far below what a field holds."""
+"""More rows than any message has: sums of them stay far below what a field holds."""
 
 
 def count_rows(body: Buffer) -> int:

@@ -20,7 +20,7 @@ class Attempt(Protocol):
 
     @property
     def key(self) -> AttemptKey:
-        """Whose messages they are."""
+        """The key of the attempt."""
 
 
 class SealedFile(Protocol):
@@ -28,15 +28,15 @@ class SealedFile(Protocol):
 
     @property
     def key(self) -> AttemptKey:
-        """Whose messages they are."""
+        """The key of the attempt."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """How many messages there are."""
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Bytes of the messages."""
 
     @property
     def checksum(self) -> int:
@@ -44,7 +44,7 @@ class SealedFile(Protocol):
 
     @property
     def schema(self) -> bytes:
-        """Their schema; empty under the codec ``bytes``."""
+        """The schema of the messages; empty under the codec ``bytes``."""
 
     @property
     def file_bytes(self) -> int:
@@ -59,7 +59,7 @@ class AttemptDecoder:
         self.learned = b""
 
     def compare(self, schema: bytes) -> None:
-        """Somebody says that it is the sender's. Raises SchemaMismatch."""
+        """Check what is said to be the sender's schema. Raises SchemaMismatch."""
         self._decoder.compare(schema)
 
     def learn(self, schema: bytes) -> None:
@@ -68,13 +68,13 @@ class AttemptDecoder:
         self.learned = schema
 
     def check(self, bodies: Sequence[memoryview], context: memoryview | None, limit: int) -> None:
-        """As the channel's own would."""
+        """Check bodies as the channel's own decoder would."""
         self._decoder.check(bodies, context, limit)
 
     def check_context(self, context: bytes, limit: int) -> None:
-        """As the channel's own would."""
+        """Check a context as the channel's own decoder would."""
         self._decoder.check_context(context, limit)
 
     def decode(self, body: memoryview, context: memoryview | None, limit: int) -> Any:
-        """Nobody asks for it."""
+        """Decode a body, for which nobody asks."""
         return self._decoder.decode(body, context, limit)

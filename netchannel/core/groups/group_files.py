@@ -53,7 +53,7 @@ class Files(Protocol):
 
     @property
     def acknowledged(self) -> int:
-        """Everything below is done."""
+        """The number below which everything is done."""
 
     @property
     def head(self) -> int:
@@ -61,11 +61,11 @@ class Files(Protocol):
 
     @property
     def ended(self) -> bool:
-        """The stream has its end."""
+        """Whether the stream has its end."""
 
     @property
     def schema(self) -> bytes | None:
-        """That of the messages, if there are any under the codec ``arrow``."""
+        """The schema of the messages, if there are any under the codec ``arrow``."""
 
     @property
     def epochs(self) -> Mapping[str, int]:
@@ -91,7 +91,7 @@ class Files(Protocol):
         """Write what comes on ``channel``."""
 
     def do(self, step: Callable[[], Job | None]) -> None:
-        """When its turn comes, ``step`` decides what there is to do: a job of these files, or nothing."""
+        """Have ``step`` decide, when its turn comes, what there is to do: a job of these files, or nothing."""
 
     def commit(
         self, application: str, epoch: int, winners: Sequence[SealedFile], *, end: bool, then: Then

@@ -127,7 +127,7 @@ class StagedChannel(Committing):
 
     @property
     def acknowledged(self) -> int:
-        """Everything below is done: acknowledged explicitly, or read."""
+        """The number below which everything is done: acknowledged explicitly, or read."""
         channel = self.channel
         if self._error is not None:
             return self.files.acknowledged
@@ -135,7 +135,7 @@ class StagedChannel(Committing):
 
     @property
     def finished(self) -> bool:
-        """The stream has ended, and all of it is done."""
+        """Whether the stream has ended, and all of it is done."""
         return self._ended and not self._over and self.acknowledged == self.files.head
 
     @property
@@ -243,7 +243,7 @@ class StagedChannel(Committing):
         return regression(self.files.epochs, application, epoch)
 
     def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
-        """Somebody has come to send an attempt: a channel for it, if what is missing was not taken elsewhere."""
+        """A channel for somebody who has come to send an attempt, if what is missing was not taken elsewhere."""
         if kept.oldest:
             text = f"{kept.oldest} messages of the attempt were taken by a receiver that has been restarted"
             return Refusal("attempt", f"{text}: what was not sealed is gone; begin another attempt")
@@ -266,14 +266,14 @@ class StagedChannel(Committing):
 
     @property
     def disk_bytes(self) -> int:
-        """Of all that is held and kept, and of files that are to be written again."""
+        """Bytes of all that is held and kept, and of files that are to be written again."""
         if self.files.settled:
             return 0
         return self.staged_bytes + self.files.kept_bytes + self.files.spare_bytes
 
     @property
     def staged_bytes(self) -> int:
-        """Of the files of all attempts that are not committed; also read by other threads, for statistics."""
+        """Bytes of the files of all attempts that are not committed; also read by other threads, for statistics."""
         written = sum(attempt.bytes for attempt in list(self._attempts.values()))
         return written + sum(sealed.file_bytes for sealed, _ in list(self._sealed.values()))
 
@@ -302,7 +302,7 @@ class StagedChannel(Committing):
         self._sealed[sealed.key] = sealed, timer
 
     def _due(self, sealed: SealedFile, now: float) -> None:
-        """It has waited for long: for others of its group, if these are still being written."""
+        """Give up an attempt that has waited for long; wait on if others of its group are still being written."""
         key = sealed.key
         group = key.application, key.epoch
         if any((each.application, each.epoch) == group for each in self._attempts):
@@ -313,7 +313,7 @@ class StagedChannel(Committing):
             self._orphaned(key)
 
     def _orphaned(self, key: AttemptKey) -> None:
-        """Nobody has named it: when its turn comes, it may be committed all the same."""
+        """Remove an attempt that nobody has named; it may be committed all the same before its turn comes."""
 
         def step() -> Job | None:
             if key in self._sealed:
@@ -337,7 +337,7 @@ class StagedChannel(Committing):
         return taken
 
     def forget(self, attempt: Attempt) -> None:
-        """It is written no more."""
+        """Forget an attempt that is written no more."""
         del self._attempts[attempt.key]
         self.files.request()
 
@@ -359,7 +359,7 @@ class StagedChannel(Committing):
         return True
 
     def _ask(self, step: Callable[[], Job | None]) -> None:
-        """In turn with all that changes the files; where these are closed, nothing changes any more."""
+        """Take a step in turn with all that changes the files; where these are closed, nothing changes any more."""
         if self.files.settled:
             step()
         else:
@@ -435,7 +435,7 @@ class StagedChannel(Committing):
         )
 
     def _refuse(self, client: RequestControl, message: messages.Question) -> None:
-        """Nothing is written down any more, or not by this one."""
+        """Refuse a question, as nothing is written down any more, or not by this one."""
         if self._over and self._awaits_successor:
             client.deny(message, "unregistered", self._over)
         else:

@@ -38,7 +38,7 @@ class Available(NamedTuple):
 
 
 def refusal(channel: InboundChannel, session: Session, request: messages.Open) -> Refusal | None:
-    """What stands against the sender; None takes it. Who has the channel is not disturbed by another one."""
+    """What stands against the sender; None takes it. Whoever has the channel is not disturbed by another one."""
     rival = channel.session is not None and channel.session.line != session.line
     if request.codec != channel.codec:
         ours, theirs = channel.codec, request.codec

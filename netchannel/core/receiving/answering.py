@@ -28,9 +28,9 @@ HELD_LIMIT = 10_000
 
 
 UNANSWERED_BYTES = 1 << 24
-"""Of the questions of one client that are not answered yet, at most: a disk may be slow, or full."""
+"""The most bytes of one client's questions that are not answered yet: a disk may be slow, or full."""
 _QUESTION_BYTES = 512
-"""Of any question, beside its texts."""
+"""Bytes that any question counts, beside its texts."""
 
 
 def _cost(message: messages.Question) -> int:
@@ -54,7 +54,7 @@ class Service(ABC):
         """Answer ``message``, now or later; False if that is not a thing to ask this channel for."""
 
     def left(self, client: RequestControl, now: float) -> None:  # noqa: B027 - not every service keeps who asked
-        """The connection of somebody who has asked is gone."""
+        """Forget what the connection of somebody who has asked had, as it is gone."""
 
     def make_way(self, now: float) -> None:  # noqa: B027 - few can
         """A new stream is to take the place of this one, if that is over."""
@@ -111,7 +111,7 @@ class Services:
             self._waiting.setdefault(channel_id, {})[link] = None
 
     def invite(self, channel_id: str) -> None:
-        """Whoever was denied the channel is told to ask again."""
+        """Tell whoever was denied the channel to ask again."""
         for link in self._waiting.pop(channel_id, ()):
             self._waits -= 1
             link.waiting.discard(channel_id)
@@ -150,7 +150,7 @@ class Services:
         self.redeem(token)
 
     def redeem(self, token: bytes) -> Given | None:
-        """What ``token`` was given for, if it was not used, and who has it is still there."""
+        """What ``token`` was given for, if it was not used, and whoever has it is still there."""
         found = self._given.pop(token, None)
         if found is None:
             return None
@@ -188,7 +188,7 @@ class RequestControl(AcceptedControl):
         self._held.add(what)
 
     def let_go(self, what: Hashable) -> None:
-        """It is not kept any more."""
+        """Stop counting what is not kept any more."""
         self._held.discard(what)
 
     def told(self, message: Message, now: float) -> None:

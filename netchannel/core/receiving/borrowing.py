@@ -108,7 +108,7 @@ class Borrowing:
         return memoryview(buffer).cast("B")
 
     def _let_go(self, offset: int, watch: object) -> None:
-        """Nobody refers to a body; called on any thread, in the middle of anything."""
+        """Note that nobody refers to a body; called on any thread, in the middle of anything."""
         self._gone.append(offset)
         if not self._told_soon:
             self._told_soon = True

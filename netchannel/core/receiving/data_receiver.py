@@ -243,7 +243,7 @@ class ReceiverData(Link):
         self._detach(channel, self.cause, now)
 
     def _say_last(self, farewell: Buffer, now: float) -> None:
-        """Not closed at once: what is on its way here would make that a reset, which could overtake the last word."""
+        """Say the last word and close later: what still comes would make a close now a reset, which may overtake it."""
         self._leaving = True
         self._parser.drop()
         self.reading = True

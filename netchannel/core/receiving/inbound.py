@@ -108,7 +108,7 @@ class InboundChannel:
 
     @property
     def terminal(self) -> bool:
-        """Nothing more will be received."""
+        """Whether nothing more will be received."""
         return self.state in RECEIVER_TERMINAL
 
     @property
@@ -119,7 +119,7 @@ class InboundChannel:
 
     @property
     def acknowledged(self) -> int:
-        """Everything below is acknowledged."""
+        """The number below which everything is acknowledged."""
         return self.acked if self.explicit else self.expected or 0
 
     def check_live(self) -> None:
@@ -163,12 +163,12 @@ class InboundChannel:
         self.on_change()
 
     def hand_back(self) -> None:
-        """What was not read has not come: it is there for another consumer."""
+        """Give back what was not read, as if it had not come: it is there for another consumer."""
         self.expected = self.position
         self.queue.clear()
 
     def take_chunk(self) -> Chunk:
-        """All messages of the next chunk, of which there is one."""
+        """Take all messages of the next chunk, of which there is one."""
         queue = self.queue
         queue.next_chunk()
         if self.link is not None and not self.link.reading:
@@ -211,7 +211,7 @@ class InboundChannel:
             self.maybe_finish(now)
 
     def close(self, reason: str, now: float) -> None:
-        """No more, ever: the producer is told."""
+        """Take no more, ever: the producer is told."""
         reason = encodable(reason)
         text = f"channel {self.id!r} was closed by this side: {reason}"
         self._end(ReceiverEvent.CLOSE, ChannelClosed(text, reason), now)
@@ -470,7 +470,7 @@ class InboundChannel:
             )  # fmt: skip
 
     def check_starved(self) -> None:
-        """If the consumer waits for what the sender holds back, say so on both sides, once per episode."""
+        """Say on both sides, once per episode, that the consumer waits for what the sender holds back, if it does."""
         expected = self.expected or 0
         if (
             self._blocked_at == expected > self.acknowledged
@@ -551,7 +551,7 @@ class InboundChannel:
         self.on_change()
 
     def _touch(self) -> None:
-        """Something is to be acknowledged: with what follows soon, unless somebody waits for it, or it is much."""
+        """Have something acknowledged: with what follows soon, unless somebody waits for it, or it is much."""
         link = self.link
         if link is None or link.acknowledging:
             return

@@ -31,8 +31,8 @@ def in_use(channel_id: str, holder: str) -> str:
 class Members:
     """The other processes of this node, and the channels that they have.
 
-    Each channel has one process. Who claims it first keeps it, with one exception: when this process was started anew,
-    and somebody without a sender has claimed a channel before the one came back that has its sender all along.
+    Each channel has one process. Whoever claims it first keeps it, with one exception: when this process was started
+    anew, and somebody without a sender has claimed a channel before the one came back that has its sender all along.
     """
 
     def __init__(self, name: str, registry: Registry) -> None:
@@ -75,7 +75,7 @@ class Members:
         self._registry.announce(channel_id)
 
     def registered(self, channel_id: str) -> None:
-        """Somebody has the channel anew: who had it before is not asked any more."""
+        """Note that somebody has the channel anew: whoever had it before is not asked any more."""
         self._answering.pop(channel_id, None)
 
     def release(self, link: MemberControl, channel_id: str) -> None:
@@ -128,7 +128,7 @@ class MemberControl(AcceptedControl):
         self.claims: dict[str, messages.Claim] = {}
 
     def statistics_as_member(self) -> MemberStatistics:
-        """Who it is, and how much it has."""
+        """The member's name, its port, and how many channels it has."""
         return MemberStatistics(name=self.node, port=self.port, channels=len(self.claims))
 
     def taken(self, claim: messages.Claim, holder: str, now: float) -> None:

@@ -23,8 +23,8 @@ COMING = 256
 """Senders that were offered a channel and are still to come with its token, before others are to wait.
 
 Thousands together would stand in the kernel's queue until they give up (after `Timing.handshake_s`) and ask anew, which
-voids the token of the connection that is accepted next: then nobody is ever attached. Who has not come by that time is
-not waited for.
+voids the token of the connection that is accepted next: then nobody is ever attached. Whoever has not come by that time
+is not waited for.
 """
 
 
@@ -77,7 +77,7 @@ class Offers:
         return len(self._offers) >= OFFERS_LIMIT
 
     def room_at(self, now: float) -> float:
-        """When somebody more may be asked to come: ``now``, or by when the first one is not waited for any more."""
+        """The time when another may be asked to come: ``now``, or when the first one is not waited for any more."""
         while (
             self._coming and (due := next(iter(self._coming.values())) + self._core.timing.handshake_s) <= now
         ):
@@ -125,6 +125,6 @@ class Offers:
             self.take(token)
 
     def clear(self) -> None:
-        """Nobody is to come any more."""
+        """Withdraw all offers: nobody is to come any more."""
         for token in list(self._offers):
             self.take(token)

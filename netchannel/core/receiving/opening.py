@@ -45,7 +45,7 @@ class Opening:
         """A sender asks for a channel. What would end its consumer waits until the sender comes.
 
         Where many ask at once, they are offered theirs as others have come, one of each session in turn; a session
-        that was offered nothing waits for nobody, so that who cannot come keeps out no one but itself.
+        that was offered nothing waits for nobody, so that whoever cannot come keeps out no one but itself.
         """
         self._waiting.setdefault(session, {})[request.channel] = request
         self._take_turns(now)
@@ -57,7 +57,7 @@ class Opening:
         self._take_turns(now)
 
     def clear(self) -> None:
-        """Nobody is to come any more."""
+        """Drop those who wait, and all offers: nobody is to come any more."""
         self._waiting.clear()
         self.offers.clear()
 
@@ -117,7 +117,7 @@ class Opening:
         session.say(granted)
 
     def redeem(self, token: bytes, kept: Available, now: float) -> InboundChannel | Tombstone | Refusal:
-        """Somebody comes with ``token``, and with what it has ``kept``: the channel that it has from now on.
+        """The channel of somebody who comes with ``token``, and with what it has ``kept``, from now on.
 
         All is judged anew. Only if nobody else has had the channel since the offer: what the sender says of itself is
         then newer than anything that is known of it here, and may end the consumer.

@@ -54,7 +54,7 @@ class Chunk:
         return self.end - len(self.bodies)
 
     def item(self, place: int) -> Item:
-        """One of the messages, with all that belongs to it."""
+        """A message of the chunk, with all that belongs to it."""
         note = self.notes[place] if self.notes else b""
         return Item(self.bodies[place], note, self.first + place, self.timestamp, self.context)
 
@@ -89,17 +89,17 @@ class Queue:
 
     @property
     def full(self) -> bool:
-        """It has as much as it may."""
+        """Whether it has as much as it may."""
         return self.cost >= self._most_bytes or self.waiting >= self._most_messages
 
     @property
     def half_full(self) -> bool:
-        """It has half as much as it may, or more."""
+        """Whether it has half as much as it may, or more."""
         return self.cost * 2 >= self._most_bytes or self.waiting * 2 >= self._most_messages
 
     @property
     def bytes(self) -> int:
-        """Of all messages in it."""
+        """Bytes of all messages in it."""
         left = length_hint(self.ready)
         return self.cost - self.waiting * ITEM_COST + (self.chunk.last(left).size if left else 0)
 

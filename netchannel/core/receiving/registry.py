@@ -25,7 +25,7 @@ class Staged(Protocol):
         """What stands against somebody who wants to send an attempt, if anything does."""
 
     def begin(self, request: messages.Open, kept: Available, now: float) -> InboundChannel | Refusal:
-        """Somebody has come to send an attempt: a channel for it."""
+        """A channel for somebody who has come to send an attempt."""
 
 
 class Registry:
@@ -39,6 +39,6 @@ class Registry:
         services.is_channel = self.channels.__contains__
 
     def announce(self, channel_id: str) -> None:
-        """Somebody has registered the channel: the senders that were denied it are told to ask again."""
+        """Tell the senders that were denied the channel to ask again, as somebody has registered it."""
         self.tombstones.registered(channel_id)
         self.services.invite(channel_id)

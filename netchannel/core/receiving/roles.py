@@ -1,4 +1,4 @@
-"""Whom a receiver's channel deals with, as it sees them."""
+"""The roles of those that a receiver's channel deals with, as it sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Feed(Protocol):
-    """Where a channel's messages come from, and its acknowledgements go: a connection, or what stands for one."""
+    """The origin of a channel's messages, which gets its acknowledgements: a connection, or what stands for one."""
 
     reading: bool
     acknowledging: bool
@@ -56,7 +56,7 @@ class Retainer(Protocol):
 
     @property
     def end_kept(self) -> bool:
-        """The end of the channel's stream is kept, and may be acknowledged."""
+        """Whether the end of the channel's stream is kept, and may be acknowledged."""
 
     def drain(self, now: float) -> None:
         """The channel has received something."""
@@ -66,7 +66,7 @@ class Retainer(Protocol):
 
 
 class Owner(Protocol):
-    """Who has the channel, and tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
+    """The owner of a channel, which tells others of it. Messages of more than ``message_limit`` bytes are not taken."""
 
     message_limit: int
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 TOMBSTONE_S = 3600.0
 TOMBSTONES = 100_000
 ANY_STREAM = ""
-"""Whose channel was closed before any sender came: until it is registered again, nobody is wanted there."""
+"""The stream of a channel closed before any sender came: until it is registered again, nobody is wanted there."""
 
 
 class Tombstone(NamedTuple):
@@ -29,7 +29,7 @@ class Tombstones:
         self._graves: OrderedDict[tuple[str, str], tuple[Tombstone, float]] = OrderedDict()
 
     def bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
-        """A stream is over."""
+        """Remember that a stream is over."""
         graves = self._graves
         while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values()))[1] <= now):
             graves.popitem(last=False)
@@ -41,11 +41,11 @@ class Tombstones:
         return None if found is None else found[0]
 
     def registered(self, channel_id: str) -> None:
-        """Whatever stream comes is wanted again."""
+        """Want any stream again that comes."""
         self._graves.pop((channel_id, ANY_STREAM), None)
 
     def standing(self, now: float) -> Iterator[tuple[str, str, Tombstone]]:
-        """All, the oldest first."""
+        """All tombstones that stand, the oldest first."""
         for (channel_id, stream), (tombstone, until) in self._graves.items():
             if until > now:
                 yield channel_id, stream, tombstone

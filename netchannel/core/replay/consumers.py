@@ -1,4 +1,4 @@
-"""Who reads a retained stream, by name: how far each has acknowledged, and who holds the name by a lease."""
+"""The consumers of a retained stream, by name: how far each has acknowledged, and who holds the name by a lease."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ class Consumers:
 
     @property
     def lowest(self) -> int | None:
-        """Everything below is acknowledged by all; None if nobody is known, who might want something."""
+        """The number below which all have acknowledged; None if nobody is known, who might want something."""
         return min([consumer.position for consumer in self._known.values()], default=None)
 
     @property
     def slowest(self) -> tuple[str, Consumer] | None:
-        """Who has acknowledged least; None if nobody is known."""
+        """The consumer that has acknowledged least; None if nobody is known."""
         return min(self._known.items(), key=lambda item: item[1].position, default=None)
 
     def positions(self) -> dict[str, Standing]:
-        """By name, what is to be remembered."""
+        """The standing of each name, as it is to be remembered."""
         return {name: Standing(each.position, each.holder, each.used) for name, each in self._known.items()}
 
     def restore(self, known: Mapping[str, Standing], now: float) -> None:
-        """After a restart: each name with its position; its holder has the time of a lease to come back."""
+        """Take up each name with its position after a restart; its holder has the time of a lease to come back."""
         for name, standing in known.items():
             self._known[name] = Consumer(*standing, expires=now + self._lease_s)
 
     def expect(self, name: str, position: int) -> None:
-        """Somebody will come under this name, who wants everything from ``position`` on."""
+        """Expect somebody under this name, who wants everything from ``position`` on."""
         self._known.setdefault(name, Consumer(position))
 
     def start_over(self, position: int) -> None:
@@ -87,7 +87,7 @@ class Consumers:
     ) -> Consumer:
         """Give the name to ``holder``, a new one with everything from ``oldest`` on to be acknowledged.
 
-        To ``renew`` is to go on after a lost connection: with what was held before, or not at all. Who comes
+        To ``renew`` is to go on after a lost connection: with what was held before, or not at all. Whoever comes
         ``fresh`` goes on with nobody's work, and gets no name under which another holder has acknowledged something.
 
         Raises:
@@ -135,7 +135,7 @@ class Consumers:
                 )
 
     def acknowledge(self, name: str, holder: str, upto: int) -> Consumer:
-        """Everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""
+        """Note that everything below ``upto`` is done. Raises ConsumerFenced if ``holder`` does not have the name."""
         consumer = self._known.get(name)
         if consumer is None:
             raise ConsumerFenced(f"consumer {name!r} is not known: hold it first, it may have been forgotten")
@@ -146,7 +146,7 @@ class Consumers:
         return consumer
 
     def forget(self, name: str) -> bool:
-        """Nothing need be kept for the name any more; whether it was known."""
+        """Forget a name, for which nothing need be kept any more; whether it was known."""
         return self._known.pop(name, None) is not None
 
     def release(self, name: str, holder: str, connection: Hashable, now: float) -> None:

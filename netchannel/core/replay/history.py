@@ -50,7 +50,7 @@ class Cursor(ABC):
         """The record that holds number ``next``."""
 
     def close(self) -> None:  # noqa: B027 - there is nothing to give back in memory
-        """Nothing more is wanted."""
+        """Close, as nothing more is wanted."""
 
 
 class History(ABC):
@@ -61,7 +61,7 @@ class History(ABC):
     """
 
     durable = False
-    """What is kept survives the process; then `keep` is not all there is to wait for."""
+    """Whether what is kept survives the process; then `keep` is not all there is to wait for."""
 
     def __init__(self, stream: str, codec: str, max_bytes: int, index: Index) -> None:
         self.stream = stream
@@ -78,13 +78,13 @@ class History(ABC):
 
     @property
     def head(self) -> int:
-        """Everything below is kept."""
+        """The number below which everything is kept."""
         return self.index.head
 
     @property
     @abstractmethod
     def taken(self) -> int:
-        """Everything below is kept, or is about to be."""
+        """The number below which everything is kept, or is about to be."""
 
     @property
     @abstractmethod
@@ -123,7 +123,7 @@ class History(ABC):
 
     @abstractmethod
     def release(self, upto: int) -> None:
-        """Everything below ``upto`` is not wanted any more."""
+        """Let go of everything below ``upto``, which is not wanted any more."""
 
     def settle(self, then: Callable[[NetChannelError | None, float], None], now: float) -> None:
         """Call ``then`` once it is durable what consumers have acknowledged, if that is kept anywhere.
@@ -159,7 +159,7 @@ class History(ABC):
 
 
 class MemoryHistory(History):
-    """In memory."""
+    """A history in memory."""
 
     def __init__(self, stream: str, codec: str, max_bytes: int, start: int = 0) -> None:
         super().__init__(stream, codec, max_bytes, Index(start))

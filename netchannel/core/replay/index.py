@@ -1,4 +1,4 @@
-"""Where a retained stream's records are, and what is in them: rows and bytes up to each, so that ranges are found."""
+"""The places of a retained stream's records, and the rows and bytes up to each, so that ranges are found."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Index:
 
     @property
     def oldest(self) -> int:
-        """Where the oldest record begins."""
+        """The number at which the oldest record begins."""
         return self._ends[self._gone]
 
     @property
     def head(self) -> int:
-        """Where the newest record ends."""
+        """The number at which the newest record ends."""
         return self._ends[-1]
 
     @property
     def rows(self) -> int:
-        """Of all messages below `head`, from number 0 of the stream on."""
+        """Rows of all messages below `head`, from number 0 of the stream on."""
         return self._rows[-1]
 
     @property

@@ -52,7 +52,7 @@ class RangeRead:
 
     @property
     def over(self) -> bool:
-        """Nothing more comes."""
+        """Whether nothing more comes."""
         return self.complete or self.error is not None
 
     def take(self) -> list[Chunk]:
@@ -96,7 +96,7 @@ class RangeRead:
         self.on_change()
 
     def fail(self, error: NetChannelError) -> None:
-        """Nothing more comes."""
+        """End it early with ``error``: nothing more comes."""
         if not self.over:
             self.error = error
             self.on_change()
@@ -124,7 +124,7 @@ class ReadClient:
         return reading
 
     def cancel(self, reading: RangeRead, now: float) -> None:
-        """Nothing more of it is wanted; what is on its way is dropped with its connection."""
+        """Stop a reading of which nothing more is wanted; what is on its way is dropped with its connection."""
         self._readings.pop(reading, None)
         reading.queue.clear()
         link, reading.link = reading.link, None
@@ -179,7 +179,7 @@ class ReadClient:
             self._failed(reading, kind(f"channel {self.channel.id!r}: {text}"))
 
     def broken(self, reading: RangeRead, error: ProtocolError) -> None:
-        """What came was not what was asked for."""
+        """Fail a reading to which something came that it had not asked for."""
         reading.link = None
         self._failed(reading, error)
 
@@ -211,7 +211,7 @@ class ReadClient:
             link.abort("the connection on which it was asked is gone")
 
     def close(self, error: NetChannelError) -> None:
-        """Nobody reads any more."""
+        """End all readings and connections."""
         for reading in list(self._readings):
             self._failed(reading, error)
         for link in list(self._links):
@@ -303,7 +303,7 @@ class ReadClientData(Link):
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
 
     def _misled(self, reading: RangeRead, error: ProtocolError) -> None:
-        """Other messages than those that were due: trying again would hide that somebody is wrong."""
+        """Fail on messages other than those that were due: trying again would hide that somebody is wrong."""
         self._reading = None
         self._reader.broken(reading, ProtocolError(f"channel {self._reader.channel.id!r}: {error}"))
 
@@ -329,7 +329,7 @@ class ReadClientData(Link):
             self.core.touch(self)
 
     def drop(self) -> None:
-        """Nobody wants what comes here any more."""
+        """Drop the connection, as nobody wants what comes here any more."""
         self._reading = None
         self.abort()
 

@@ -114,7 +114,7 @@ class ReadServerData(ReadLink):
         self.core.timers.at(0.0, self._leave_in_time)
 
     def _leave_in_time(self, now: float) -> None:
-        """Also if nobody reads the last word."""
+        """Leave in time, even if nobody reads the last word."""
         if self.closing is Closing.FLUSH:
             self.arm(now + self.core.timing.leave_s, self._expired)
 

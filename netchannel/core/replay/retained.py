@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from .history import History
 
 PUSH_S = 0.01
-"""Heads are pushed to who watches so often at most."""
+"""Seconds between pushes of the heads to somebody who watches, at least."""
 RETRY_S = 0.1
-"""When it is tried again to push to somebody who does not read."""
+"""Seconds until it is tried again to push to somebody who does not read."""
 ABSENT_S = 1.0
 """How long a channel is full at least before it is said that a consumer who is away is the reason; or for its lease."""
 
@@ -127,13 +127,13 @@ class RetainedService(Service):
 
     @property
     def acknowledged(self) -> int:
-        """All known consumers have acknowledged what is below; nothing if there are none."""
+        """The number below which all known consumers have acknowledged everything; 0 if there are none."""
         lowest = self.consumers.lowest
         return 0 if lowest is None else lowest
 
     @property
     def done(self) -> bool:
-        """The stream is over, and all known consumers have acknowledged it."""
+        """Whether the stream is over, and all known consumers have acknowledged it."""
         history = self.history
         if history is None or history.ending is None or history.head < history.ending.count:
             return False
@@ -167,7 +167,7 @@ class RetainedService(Service):
         self.on_change()
 
     def fail(self, error: NetChannelError, now: float) -> None:
-        """Nothing more will be kept; what is there can be read."""
+        """Keep no more; what is there can be read."""
         if self.broken is None:
             self._break(error)
             self.kept(now)

@@ -83,7 +83,7 @@ class RetainedInbound(RetainedService):
         self.channel.on_change = self._changed
 
     def _bury(self, history: History, now: float) -> None:
-        """Whoever sent this stream may come late, to hear that it is over."""
+        """Remember that the stream is over, for its sender, which may come late to hear it."""
         assert history.ending is not None
         reason, text = ("end", "it ended cleanly")
         if history.ending.failure is not None:
@@ -96,7 +96,7 @@ class RetainedInbound(RetainedService):
 
     @property
     def end_kept(self) -> bool:
-        """The end of the channel's stream is kept, and may be acknowledged."""
+        """Whether the end of the channel's stream is kept, and may be acknowledged."""
         history = self.history
         return history is not None and history.stream == self.channel.stream and history.ending is not None
 
@@ -114,7 +114,7 @@ class RetainedInbound(RetainedService):
         )
 
     def _is_read(self, history: History) -> bool:
-        """All known consumers have acknowledged all that there is, or will be if it has an end."""
+        """Whether all known consumers have acknowledged all that there is, or will be if it has an end."""
         lowest = self.consumers.lowest
         end = history.head if history.ending is None else history.ending.count
         return lowest is None or lowest >= end
@@ -223,7 +223,7 @@ class RetainedInbound(RetainedService):
     # -- the owner's side
 
     def close(self, reason: str, now: float) -> None:
-        """No more, ever, and nothing is served any more."""
+        """Take no more, ever, and serve nothing any more."""
         self.leave(now, discard=True)
         self.channel.close(reason, now)
 

@@ -44,7 +44,7 @@ class RetainedOutbound(RetainedService):
 
     @property
     def over(self) -> bool:
-        """The stream has ended, and all consumers know it: another one may take its place."""
+        """Whether the stream has ended, and all consumers know it: another one may take its place."""
         history = self.history
         if self.is_left:
             return True
@@ -88,7 +88,7 @@ class RetainedOutbound(RetainedService):
         self.bytes += size
 
     def seal(self, now: float) -> None:
-        """What was taken goes to the history; behind the last of it the end."""
+        """Hand what was taken to the history, and the end behind the last of it."""
         packer, first = self.packer, self._first
         if packer.bodies:
             rows = self._rows

@@ -1,4 +1,4 @@
-"""When a sender asks for acknowledgements, which its receiver may put off a little where nobody waits for them."""
+"""The decision when a sender asks for acknowledgements, which its receiver may put off where nobody waits for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from netchannel.wire.frames import Kind, signal
 class Asking:
     """One channel's questions.
 
-    Who has waited for an acknowledgement may soon do so again: all that is sent is asked for, until one comes that
+    Whoever has waited for an acknowledgement may soon do so again: all that is sent is asked for, until one comes that
     nobody waits for. ``flushing`` is how many wait until all is acknowledged.
     """
 
@@ -20,7 +20,7 @@ class Asking:
         self.asked = 0  # the number of the last question on this connection
 
     def want(self, head: int) -> bool:
-        """Somebody waits until all below ``head`` is acknowledged; whether that is still to be asked for."""
+        """Note that somebody waits until all below ``head`` is acknowledged; whether that is still to be asked for."""
         self.wanted = True
         return self.asked < head
 
@@ -34,5 +34,5 @@ class Asking:
         self.wanted = self.wanted and bool(waiting or self.flushing)
 
     def begin(self) -> None:
-        """On a new connection nothing is asked for yet."""
+        """Begin with a new connection, on which nothing is asked for yet."""
         self.asked = 0

@@ -226,7 +226,7 @@ class SenderData(Connection):
         return reference(offset, size, record.note, record.first, record.timestamp)
 
     def _returned(self, frame: Frame) -> None:
-        """Nobody refers any more to some of what is in shared memory."""
+        """Take back what nobody refers to any more in shared memory."""
         if self._loan is None or self.session.lending is None:
             raise ProtocolError(f"{self.remote} releases shared memory, and has none")
         self.session.lending.returned(self._loan, frame.payload)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ABOUT_MEMORY = (messages.Meet, messages.Shared, messages.Holds, messages.Released)
 """What a receiver says of it."""
 LIGHTER = 4
-"""So much less a byte that is lent counts in a write: its reference goes through the socket, and it is copied once."""
+"""How much less a lent byte counts in a write: its reference goes through the socket, and it is copied once."""
 LENT_AT_ONCE, TOGETHER = 1 << 22, 8
 """Bytes that a producer brings in one turn of the loop where they are lent, in so many bodies at most: more of them are
 out of the processor's cache when they are copied."""
@@ -48,7 +48,7 @@ class Free:
         self.ends = [size]
 
     def take(self, size: int) -> int | None:
-        """Where there are ``size`` bytes; None if nowhere."""
+        """Take ``size`` bytes: at which offset; None if there is no room."""
         for index, start in enumerate(self.starts):
             end = start + size
             if end <= self.ends[index]:
@@ -60,7 +60,7 @@ class Free:
         return None
 
     def give_back(self, start: int, size: int) -> None:
-        """What was taken is free again."""
+        """Free what was taken."""
         starts, ends, end = self.starts, self.ends, start + size
         index = bisect_left(starts, start)
         if index and ends[index - 1] == start:
@@ -103,15 +103,15 @@ class Lending:
 
     @property
     def lends(self) -> bool:
-        """There is memory, though there may be no room in it now."""
+        """Whether there is memory, though there may be no room in it now."""
         return self._memory is not None
 
     def loan(self, token: bytes) -> Loan:
-        """For the data connection that has shown ``token``."""
+        """The loan over the data connection that has shown ``token``."""
         return self._loans.setdefault(token, Loan())
 
     def lost(self, token: bytes) -> None:
-        """That connection is gone. What was lent over it comes back when the receiver says that it is over there."""
+        """Note that the connection is gone. What was lent over it comes back when it is over at the receiver, too."""
         if token in self._loans and not self._loans[token].sizes:
             del self._loans[token]  # it may never have been there
 
@@ -169,7 +169,7 @@ class Lending:
         log.info("%s takes messages in shared memory: %d bytes of it at most", self._peer, size)
 
     def returned(self, loan: Loan, packed: Buffer) -> None:
-        """What was lent is free again. Raises ProtocolError if it was not lent."""
+        """Free what was lent. Raises ProtocolError if it was not lent."""
         for offset in unpacked_offsets(packed):
             size = loan.sizes.pop(offset, None)
             if size is None:

@@ -58,12 +58,12 @@ class Connection(Link):
 
     attached = False
     held_back = False
-    """It could write, and waits until the receiver has more of what is in shared memory."""
+    """Whether it could write, and waits until the receiver has more of what is in shared memory."""
 
     @property
     @abstractmethod
     def lends(self) -> bool:
-        """There is shared memory for large bodies."""
+        """Whether there is shared memory for large bodies."""
 
     @abstractmethod
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
@@ -179,7 +179,7 @@ class OutboundChannel(JobOwner):
 
     @property
     def settled(self) -> bool:
-        """It is over, and its files are closed."""
+        """Whether it is over, and its files are closed."""
         return self.terminal and (self.store is None or self.store.settled)
 
     @property
@@ -189,12 +189,12 @@ class OutboundChannel(JobOwner):
 
     @property
     def offered(self) -> int:
-        """Everything below may go out."""
+        """The number below which everything may go out."""
         return self.head if self.durable is None else self.durable.upto
 
     @property
     def on_disk_entirely(self) -> bool:
-        """All that the producer said is durable."""
+        """Whether all that the producer said is durable."""
         store = self.durable
         assert store is not None
         return store.upto == self.head and (store.finished or self.closing is None)
@@ -212,7 +212,7 @@ class OutboundChannel(JobOwner):
 
     @property
     def aborted(self) -> bool:
-        """The producer has failed, and said so."""
+        """Whether the producer has failed, and said so."""
         return self.closing is not None and self.closing.failure is not None
 
     def room(self, size: int) -> bool:
@@ -297,7 +297,7 @@ class OutboundChannel(JobOwner):
             self.link.send(signal(Kind.BLOCKED, sequence=self.head, count=self.head - self.acknowledged))
 
     def want_acknowledgement(self) -> None:
-        """Somebody waits until all that was sent is acknowledged."""
+        """Ask for an acknowledgement: somebody waits until all that was sent is acknowledged."""
         if self.asking.want(self.head):
             self._touch()
 
@@ -356,7 +356,7 @@ class OutboundChannel(JobOwner):
         return ticket
 
     def _idle(self, link: Connection, body: Body) -> bool:
-        """The connection has nothing to do but ``body``, which is small: then there is nothing to gather it with.
+        """Whether the connection has nothing to do but ``body``, which is small: there is nothing to gather it with.
 
         Not so where one message comes after the other: then what follows within this turn of the loop waits for its
         end, so that it goes together.
@@ -406,7 +406,7 @@ class OutboundChannel(JobOwner):
         self.on_change()
 
     def stay(self) -> None:
-        """Whoever was about to leave has thought better of it."""
+        """Stay after all: whoever was about to leave has thought better of it."""
         self.leaving = False
 
     def detach(self, now: float) -> None:
@@ -448,7 +448,7 @@ class OutboundChannel(JobOwner):
         self.fail(SenderEvent.GIVE_UP, ChannelBroken(text), now)
 
     def what_is_left(self) -> str:
-        """For errors that end the channel: the numbers, and how to go on."""
+        """The numbers, and how to go on, for errors that end the channel."""
         if self.group is not None:
             return f"{self.head} messages of the attempt are dropped there; to go on, make another attempt"
         stream = f"with stream={self.stream!r}, replayable=True"
@@ -564,12 +564,12 @@ class OutboundChannel(JobOwner):
 
     @property
     def lends(self) -> bool:
-        """Large bodies go through shared memory, if there is room."""
+        """Whether large bodies go through shared memory, if there is room."""
         return self.link is not None and self.link.lends
 
     @property
     def behind(self) -> bool:
-        """The connection cannot write, and there is more in memory to write."""
+        """Whether the connection cannot write, and there is more in memory to write."""
         link = self.link
         stuck = link is not None and link.attached and (link.held_back or not link.writable)
         return stuck and self.store is None and bool(self.send_buffer.unsent)
@@ -596,7 +596,7 @@ class OutboundChannel(JobOwner):
         self._unpack()
 
     def _unpack(self) -> None:
-        """What is in the packer is taken care of."""
+        """Take care of what is in the packer."""
         packer = self.packer
         self.sealed += len(packer.bodies)
         self.sealed_bytes += packer.size - packer.shared

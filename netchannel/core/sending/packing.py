@@ -110,7 +110,7 @@ class Packer:
         return self._size
 
     def revoke(self) -> None:
-        """No more credit."""
+        """Take the credit back."""
         if self.granted:
             self._size = self.size
             self._base = len(self.bodies)
@@ -121,7 +121,7 @@ class Packer:
         return MOST if self.bodies and len(self.bodies[0]) > ALONE else PACK_LIMIT
 
     def grant(self, room: int) -> None:
-        """As much credit as there is still to be taken, and ``room`` bytes at most."""
+        """Give as much credit as there is still to be taken, and ``room`` bytes at most."""
         self.revoke()
         room = min(room, self._limit - self._size - self._base * EACH)
         if room > 0:
@@ -194,7 +194,7 @@ class Packer:
         yield self._packed(first, begun, stop)
 
     def record(self, first: int) -> Record:
-        """All of them in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
+        """All messages in one record, as a ticket is for one; a large one comes here alone, or with others that fit."""
         if len(self.bodies) == 1:
             return self._single(0, first)
         if self.largest() > ALONE and Scattered in map(type, self.bodies):

@@ -76,7 +76,7 @@ class Record:
         return cut(Kind.PART, self.body, self.note, self.first, self.timestamp, summed=summed)
 
     def on_the_wire(self) -> Sequence[Buffer]:
-        """All of its frames, for the disk."""
+        """All frames of the message, for the disk."""
         return self.whole() or list(chain.from_iterable(self.parts()))
 
 
@@ -147,7 +147,7 @@ class SendBuffer:
         _append_cold(self.received, entry.first, entry.end, entry.log)
 
     def on_acknowledged(self, upto: int) -> None:
-        """Everything below ``upto`` need not be kept."""
+        """Let go of everything below ``upto``, which need not be kept."""
         for entries in (self.received, self.in_flight, self.unsent):
             while entries and entries[0].end <= upto:
                 entry = entries.popleft()
@@ -161,7 +161,7 @@ class SendBuffer:
                 return
 
     def rewind(self, expected: int) -> None:
-        """Nothing is in flight, and number ``expected`` is to be sent next; what is below stays kept."""
+        """Begin again with number ``expected``, with nothing in flight; what is below stays kept."""
         while self.in_flight and self.in_flight[-1].end > expected:
             self._take_back(self.in_flight.pop())
         while self.in_flight:

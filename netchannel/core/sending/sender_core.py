@@ -107,11 +107,11 @@ class SenderCore(Core):
         return peer
 
     def peer_of(self, channel: OutboundChannel) -> SenderPeer:
-        """Who is asked for ``channel``."""
+        """The peer that is asked for ``channel``."""
         return self.peers[channel.at, channel.to]
 
     def move(self, channel: OutboundChannel, address: str, now: float) -> SenderPeer:
-        """From now on, ask at ``address`` for ``channel``."""
+        """Ask at ``address`` for ``channel`` from now on; the peer there."""
         before = self.peer_of(channel)
         channel.at = address
         peer = self._peer(address, channel.to)

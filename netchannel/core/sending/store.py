@@ -37,15 +37,15 @@ class Store(ABC):
 
     @abstractmethod
     def request(self) -> None:
-        """There is something to do."""
+        """Look for something to do."""
 
     @abstractmethod
     def read_ahead(self) -> None:
-        """What is on disk only may have to be sent soon."""
+        """Read ahead: what is on disk only may have to be sent soon."""
 
     @abstractmethod
     def acknowledged(self, now: float) -> None:
-        """More is acknowledged: its space is free soon."""
+        """Note that more is acknowledged: its space is free soon."""
 
     @abstractmethod
     def leave(self, *, discard: bool) -> None:
@@ -53,7 +53,7 @@ class Store(ABC):
 
 
 class DurableStore(Store):
-    """Has each record on disk before it goes out: everything below ``upto`` is, and the end if ``finished``."""
+    """A store that has each record on disk before it goes out: all below ``upto``, and the end if ``finished``."""
 
     upto: int
     finished: bool

@@ -52,7 +52,7 @@ class SealedAttempt:
 
     @property
     def path(self) -> Path:
-        """Its file."""
+        """The path of its file."""
         return self.segment.path
 
     @property
@@ -119,7 +119,7 @@ class AttemptFile:
         self._hasten()
 
     def _go_on_in_a_spare(self) -> None:
-        """Once it is large, in a file that has memory and blocks already, if there is one."""
+        """Go on, once it is large, in a file that has memory and blocks already, if there is one."""
         tail = self._tail
         assert tail is not None
         if self._spare is not None:

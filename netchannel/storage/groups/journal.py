@@ -33,7 +33,7 @@ STATE, COMMIT, FORGET = 16, 17, 18
 _NEW = "journal.new"
 _GROWTH = 4
 _SMALL = 1 << 16
-"""It is written anew once it is larger than this, and than so many times what it began with."""
+"""The journal is written anew once it is larger than this, and than so many times what it began with."""
 
 Fields = dict[str, Any]
 

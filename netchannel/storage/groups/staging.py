@@ -68,7 +68,7 @@ class State:
     def committed(
         self, application: str, epoch: int, winners: Sequence[SealedAttempt], *, end: bool
     ) -> State:
-        """After a commit."""
+        """The state after a commit."""
         parts, head, schema = list(self.parts), self.head, self.schema
         for sealed in winners:
             if sealed.count:
@@ -274,7 +274,7 @@ class StagingStore:
             write()
 
     def acknowledge(self, upto: int) -> None:
-        """Everything below ``upto`` is done: attempts that hold nothing else are deleted.
+        """Note that everything below ``upto`` is done: attempts that hold nothing else are deleted.
 
         The number itself gets to the disk when the kernel sees fit, at the latest by `close`: after a crash of the
         machine an older one may be found.

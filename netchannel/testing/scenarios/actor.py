@@ -40,7 +40,7 @@ LAST = b"last"
 """The note of a source's last message."""
 _TIMING = Timing(backoff_limit_s=0.1)
 _AHEAD = BufferPolicy(max_messages=50)
-"""How far who sends is ahead of who reads, so that the midst of a stream is the midst for all of its actors."""
+"""How far the sender is ahead of the reader, so that the midst of a stream is the midst for all of its actors."""
 
 
 class InputLost(Exception):
@@ -92,7 +92,7 @@ async def produce(sender: SenderServer, settings: dict[str, Any], channel: str, 
 
 
 async def source(settings: dict[str, Any]) -> None:
-    """All readers of the source, each at its own pace."""
+    """Serve all readers of the source, each at its own pace."""
     async with SenderServer(timing=_TIMING) as sender, asyncio.TaskGroup() as group:
         ready()
         for channel, to in settings["outputs"].items():
@@ -165,7 +165,7 @@ async def acknowledge(inbox: ReceiverChannel, outbox: SenderChannel | None, rece
 
 
 def handed_on(inbox: ReceiverChannel, outbox: SenderChannel | None) -> int:
-    """Everything below has been. Of what is received that tells nothing: the last may be on its way to `send`."""
+    """The number below which all has been. What is received tells nothing: the last may be on its way to `send`."""
     if outbox is not None:
         return outbox.position
     return 0 if inbox.position is None else inbox.position.sequence
@@ -238,7 +238,7 @@ async def until_terminated(work: Coroutine[Any, Any, None]) -> None:
 
 
 def end_with_stdin() -> None:
-    """No actor outlives who started it."""
+    """End this process with whoever started it."""
 
     def drain() -> None:
         while os.read(sys.stdin.fileno(), 4096):

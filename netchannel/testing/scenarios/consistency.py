@@ -45,7 +45,7 @@ def _is_in_a_circle(name: str, actors: Mapping[str, Actor]) -> bool:
 def check_steps(
     values: Values, scenario: Scenario, nodes: Sequence[Node], places: Mapping[str, Node]
 ) -> None:
-    """Who is started does not run, who is stopped does, and every actor takes part."""
+    """Check that whoever is started does not run, whoever is stopped does, and every actor takes part."""
     running: set[str] = set()
     started: set[str] = set()
     for step, node in zip(scenario.steps, nodes, strict=True):

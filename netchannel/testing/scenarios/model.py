@@ -114,7 +114,7 @@ Step = Start | Stop | Kill | Reset | Wait
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who takes part, by name, and what is done with them. Made by `load` and `parse`."""
+    """The actors that take part, by name, and what is done with them. Made by `load` and `parse`."""
 
     file: str
     actors: Mapping[str, Actor]
@@ -127,7 +127,7 @@ class Scenario:
         return [actor for actor in self.actors.values() if isinstance(actor, Sink)]
 
     def source_of(self, name: str) -> Source:
-        """Whose messages come from ``name``, through however many bridges."""
+        """The source of the messages that come from ``name``, through however many bridges."""
         actor = self.actors[name]
         while isinstance(actor, Bridge):
             actor = self.actors[actor.upstream]
@@ -135,12 +135,12 @@ class Scenario:
         return actor
 
     def readers_of(self, name: str) -> list[str]:
-        """Who reads from ``name``."""
+        """The names of those who read from ``name``."""
         return [each.name for each in self.actors.values() if name in upstreams(each)]
 
 
 def upstreams(actor: Actor) -> tuple[str, ...]:
-    """From whom ``actor`` reads."""
+    """The names of those from whom ``actor`` reads."""
     match actor:
         case Source():
             return ()

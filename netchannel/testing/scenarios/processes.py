@@ -29,7 +29,7 @@ _LAST_LINES = 5
 
 
 class Processes:
-    """All actors of a scenario; leaving the context kills those that run."""
+    """The processes of all actors of a scenario; leaving the context kills those that run."""
 
     def __init__(self, scenario: Scenario, directory: Path) -> None:
         self._scenario = scenario
@@ -56,7 +56,7 @@ class Processes:
             held.close()
 
     def record_of(self, sink: str) -> Path:
-        """Where a sink writes down what it has read."""
+        """The file in which a sink writes down what it has read."""
         return self._directory / f"{sink}.record"
 
     def start(self, name: str, deadline_s: float) -> None:
@@ -151,6 +151,6 @@ class Processes:
 
 
 def _python_path() -> str:
-    """So that actors import the netchannel that this process has."""
+    """A search path by which actors import the netchannel that this process has."""
     own = str(Path(netchannel.__file__).parents[1])
     return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))

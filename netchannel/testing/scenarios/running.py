@@ -49,7 +49,7 @@ class _Run:
         }
 
     def run(self) -> dict[str, int]:
-        """All steps, and the counts."""
+        """Take all steps; the counts."""
         with self._processes:
             for step in self._scenario.steps:
                 try:
@@ -101,7 +101,7 @@ class _Run:
         self._report(f"{wait.sink} is done" if wait.until is None else f"{wait.sink} has read {wait.until}")
 
     def _check(self) -> None:
-        """Whatever a step waits for, a broken promise ends it, and so does an actor that has failed."""
+        """Raise for a broken promise or an actor that has failed, whatever a step waits for."""
         for record in self._records.values():
             record.read()
         self._processes.check_alive()
