@@ -1,4 +1,4 @@
-"""Who may talk to whom: certificates, and a secret that is never in the file itself."""
+"""Access: who may talk to whom, by certificates and by a secret that is never in the file itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _check_variable(name: str) -> str:
 
 
 class SecretPlace(Model):
-    """Where a secret is: the first line of a file, or an environment variable."""
+    """The place of a secret: the first line of a file, or an environment variable."""
 
     file: FilePath | None = None
     env: Annotated[Text, AfterValidator(_check_variable)] | None = None

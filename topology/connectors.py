@@ -66,7 +66,7 @@ class SinkConnector(Model):
     implementation: ClassVar[str]
     """What writes to it, as ``module:name``: called with the settings, it gives a `nebuli.connectors.Output`."""
     modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
-    """Those that it can be given."""
+    """The modes that it can be given."""
     begins_anew: ClassVar[bool] = False
     """Whether a query that begins again leaves nothing there of what it had written, in whatever mode."""
 
@@ -76,7 +76,7 @@ class SinkConnector(Model):
 
     @property
     def types(self) -> frozenset[DataType]:
-        """Those of columns that it takes."""
+        """The types of columns that it takes."""
         return frozenset(DataType)
 
     @property
@@ -106,9 +106,9 @@ class Connectors(Generic[C]):
         self._group = f"nebuli.{kind}s"
         self._base = base
         self.known: dict[str, type[C]] = {_name_of(each): each for each in built_in}
-        """Those that come with this package, and those that were needed so far."""
+        """The connectors that come with this package, and those that were needed so far."""
         self.packages: dict[str, str] = {}
-        """Where the others come from, also while they are imported: name and version."""
+        """The packages of the others, also while they are imported: name and version."""
         self._adapter: TypeAdapter[C] | None = None
 
     def named(self, name: str) -> type[C]:
@@ -185,7 +185,7 @@ class Connectors(Generic[C]):
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Of what is known, and of anything under another name, which differs in more than small and large letters."""
+        """The schema of what is known, and of any other name, which differs in more than small and large letters."""
         shown = handler(self._union.core_schema)
         known = "|".join("".join(map(_of_any_case, name)) for name in self.known)
         other = {"type": {"type": "string", "not": {"pattern": f"^({known})$"}}}

@@ -17,7 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """Without titles, which only repeat the keys, and with every ``type`` required, which tells models apart."""
+    """Leaves out titles, which only repeat the keys, and requires every ``type``, which tells models apart."""
 
     def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
         generated = _tidied(super().generate(schema, mode))

@@ -30,7 +30,7 @@ class Spot:
 
 
 def spots_in(text: str) -> Callable[[int], Spot]:
-    """As ``Spot.at``, for many offsets of one text."""
+    """A ``Spot.at`` for many offsets of one text."""
     lines = [0, *(end.end() for end in re.finditer("\n", text))]
 
     def at(offset: int) -> Spot:
@@ -58,7 +58,7 @@ Spots = tuple[Mapping[Location, Spot], Mapping[Location, Spot]]
 
 
 class Marks:
-    """Where the keys and values of a document stand.
+    """The places of a document's keys and values.
 
     ``find`` gives both as mappings from path to spot; it is called once, at the first mistake, because most
     files have none.

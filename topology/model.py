@@ -47,7 +47,7 @@ class LinkLimits(Model):
 
 
 class Links(Model):
-    """Where a node can send data to; ``limits`` is by address, of links that have some."""
+    """The nodes that a node can send data to; ``limits`` is by address, of links that have some."""
 
     downstream: tuple[Address, ...] = ()
     limits: dict[Address, LinkLimits] = Field(default_factory=dict)
@@ -79,23 +79,23 @@ class Node(Model):
     """A worker: where others reach it, what it holds, and what is attached to it."""
 
     address: Address
-    """Where others reach its ReceiverServer; names the node."""
+    """The address at which others reach its ReceiverServer; names the node."""
     listen: Address | None = None
-    """What its ReceiverServer binds, where that differs from ``address``."""
+    """The address that its ReceiverServer binds, if that differs from ``address``."""
     data_ports: Annotated[str, AfterValidator(_check_data_ports)] | None = None
     """Ports of their own for data connections, where these do not go to its fragments' ports."""
     grpc: Address | None = None
-    """Where it takes queries; deploying needs it, planning does not."""
+    """The address at which it takes queries; deploying needs it, planning does not."""
     capacity: Annotated[int, Field(strict=True, ge=0)] | None = None
     """How many operators it can hold; absent: unbounded."""
     engine: EngineName = "embedded"
     """What runs its fragments."""
     master: Annotated[str, AfterValidator(_check_master)] | None = None
-    """Of the engine ``spark``: where Spark runs; absent: in processes of this node, with all its cores."""
+    """The master of the engine ``spark``; absent: Spark runs in processes of this node, with all its cores."""
     tls: TlsFiles | None = None
-    """Its own certificate, where that is not the one for all."""
+    """Its own certificate, if it has one instead of that for all."""
     secret: Secret | None = None
-    """Where its secret is, where that is not where it is for all."""
+    """The place of its own secret, if it has one instead of that for all."""
     channels: ChannelPolicies = ChannelPolicies()
     """Policies of its channels, over those for all."""
     links: Links = Links()
@@ -104,7 +104,7 @@ class Node(Model):
 
     @property
     def spark_master(self) -> str | None:
-        """Where Spark runs this node's fragments; None with the embedded engine."""
+        """The master of the Spark that runs this node's fragments; None with the embedded engine."""
         return (self.master or LOCAL_MASTER) if self.engine == "spark" else None
 
 
@@ -116,7 +116,7 @@ class Topology(Model):
     tls: TlsFiles | None = None
     """Certificate, key and authority of every worker, and of commands that ask them."""
     secret: Secret | None = None
-    """Where the text is that workers, and commands that ask them, share."""
+    """The place of the text that workers, and commands that ask them, share."""
     channels: ChannelPolicies = ChannelPolicies()
     """Policies of all channels, below those of nodes and of queries."""
 

@@ -91,7 +91,7 @@ class FaultSettings(_AsGiven):
 
 
 class ChannelPolicies(_AsGiven):
-    """Of the channels that leave a node and that reach it; each policy is taken as a whole."""
+    """The policies of channels that leave a node and that reach it; each policy is taken as a whole."""
 
     buffer: BufferSettings | None = None
     fault: FaultSettings | None = None
