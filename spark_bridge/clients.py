@@ -45,7 +45,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self, key: Hashable, make: Callable[[], T]) -> Iterator[T]:
-        """One of ``key`` that has not given up, made if there is none; it is kept unless the block raises."""
+        """A thing of ``key`` that has not given up, made if there is none; it is kept unless the block raises."""
         thing = self._take(key) or make()
         try:
             yield thing
@@ -91,7 +91,7 @@ def _key(connection: Connection, source: Source) -> Hashable:
 
 
 def make_reader(connection: Connection, source: Source) -> BlockingChannelReader:
-    """A reader of a channel, for who keeps it."""
+    """A reader of a channel, for whoever keeps it."""
     return netchannel.channel_reader(source.endpoint, source.channel, **connection.settings)
 
 
@@ -104,7 +104,7 @@ def reader(connection: Connection, source: Source) -> Iterator[BlockingChannelRe
 
 @contextmanager
 def group_client(connection: Connection, source: Source) -> Iterator[BlockingGroupClient]:
-    """Who commits groups to a channel."""
+    """A client that commits groups to a channel."""
 
     def make() -> BlockingGroupClient:
         return netchannel.group_client(source.endpoint, source.channel, **connection.settings)

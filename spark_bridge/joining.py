@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _ENOUGH_BYTES = 4 << 20
-"""What has so many is joined with nothing: more would be spent on copying than is saved."""
+"""Bytes from which on a batch is joined with nothing: more would be spent on copying than is saved."""
 
 
 def joined(batches: Iterable[pa.RecordBatch], enough_rows: int) -> Iterator[pa.RecordBatch]:

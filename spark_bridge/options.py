@@ -123,7 +123,7 @@ def _guarantee(value: str) -> str:
 
 
 Offset = int | str | dict[str, Any]
-"""Where to start in a channel: a number, one of `_PLACES`, or ``{"stream": ..., "seq": ...}``."""
+"""The place to start in a channel: a number, one of `_PLACES`, or ``{"stream": ..., "seq": ...}``."""
 _PLACES = ("beginning", "earliest", "latest")
 
 
@@ -217,7 +217,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the channels are, and how their servers are reached."""
+    """The channels, and how their servers are reached."""
 
     sources: tuple[Source, ...]
     timeout_s: float

@@ -120,7 +120,7 @@ class Normaliser:
             _check_nulls(batch.column(index), field, field.name)
 
     def _plan(self, schema: pa.Schema) -> list[int] | None:
-        """Where the target's columns are; None if there is nothing to do."""
+        """The places of the target's columns; None if there is nothing to do."""
         if schema.equals(self._target):
             return None
         return [self._find(schema, field) for field in self._target]

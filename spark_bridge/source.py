@@ -50,7 +50,7 @@ class NetchannelDataSource(DataSource):
         return from_arrow_schema(source_schema(read_options(self.options)), prefer_timestamp_ntz=True)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """The reader for ``spark.read``."""
         from .reading.batch_reader import BatchReader, FilteringBatchReader
         from .reading.filters import are_pushed
 
@@ -58,7 +58,7 @@ class NetchannelDataSource(DataSource):
         return (FilteringBatchReader if are_pushed() and options.metadata else BatchReader)(options, declared)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """For ``spark.readStream``."""
+        """The reader for ``spark.readStream``."""
         from .reading.stream_reader import StreamReader
 
         return StreamReader(*self._reading(schema, "streaming read"))
@@ -73,7 +73,7 @@ class NetchannelDataSource(DataSource):
         return options, declared
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For ``df.write``."""
+        """The writer for ``df.write``."""
         from .options import write_options
         from .writing.task_writer import Rows
         from .writing.writers import BatchWriter
@@ -82,7 +82,7 @@ class NetchannelDataSource(DataSource):
         return BatchWriter(Rows.of(write_options(self.options, "batch write"), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """For ``df.writeStream``."""
+        """The writer for ``df.writeStream``."""
         from .options import write_options
         from .writing.task_writer import Rows
         from .writing.writers import StreamWriter

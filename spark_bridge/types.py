@@ -1,4 +1,4 @@
-"""Which Arrow type Spark uses for values of another one, and which conversions keep every value."""
+"""The Arrow types that Spark uses for values of other ones, and the conversions that keep every value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which PySpark can do what."""
+"""What the versions of PySpark can do."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """At most this much in a batch; None is no limit."""
+    """The most that a batch may have; None is no limit."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -95,7 +95,7 @@ def advance(
     limits: Limits,
     locate: Callable[[str, Position, Limits], Located],
 ) -> dict[str, Entry]:
-    """Where the batch ends that begins at ``start``: as far as ``limits`` allow, a message at least.
+    """The end of the batch that begins at ``start``: as far as ``limits`` allow, a message at least.
 
     Every channel with something gets a part of the limit, by how many messages it has; what is too large for the
     limit goes alone. ``locate(key, first, limits)`` says how far a limit goes in a channel.

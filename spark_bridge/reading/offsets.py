@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a query is in one channel. ``stream`` is None as long as there was none."""
+    """The place of a query in one channel. ``stream`` is None as long as there was none."""
 
     stream: str | None
     sequence: int
@@ -38,7 +38,7 @@ class Entry:
         return replace(self, first=self.sequence)
 
     def json(self) -> dict[str, Any]:
-        """As it goes into the offset: always in this order, since Spark compares texts."""
+        """The entry as it goes into the offset: always in this order, since Spark compares texts."""
         shown: dict[str, Any] = {"stream": self.stream}
         if self.first is not None:
             shown["from"] = self.first

@@ -36,7 +36,7 @@ METADATA = pa.schema(
 """The columns that ``includeMetadata`` adds: the channel's id, the message's number, and when its sender took it."""
 
 _ROWS = 1 << 13
-"""Of a batch that is handed to Spark, where there are as many: with fewer, the batch costs more than its rows."""
+"""Rows of a batch that is handed to Spark, if there are as many: with fewer, the batch costs more than its rows."""
 
 
 def source_schema(options: ReadOptions) -> pa.Schema:

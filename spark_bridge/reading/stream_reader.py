@@ -74,7 +74,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
     # -- what Spark calls in the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins; asked for more than once."""
+        """The offset at which a query without a checkpoint begins; asked for more than once."""
         if self._initial is None:
             holder = uuid.uuid4().hex[:12]
             starting = {source.key: self._starting(source.key) for source in self._options.connection.sources}
@@ -101,7 +101,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return at if isinstance(at, str) else at.get(key, "beginning")
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What is there now is what the query reads: as of the first call that says who holds the consumer's name."""
+        """Have the query read what is there now: as of the first call that says who holds the consumer's name."""
         self._available_now = True
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
@@ -113,7 +113,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return limits.ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; ``start`` itself if there is nothing new. Called every 11 ms or so."""
+        """The offset at which the next batch ends; ``start`` itself if nothing is new. Called every 11 ms or so."""
         heads = self.channels.latest()
         if start is None:
             return self._latest_without_start(heads)
@@ -204,7 +204,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return found
 
     def _up_to_target(self, key: str, entry: Entry, heads: Heads | None) -> Heads | None:
-        """With ``availableNow``, what was there when the query started."""
+        """The heads that the query goes up to: with ``availableNow``, what was there when it started."""
         if self._target is None or heads is None:
             return heads
         target = self._target.get(key)
@@ -235,7 +235,7 @@ class StreamReader(ReadsRanges, DataSourceStreamReader, SupportsTriggerAvailable
         return self._backlog.located(key, self.channels.locate(key, first, limits))
 
     def _latest_without_start(self, heads: Mapping[str, Heads]) -> dict[str, Any]:
-        """For PySpark 4.1, which neither says where the batch begins nor limits it."""
+        """The latest offset for PySpark 4.1, which neither says where the batch begins nor limits it."""
         if not self._last:
             self._last = dict(self._initial or {})
         ends = {key: Entry(each.stream, each.head) for key, each in heads.items()}

@@ -29,11 +29,11 @@ HANDOVER_S = 16.0
 lease. A query that comes back from its checkpoint has the name at once."""
 _ASK_S = 0.5
 REST_S = 60.0
-"""How often a server is looked for at most that is gone after the end of its stream, as a producer is that is done."""
+"""Seconds at least between looks for a server that is gone after the end of its stream, as a finished producer is."""
 BRIEF_S = 2.0
-"""And for how long each time: too short for a complaint that nobody answers."""
+"""Seconds that each of these looks lasts: too short for a complaint that nobody answers."""
 REASON_S = 1.0
-"""So much longer than its timeout a server is waited for, so that the client, which knows why, gives up first."""
+"""How much longer than its timeout a server is waited for, so that the client, which knows why, gives up first."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Channels:
         return found
 
     def _begin_anew(self, source: Source, reader: BlockingChannelReader) -> None:
-        """After a reader that has given up."""
+        """Begin again after a reader that has given up."""
         error = reader.error
         if not isinstance(error, ChannelBroken):
             assert error is not None

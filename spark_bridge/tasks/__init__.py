@@ -1,1 +1,1 @@
-"""Within a task of Spark: which one it is, and streams that each partition sends or receives."""
+"""A task of Spark, from within: which one it is, and streams that each partition sends or receives."""

@@ -27,7 +27,7 @@ _KEYS = ("fs.defaultFS", "fs.default.name")  # the second is its name of before
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a driver runs: what a location that is not a whole URI is relative to.
+    """The place where a driver runs, to which a location that is not a whole URI is relative.
 
     ``file_system`` is Hadoop's ``fs.defaultFS``.
     """
@@ -39,7 +39,7 @@ class Place:
 
     @classmethod
     def here(cls, file_system: str | None = None) -> Place:
-        """This process, and the file system of its Hadoop configuration if none is given."""
+        """The place of this process, and the file system of its Hadoop configuration if none is given."""
         chosen = file_system or _configured(os.environ) or LOCAL
         return cls(socket.gethostname(), str(Path.cwd()), _user(os.environ), chosen)
 
@@ -63,9 +63,9 @@ def checkpoint_uri(location: str, place: Place) -> str:
 
 
 def session_checkpoint(checkpoints: str | None, query: str | None) -> str | None:
-    """Where Spark keeps the checkpoint of a query that was given none: below the session's, by the query's name.
+    """The checkpoint that Spark keeps of a query that was given none: below the session's, by the query's name.
 
-    None of a query without a name, whose directory is another one whenever it is started.
+    None for a query without a name, whose directory is another one whenever it is started.
     """
     return f"{checkpoints.rstrip('/')}/{query}" if checkpoints and query else None
 

@@ -1,4 +1,4 @@
-"""Which rows go to which channel: by the number of their partition, or by the values of key columns.
+"""Routes of rows to channels: by the number of their partition, or by the values of key columns.
 
 A key's channel is the same in every process, on every machine and in every version: the hash is written down here,
 not taken from a library that may change it.
@@ -38,12 +38,12 @@ _FIRST, _SECOND = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 
 
 def by_partition(partition: int, channels: int) -> Route:
-    """All rows of a partition to one channel."""
+    """A route for all rows of a partition to one channel."""
     return lambda batch: iter([(partition % channels, batch)])
 
 
 def by_key(columns: tuple[str, ...], channels: int) -> Route:
-    """Rows with equal keys to the same channel, in their order."""
+    """A route for rows with equal keys to the same channel, in their order."""
 
     def route(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         numbers = key_hash(batch, columns) % channels

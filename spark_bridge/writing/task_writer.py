@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spark_bridge.options import WriteOptions
 
 _ROWS = 1 << 16
-"""Of a message, where there are as many: a message costs both ends as much as thousands of rows."""
+"""Rows of a message, if there are as many: a message costs both ends as much as thousands of rows."""
 
 
 _REFUSED = (
@@ -62,7 +62,9 @@ class Rows:
 
     @classmethod
     def of(cls, options: WriteOptions, schema: StructType) -> Rows:
-        """Raises OptionError for key columns that are none, SchemaConflict for a type that channels have not.
+        """The rows of a write of ``schema``.
+
+        Raises OptionError for key columns that are none, SchemaConflict for a type that channels do not have.
 
         Every column, and all within it, may hold nulls: what Spark derives about that changes from plan to plan, a
         channel's schema may not.

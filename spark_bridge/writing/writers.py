@@ -113,7 +113,7 @@ def _written(messages: Messages) -> list[Written]:
 
 
 def _query(options: WriteOptions, running: Running | None) -> Query | None:
-    """Called in the driver, to whose directory and configuration a checkpoint's location is relative."""
+    """The query, as the driver sees it, to whose directory and configuration a checkpoint's location is relative."""
     if running is None:
         return None
     location = options.checkpoint or session_checkpoint(running.checkpoints, options.query_name)
@@ -122,7 +122,7 @@ def _query(options: WriteOptions, running: Running | None) -> Query | None:
 
 
 def _running() -> Running:
-    """Of the task that runs here."""
+    """The query and batch of the task that runs here."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
