@@ -12,7 +12,7 @@ __all__ = ["make_directory", "sync_directory", "write_durably", "write_privately
 
 
 def make_directory(directory: Path) -> None:
-    """Have it be there, with all above it, also after a loss of power. Raises OSError."""
+    """Make a directory, with all above it, that is there also after a loss of power. Raises OSError."""
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -20,7 +20,7 @@ def make_directory(directory: Path) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Have the file contain the text, or what it did, also after a loss of power. Raises OSError."""
+    """Write a file that contains the text, or what it did, also after a loss of power. Raises OSError."""
     aside = path.with_name(f".{path.stem}.new")
     with aside.open("w") as file:
         file.write(text)
@@ -31,7 +31,7 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have its entries be there after a loss of power. Raises OSError."""
+    """Keep a directory's entries through a loss of power. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Which fragments go on exactly after a kill, without a disk: those that compute row by row from one input.
+"""The fragments that go on exactly after a kill, without a disk: those that compute row by row from one input.
 
 What such a fragment sends is a function of its input alone, in its order: whoever makes it again makes the same again.
 Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again, or an

@@ -35,7 +35,7 @@ _COMMANDS = {
     "watch": ("watch", "Watch a query to its end, and act when a node is lost."),
     "worker": ("worker", "Run one node of a topology."),
 }
-"""By name: the module in `nebuli.cli.commands`, which holds the command under the same name, and what the help says."""
+"""The commands by name: the module in `nebuli.cli.commands` that holds one under the same name, and its help."""
 
 _ATTRIBUTES = {"list": "list_"}
 """Names of commands that Python has taken."""

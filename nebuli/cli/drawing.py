@@ -24,7 +24,7 @@ class _Edge(NamedTuple):
     start: str
     end: str
     channel: str
-    """Its label; empty within a node."""
+    """The edge's label; empty within a node."""
 
 
 class _Picture:

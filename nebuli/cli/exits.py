@@ -81,7 +81,7 @@ def _open_closed_streams() -> None:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer has nowhere to go, and would be tried again at the exit."""
+    """Drop what is left in the buffer: it has nowhere to go, and would be tried again at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 STDIN = "-"
-"""As a file: standard input, from which one of the two can be read."""
+"""The name of standard input as a file, from which one of the two can be read."""
 
 
 def load(topology: str, query: str, engine: EngineName | None = None) -> tuple[Topology, Query]:

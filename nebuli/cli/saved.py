@@ -24,7 +24,7 @@ def state_directory() -> Path:
 
 
 def directory() -> Path:
-    """Where they are."""
+    """The directory of saved queries."""
     return state_directory() / "queries"
 
 
@@ -66,7 +66,7 @@ def again(query: DeployedQuery) -> DeployedQuery:
 
 
 def load_all() -> list[DeployedQuery]:
-    """All of them, the oldest first."""
+    """All saved queries, the oldest first."""
     return sorted(map(_read, directory().glob("*.json")), key=lambda query: query.registered)
 
 

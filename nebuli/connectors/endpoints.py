@@ -25,9 +25,9 @@ class Signal(Enum):
     """What a source has instead of a batch."""
 
     LATER = auto()
-    """Nothing now; the source wakes the fragment when that changes, or earlier."""
+    """There is nothing now; the source wakes the fragment when that changes, or earlier."""
     END = auto()
-    """Nothing any more: a clean end. Nothing is asked of the source then but to close."""
+    """There is nothing any more: a clean end. Nothing is asked of the source then but to close."""
 
 
 class Source(ABC):
@@ -56,11 +56,11 @@ class Source(ABC):
         """Let go of everything, at the end or, for that reason, before it; harmless where that was done."""
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
-        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
+        """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
 
 
 class Output(ABC):
-    """Where the rows of a sink end up. Takes rows in order, after ``open`` and up to ``publish``, or to ``discard``.
+    """The place where a sink's rows end up. Takes them in order, after ``open`` and up to ``publish``, or ``discard``.
 
     In mode ``final`` rows come when the query has ended, all at once, and what was there before is there until
     ``publish``. In the modes ``append`` and ``changes`` they come as they are; their last column in ``changes`` is the
@@ -69,7 +69,7 @@ class Output(ABC):
 
     @property
     def directory(self) -> Path | None:
-        """Where there is room for as much as is written; None: wherever temporary files go."""
+        """A directory with room for as much as is written; None: wherever temporary files go."""
         return None
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Output(ABC):
         """Let go of everything, because of a failure; also where ``open`` has failed, or was not called."""
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
-        """From another thread: what waits for somebody else, now or later, raises ``FragmentStopped``."""
+        """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
 
 
 class Sink(Protocol):
@@ -102,13 +102,13 @@ class Sink(Protocol):
         """Take one change; how many rows went out."""
 
     def advance(self, progress: Progress) -> None:
-        """Behind what was written, event time has come so far."""
+        """Take how far event time has come, behind what was written."""
 
     def finish(self) -> int:
         """The clean end: all is published, or known to be received. How many rows went out only now."""
 
     def abort(self, reason: str) -> None:
-        """Any other end: nothing is published as if it were whole."""
+        """End in any other way: nothing is published as if it were whole."""
 
     def interrupt(self) -> None:
-        """From another thread: what blocks the fragment here, now or later, raises ``FragmentStopped``."""
+        """Have what blocks the fragment here, now or later, raise ``FragmentStopped``; called from another thread."""

@@ -222,7 +222,7 @@ class ChannelSource(Source):
         return len(self._queue) >= (_QUEUED_BATCHES if much else _MOST_QUEUED)
 
     def _acknowledge(self, position: int) -> None:
-        """On the loop: everything that was made from what lies below ``position`` is acknowledged."""
+        """Note, on the loop, that everything that was made from what lies below ``position`` is acknowledged."""
         upto = None
         while self._unacknowledged and self._unacknowledged[0][0] <= position:
             _, upto = self._unacknowledged.popleft()

@@ -22,7 +22,7 @@ _BUFFER = netchannel.BufferPolicy(max_bytes=8 << 20)
 
 
 def sent(settings: BufferSettings | None, *, resumed: bool = False) -> netchannel.BufferPolicy:
-    """Of a channel's sender. One that goes on with a predecessor's makes again what is not received: in memory."""
+    """The policy of a channel's sender; in memory if ``resumed``, since what was not received is made again."""
     policy = _BUFFER if settings is None else replace(_BUFFER, **settings.model_dump())
     if resumed and policy.directory is not None:
         return replace(policy, directory=None, max_disk_bytes=None)
@@ -38,11 +38,11 @@ def drop_files(fragment: Fragment) -> None:
 
 
 def received(settings: BufferSettings | None) -> netchannel.BufferPolicy:
-    """Of its receiver, which holds back its sender when it is full, whatever the settings say of that."""
+    """The policy of a channel's receiver, which holds back the sender when full, whatever the settings say of that."""
     given = {} if settings is None else settings.model_dump(include={"max_bytes", "max_messages"})
     return replace(_BUFFER, **given)
 
 
 def tried(settings: FaultSettings | None) -> netchannel.FaultPolicy:
-    """Of either."""
+    """The fault policy of a sender or receiver."""
     return netchannel.FaultPolicy() if settings is None else netchannel.FaultPolicy(**settings.model_dump())

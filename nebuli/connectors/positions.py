@@ -1,4 +1,4 @@
-"""Where a stream between fragments is in what it was made from: the note of each of its messages.
+"""The position of a stream between fragments in what it was made from: the note of each of its messages.
 
 With a message without rows goes how far event time has come, where that is known.
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["END", "Lineage", "Span", "as_note", "of_note"]
 
 END = (1 << 64) - 1
-"""Behind all rows. A message with it has no rows: it says that the stream is complete, which an end by itself would not
-say to a reader that has to be told what of it is done."""
+"""The position behind all rows. A message with it has no rows: it says that the stream is complete, which an end by
+itself would not say to a reader that has to be told what of it is done."""
 
 _SPAN = struct.Struct("<QQ")
 _SPAN_AND_PROGRESS = struct.Struct("<QQq?")  # the watermark in microseconds, and whether its stream is idle
@@ -60,11 +60,11 @@ class Lineage:
 
     def __init__(self) -> None:
         self.start = 0
-        """Everything below has been done by a predecessor, and its reader has it."""
+        """The position below which everything has been done by a predecessor, and its reader has it."""
         self.position = 0
         """The end of the input that the fragment works on."""
         self.done = 0
-        """Everything below is done, and what was made from it has been sent."""
+        """The position below which everything is done, and what was made from it has been sent."""
         self.advanced: Callable[[], None] = _nobody
         """Called when there is more that is done; set by the sink."""
         self.acknowledge: Callable[[int], None] = _nothing
@@ -72,14 +72,14 @@ class Lineage:
         source, if somebody waits for it there."""
 
     def advance(self, *, also: bool = False) -> None:
-        """What the fragment worked on is done; ``also`` if that took no rows."""
+        """Note that what the fragment worked on is done; ``also`` if that took no rows."""
         if self.position > self.done or also:
             self.done = max(self.done, self.position)
             self.advanced()
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """Do nothing: nobody waits."""
 
 
 def _nothing(position: int) -> None:

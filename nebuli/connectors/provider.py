@@ -71,7 +71,7 @@ def sink_of(target: SinkConnector) -> Sink:
 
 
 def output_of(target: SinkConnector) -> Output:
-    """Where its rows end up. Raises OutputError if the connector cannot be had."""
+    """The output for a sink's rows. Raises OutputError if the connector cannot be had."""
     output: Output = _made(SINKS, OutputError, target)
     return output
 

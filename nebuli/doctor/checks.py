@@ -32,5 +32,5 @@ class Check:
         return not self.remedy
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """The check as JSON shows it."""
         return {"ok": self.ok, **asdict(self), "values": dict(self.values)}

@@ -1,4 +1,4 @@
-"""Who computes a fragment: one protocol for all engines, and which one it is."""
+"""The engines that compute fragments: one protocol for all, and the choice of one."""
 
 from nebuli.engines.engine import Engine
 from nebuli.engines.selection import engine_of

@@ -20,8 +20,8 @@ class EmbeddedEngine(Circuit):
     phase = ""
 
     def start(self, wake: Callable[[], None]) -> Mapping[str, Source]:
-        """All its sources come from outside."""
+        """Begin, with no sources of its own: all come from outside."""
         return {}
 
     def interrupt(self) -> None:
-        """It waits for nothing."""
+        """Do nothing: it waits for nothing."""

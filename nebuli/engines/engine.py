@@ -32,7 +32,7 @@ class Engine(Protocol):
 
     @property
     def idle_after_s(self) -> Mapping[str, float]:
-        """After how many seconds without a batch a source is idle, where it can be."""
+        """Seconds without a batch after which a source is idle, for those that can be."""
 
     @property
     def progress(self) -> Progress:
@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Begin, on the running loop: sources of its own that are to be polled with the others, by their ids."""
 
     def interrupt(self) -> None:
-        """From any thread: what blocks it, now or later, raises ``FragmentStopped``."""
+        """Have what blocks it, now or later, raise ``FragmentStopped``; called from any thread."""
 
     def push(self, source: str, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take a batch of a source; the changes of the result."""

@@ -1,4 +1,4 @@
-"""Which engine a fragment has."""
+"""The choice of a fragment's engine."""
 
 from __future__ import annotations
 

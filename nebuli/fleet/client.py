@@ -28,7 +28,7 @@ __all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
 _LOGS_S = 30.0
-"""For all lines that a worker keeps."""
+"""Seconds for all lines that a worker keeps."""
 _PROBE_S = 15.0
 """A probe ends by itself before that."""
 
@@ -89,7 +89,7 @@ class WorkerClient:
             await self._stub.Unregister(wire.UnregisterRequest(id=id_), timeout=_DEADLINE_S)
 
     async def statuses(self) -> list[FragmentStatus]:
-        """All fragments of the worker."""
+        """The statuses of all fragments of the worker."""
         with self._errors():
             reply = await self._stub.Status(wire.StatusRequest(), timeout=_DEADLINE_S)
         return [FragmentStatus.of(message) for message in reply.fragments]

@@ -29,7 +29,7 @@ __all__ = ["DeployedFragment", "DeployedQuery", "Endpoint", "GivenFile", "Worker
 
 
 class DeployedFragment(BaseModel):
-    """Where a fragment is: its node, how its worker is called, and the id that it has there.
+    """The place of a fragment: its node, the gRPC address of its worker, and the id that it has there.
 
     ``access`` names the files that commands show to the worker, by absolute paths.
     """
@@ -100,7 +100,7 @@ class Workers:
         self._clients: dict[str, WorkerClient] = {}
 
     async def __aenter__(self) -> Self:
-        """Raises TrustUnusable or CertificateError where a secret or certificate cannot be had."""
+        """Open clients. Raises TrustUnusable or CertificateError where a secret or certificate cannot be had."""
         for node, grpc, access in self._endpoints.values():
             client = WorkerClient(node, grpc, Trust.of(access))
             self._clients[node] = await self._stack.enter_async_context(client)
@@ -121,7 +121,7 @@ class Workers:
         return self._clients[node]
 
     async def prepare(self, nodes: Iterable[str]) -> None:
-        """Whoever runs the workers starts them again."""
+        """Do nothing: whoever runs the workers starts them again."""
 
     async def channels(self, prefix: str) -> dict[str, wire.ChannelsReply | WorkerUnreachable]:
         """How the channels whose ids begin so are, by node."""

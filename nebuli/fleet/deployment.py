@@ -61,7 +61,7 @@ class Located(Protocol):
 
     @property
     def node(self) -> str:
-        """Its node's address."""
+        """The address of its node."""
 
     @property
     def id(self) -> str:
@@ -95,7 +95,7 @@ class Active:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where its fragments are, in their order."""
+        """The places of its fragments, in their order."""
         return tuple(Place(each.id, each.node, local_id(self.deployment, each.id)) for each in self.fragments)
 
 
@@ -157,7 +157,7 @@ async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
 async def stop(
     fragments: Iterable[Located], fleet: Fleet, *, at_once: bool = False
 ) -> list[WorkerUnreachable]:
-    """Ask all to end, or end their processes at once; harmless where they have. Who could not be asked."""
+    """Ask all to end, or end their processes at once; harmless where they have. Those that could not be asked."""
     errors = await _ask_all(fragments, fleet, lambda client, id_: client.stop(id_, at_once=at_once))
     return [error for error in errors if isinstance(error, WorkerUnreachable)]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SUSPECTS", "NodeUnreachable", "QueryFailed", "QueryLost"]
 
 SUSPECTS = (Cause.LOST, Cause.INPUT, Cause.ITSELF, Cause.UPSTREAM, Cause.DOWNSTREAM, Cause.REQUEST)
-"""Whose word to take when several fragments ended: the others heard of it from these."""
+"""The causes to believe when several fragments ended: the others heard of it from these."""
 
 
 class QueryFailed(Exception):

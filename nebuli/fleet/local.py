@@ -83,7 +83,7 @@ class LocalWorkers:
     show to each other, and ``access`` by node what this process shows to them. ``max_state_bytes`` is theirs.
 
     Where that names no secret, they share one that is made for them: their ports are open to every user of this
-    machine, and who gets in reads and writes files as this one.
+    machine, and whoever gets in reads and writes files as this one.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LocalWorkers:
         *,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> Self:
-        """Those of a topology that was read from ``file``, whose directory is theirs."""
+        """The workers of a topology that was read from ``file``, whose directory is theirs."""
         access = {node.address: topology.access_to(node).below(file.parent) for node in topology.nodes}
         return cls(
             topology.nodes,

@@ -35,7 +35,7 @@ _LEFT_S = 5.0
 """How often it is tried to take away what is left of earlier deployments."""
 
 _OWN_ENDS = (Cause.REQUEST, Cause.INPUT, Cause.ITSELF)
-"""They are no consequence of another fragment's, nor of a node's that is lost."""
+"""Causes that are no consequence of another fragment's, nor of a node's that is lost."""
 
 
 class Policy(StrEnum):
@@ -45,7 +45,7 @@ class Policy(StrEnum):
     """
 
     WAIT = "wait"
-    """For the node; what it had in memory is computed again, from the beginning."""
+    """Wait for the node; what it had in memory is computed again, from the beginning."""
     FAIL = "fail"
     REPLACE = "replace"
     """Place the query again without the node, and begin from the beginning."""
@@ -100,7 +100,7 @@ class Supervisor:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Those that the query runs on now."""
+        """The nodes that the query runs on now."""
         return frozenset(fragment.node for fragment in self._active.fragments)
 
     async def watch(self) -> None:
@@ -136,7 +136,7 @@ class Supervisor:
         return False
 
     async def _are_all_done(self, statuses: Iterable[FragmentStatus]) -> bool:
-        """The sink has all. What is above it hears of that; where a node is silent, nobody waits for it."""
+        """Whether all are over, now that the sink has all, of which the rest hears. A silent node is not waited for."""
         now = asyncio.get_running_loop().time()
         self._settling_since = self._settling_since or now
         statuses = list(statuses)
@@ -163,7 +163,7 @@ class Supervisor:
             raise QueryFailed(first, self._node_of(first))
 
     def _is_lost(self, status: FragmentStatus) -> bool:
-        """Also what was not started when all that had begun again was."""
+        """Whether a fragment is lost, as it also is if it was not started when all that had begun again was."""
         never = status.state is FragmentState.REGISTERED and self._active.deployment != self._first
         return never or status.cause is Cause.LOST
 

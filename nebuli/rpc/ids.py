@@ -12,12 +12,12 @@ __all__ = ["local_id", "new_deployment", "new_query", "query_of"]
 
 
 def new_query() -> str:
-    """Of a query, and of its first deployment."""
+    """A new id, of a query and of its first deployment."""
     return uuid4().hex[:12]
 
 
 def new_deployment(query: str) -> str:
-    """Of one more deployment."""
+    """A new id, of one more deployment of a query."""
     return f"{query}.{uuid4().hex[:8]}"
 
 

@@ -16,7 +16,7 @@ class LogLine(NamedTuple):
 
     @classmethod
     def of(cls, record: logging.LogRecord, id_: str) -> LogLine:
-        """Of what was logged, with its traceback."""
+        """The line of what was logged, with its traceback."""
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"

@@ -1,7 +1,7 @@
-"""That who calls a worker knows the secret: a proof with each call, which is good for that call only.
+"""Proofs that whoever calls a worker knows the secret: one with each call, good for that call only.
 
 It goes as metadata: the time, a random number, and an HMAC-SHA-256 over these two, the worker's name, the method and
-the request. So who reads the wire learns nothing that is good for another call, worker or request. A worker takes
+the request. So whoever reads the wire learns nothing that is good for another call, worker or request. A worker takes
 proofs of clocks that differ from its own by five minutes at most, as Kerberos does, and remembers them for as long.
 """
 
@@ -93,7 +93,7 @@ class Checking(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """As gRPC calls it for each call: the method's handler, with the check before it."""
+        """The method's handler, with the check before it; gRPC asks for it with each call."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or method.startswith(_OPEN):
@@ -153,13 +153,13 @@ class ProvingOne(_Proving, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignor
     """Adds a proof to each call with one answer."""
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """As gRPC calls it."""
+        """Make the call with a proof; called by gRPC."""
         return await continuation(self._proven(client_call_details, request), request)
 
 
 class ProvingSeveral(_Proving, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # gRPC has no types
-    """Adds a proof to each call with several answers. Of its own: gRPC takes an interceptor for one kind only."""
+    """Adds a proof to each call with several answers. It is apart, as gRPC takes an interceptor for one kind only."""
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        """As gRPC calls it."""
+        """Make the call with a proof; called by gRPC."""
         return await continuation(self._proven(client_call_details, request), request)

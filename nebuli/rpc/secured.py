@@ -71,7 +71,7 @@ class _Current:
         self.configuration = _configuration(tls)
 
     def if_changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC before each handshake, on any thread: the files, if they have changed and can be used."""
+        """The files, if they have changed and can be used; gRPC asks before each handshake, on any thread."""
         context = self._checked.context()
         if context is self._context:
             return None

@@ -13,7 +13,7 @@ __all__ = ["Cause", "FragmentState", "FragmentStatus"]
 
 
 class FragmentState(StrEnum):
-    """Where a fragment is in its life; the last three are for good."""
+    """The state of a fragment's life; the last three are for good."""
 
     REGISTERED = "registered"
     RUNNING = "running"
@@ -60,7 +60,7 @@ class FragmentStatus:
     bytes_in: int = 0
     bytes_out: int = 0
     pid: int = 0
-    """Of its process, while it has one."""
+    """The id of its process, while it has one."""
     late: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     watermark: int | None = None
@@ -68,19 +68,19 @@ class FragmentStatus:
 
     @property
     def late_rows(self) -> int:
-        """Of all operators."""
+        """Rows that came too late for any of the operators."""
         return sum(self.late.values())
 
     @property
     def message(self) -> wire.FragmentStatus:
-        """As it travels."""
+        """The status as it travels."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         named = {"state": f"STATE_{self.state.name}", "cause": f"CAUSE_{self.cause.name}"}
         return wire.FragmentStatus(**values | named)
 
     @classmethod
     def of(cls, message: wire.FragmentStatus) -> Self:
-        """What came."""
+        """The status that came."""
         values = {each.name: getattr(message, each.name) for each in fields(cls)}
         values["state"] = FragmentState[wire.State.Name(message.state).removeprefix("STATE_")]
         values["cause"] = Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")]

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field
 
 RUN, DRAIN = "run", "drain"
-"""To the driver: all rows of a bounded job are there; all rows of an endless one were sent."""
+"""What the driver is told: all rows of a bounded job are there; all rows of an endless one were sent."""
 DONE, FAILED, PHASE = "done", "failed", "phase"
-"""From the driver: it is over, the last word; or what Spark is at, any number of times before."""
+"""What the driver tells: it is over, the last word; or what Spark is at, any number of times before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Job:
     secret: str = field(repr=False)
 
     def to_line(self) -> str:
-        """As JSON on one line."""
+        """The job as JSON on one line."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -63,7 +63,7 @@ class Report:
     phase: str = ""
 
     def to_line(self) -> str:
-        """As JSON on one line."""
+        """The report as JSON on one line."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.spark")
 _TOLD_LINES = 5
-"""Of the end of what it wrote, in the error of a process that died."""
+"""Lines of the end of what it wrote, in the error of a process that died."""
 _LAST_WORDS_S = 5.0
 
 

@@ -163,7 +163,7 @@ def _in(_: Call, values: list[str]) -> str:
 
 
 def _divide(call: Call, values: list[str]) -> str:
-    """Of floats; by a zero the result is an infinity or NaN, by the signs of both."""
+    """A division of floats; by a zero the result is an infinity or NaN, by the signs of both."""
     a, b = (f"CAST({each} AS DOUBLE)" if call.type is T.FLOAT32 else each for each in values)
     quotient = f"coalesce(try_divide({a}, {b}), {a} * power({b}, -1D))"
     return _as(call.type, quotient) if call.type is T.FLOAT32 else quotient
@@ -182,7 +182,7 @@ def _integer_divide(call: Call, values: list[str]) -> str:
 
 
 def _round(call: Call, values: list[str]) -> str:
-    """Half away from zero, by scaling; a zero keeps its sign."""
+    """Rounding half away from zero, by scaling; a zero keeps its sign."""
     digits = _constant(call, 1)
     value = values[0] if call.type is T.FLOAT64 else f"CAST({values[0]} AS DOUBLE)"
     scale = f"{10.0 ** abs(digits)!r}D"
@@ -218,7 +218,7 @@ def _ln(_: Call, values: list[str]) -> str:
 
 
 def _power(_: Call, values: list[str]) -> str:
-    """As C has it, where Java says NaN: 1 to any power, and -1 to an infinite one, is 1."""
+    """A power as C has it, where Java says NaN: 1 to any power, and -1 to an infinite one, is 1."""
     base, exponent = values
     return (
         f"CASE WHEN {base} = 1D AND {exponent} IS NOT NULL THEN 1D "
@@ -252,7 +252,7 @@ def _whole(value: str, target: T) -> str:
 
 
 def _mapped(method: Callable[[Any], Any]) -> Rule:
-    """Letters one by one, by the tables that the embedded engine has; Spark's own make ``SS`` of ``ß``."""
+    """A rule that maps letters one by one, as the embedded engine's tables do; Spark's own make ``SS`` of ``ß``."""
 
     def rule(_: Call, values: list[str]) -> str:
         before, after = _letters(method)
@@ -280,7 +280,7 @@ def _substring(call: Call, values: list[str]) -> str:
 
 
 def _like(call: Call, values: list[str]) -> str:
-    """Without an escape character: so one that the pattern does not have."""
+    """A LIKE without an escape character: so one that the pattern does not have."""
     pattern, value = _constant(call, 1), values[0]
     if call.function == "ilike":
         pattern = pc.utf8_lower(pa.scalar(pattern)).as_py()

@@ -71,7 +71,7 @@ class _Compiler:
         """Operators whose output has Spark's own column of a window."""
 
     def plan(self) -> SparkPlan:
-        """All of it."""
+        """The whole plan."""
         for operator in self._operators[:-1]:
             if isinstance(operator, BoundSource | NetworkSource):
                 self._names[operator.id] = view(len(self._inputs))
@@ -103,7 +103,7 @@ class _Compiler:
         self._names[operator.id] = self._add_step(select)
 
     def _times(self) -> dict[str, tuple[str, str]]:
-        """By the rule that the embedded engine's watermarks follow, within the fragment."""
+        """Event time and lateness of views, by the rule of the embedded engine's watermarks, within the fragment."""
         if not self._endless:
             return {}
         operators = {operator.id: operator for operator in self._operators[:-1]}
@@ -150,7 +150,7 @@ def _windowed(operator: WindowOperator, schema: Schema, table: str) -> str:
 
 
 def _by_window(operator: AggregateOperator, schema: Schema, table: str) -> str:
-    """By Spark's own column of a window, in which the watermark is known; out of it come start and end."""
+    """A grouping by Spark's own column of a window, in which the watermark is known; out of it come start and end."""
     start, end = WINDOW_COLUMNS
     parts = {start: f"{_WINDOW}.start", end: f"{_WINDOW}.end"}
     keys = [parts.get(key, identifier(key)) + f" AS {identifier(key)}" for key in operator.by]

@@ -1,4 +1,4 @@
-"""Where a fragment's thread and Spark meet: servers on the worker's loop, kept channels, and a driver process."""
+"""The meeting of a fragment's thread and Spark: servers on the worker's loop, kept channels, and a driver process."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ALL_BYTES = 1 << 62
 
 
 class Addresses(NamedTuple):
-    """Where Spark reads, and where it writes."""
+    """The addresses at which Spark reads and writes."""
 
     source: str
     target: str
 
 
 class Rendezvous:
-    """To be made on the loop, and used by one thread but for ``interrupt``, which is anybody's."""
+    """A meeting, made on the loop, and used by one thread but for ``interrupt``, which is anybody's."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -133,7 +133,7 @@ class Rendezvous:
         return self._directory
 
     def _heard(self, report: Report) -> None:
-        """On a thread of the driver's. That it is done, the end of the result says as well."""
+        """Take a report, on a thread of the driver's. That it is done, the end of the result says as well."""
         self.phase = report.phase
         if report.event == FAILED:
             self._end(FragmentError(f"Spark: {report.error}"))

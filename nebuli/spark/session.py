@@ -31,7 +31,7 @@ SETTINGS = {
 """What makes Spark compute as the embedded engine does; of every session, wherever it runs."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL_PARTITIONS = "8"
-"""Where nothing else is set: of Spark's 200, each would have a state of its own on one machine."""
+"""Partitions if nothing else is set: of Spark's 200, each would have a state of its own on one machine."""
 
 
 def is_local(master: str) -> bool:

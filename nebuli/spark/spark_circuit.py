@@ -84,7 +84,7 @@ class SparkCircuit:
         return iter(())
 
     def idle(self, source: str) -> Iterator[pa.RecordBatch]:
-        """No source is, without ``idle_after_s``."""
+        """Nothing: no source is idle, without ``idle_after_s``."""
         return iter(())
 
     def take_late(self) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -96,7 +96,7 @@ class Unclear(StorageError):
 
 
 class Damaged(StorageError):
-    """What was written is not there as it was written."""
+    """Something that was written is not there as it was written."""
 
 
 class EntryDamaged(Damaged):
@@ -141,7 +141,7 @@ class BlobMissing(Damaged):
 
 
 class Locked(StorageError):
-    """Somebody else has it open, in this process or in another one."""
+    """What is to be opened is open already, in this process or in another one."""
 
     def __init__(self, name: str, holder: str) -> None:
         self.name = name
@@ -268,7 +268,7 @@ class SequenceError(StorageError):
 
 
 class SequenceGap(SequenceError):
-    """Something is missing before it; nothing happened."""
+    """Numbers before this one are missing; nothing happened."""
 
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(

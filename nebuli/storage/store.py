@@ -43,11 +43,11 @@ class Store:
 
     @classmethod
     def in_folder(cls, folder: str | os.PathLike[str]) -> Self:
-        """One in a folder of this machine, which is made if it is not there."""
+        """A store in a folder of this machine, which is made if it is not there."""
         return cls(SqliteOrdering(Path(folder)), FileBlobs(Path(folder) / "blobs"))
 
     async def __aenter__(self) -> Self:
-        """Raises StoreUnusable, StoreFull."""
+        """Open it. Raises StoreUnusable, StoreFull."""
         access = ShardAccess(self._ordering, self._blobs)
         await access.open()
         self._entered = access
@@ -56,7 +56,7 @@ class Store:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """What was begun is ended first."""
+        """End what was begun, and close."""
         if self._entered is not None:
             await self._entered.close()
 
@@ -71,7 +71,7 @@ class Store:
         return await self._access.names()
 
     async def create_shard(self, name: str, schema: pa.Schema, *, keeps: Keeps = "contents") -> Shard:
-        """Have a shard be there, of Z-sets of this schema (whose last column is the weight), and open it.
+        """Open a shard, made if it is not there, of Z-sets of this schema (whose last column is the weight).
 
         Below its since it keeps the ``contents`` (as of since), or no ``updates``, as logs do. Raises SchemaMismatch if
         it is there and is another.
@@ -82,7 +82,7 @@ class Store:
         return await self.open_shard(name)
 
     async def open_shard(self, name: str) -> Shard:
-        """Raises ShardUnknown."""
+        """The shard of this name. Raises ShardUnknown."""
         return Shard(await self._access.track(name), self._access)
 
     async def append(self, parts: Sequence[NewPart], *, append_id: bytes | None = None) -> None:

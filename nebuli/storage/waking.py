@@ -1,4 +1,4 @@
-"""Who waits for something in a store is woken when any process has appended something."""
+"""Wakes whoever waits for something in a store, when any process has appended something."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Waking:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Somebody waits. Raises StoreUnusable."""
+        """Begin, as somebody waits. Raises StoreUnusable."""
         if self._bell is None:
             self._bell = self._make_bell()
             loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Waking:
             self._rung.clear()
 
     async def close(self) -> None:
-        """Nobody is woken any more."""
+        """Wake nobody any more."""
         bell, self._bell = self._bell, None
         if bell is not None and self._task is not None:
             asyncio.get_running_loop().remove_reader(bell.fileno())

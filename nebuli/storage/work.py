@@ -25,11 +25,11 @@ class Work:
         self._closed = False
 
     async def in_order(self, call: Callable[..., T], *arguments: Any) -> T:
-        """After all that was asked for before. Raises StoreClosed."""
+        """Call on the thread for what has an order, after all that was asked for before. Raises StoreClosed."""
         return await self._on(self._ordered, call, *arguments)
 
     async def on_blobs(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Beside others. Raises StoreClosed."""
+        """Call on a thread for blobs, beside others. Raises StoreClosed."""
         return await self._on(self._blobs, call, *arguments)
 
     async def _on(self, pool: ThreadPoolExecutor, call: Callable[..., T], *arguments: Any) -> T:
@@ -38,7 +38,7 @@ class Work:
         return await asyncio.get_running_loop().run_in_executor(pool, call, *arguments)
 
     async def close(self, last: Callable[[], None]) -> None:
-        """When all that was begun is done, ``last`` is called; after it nothing can be."""
+        """Call ``last`` when all that was begun is done; after it nothing can be."""
         if self._closed:
             return
         self._closed = True

@@ -30,7 +30,7 @@ def check_not_exposed(settings: WorkerSettings) -> None:
 
 
 def _is_loopback(address: str) -> bool:
-    """A host that nobody knows cannot be bound either, which says so in a sentence of its own."""
+    """Whether a host is this one. One that nobody knows cannot be bound either, which says so in its own words."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

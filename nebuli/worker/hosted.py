@@ -45,7 +45,7 @@ _LIVES = 3
 _LIVES_S = 60.0
 """An exact fragment goes on in a new process, but a process that dies so often in that time is its own fault."""
 _TOLD_LINES, _TOLD_S = 5, 2.0
-"""Of the end of a process' log, in the error that it leaves: so many lines, none of them older than that then."""
+"""Lines that an error has of the end of a dead process' log, and how old they may be then, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Ending:
 
 
 class HostedFragment:
-    """To be used on the worker's loop. ``keep_line`` gets what it logs, ``on_change`` is called with each new state."""
+    """A fragment, on the worker's loop. ``keep_line`` gets what it logs, ``on_change`` each new state."""
 
     def __init__(
         self,
@@ -151,17 +151,17 @@ class HostedFragment:
             self._process.kill()
 
     async def lose(self, what: str) -> None:
-        """What it had in memory was lost with another process: it has failed, and its neighbours hear of it."""
+        """Fail, as what it had in memory was lost with another process; its neighbours hear of it."""
         self._end(FragmentState.FAILED, Cause.LOST, what)
         await self._tell_neighbours()
 
     def fail(self, why: str) -> None:
-        """It cannot be started, by its own fault; its neighbours hear of it."""
+        """End a fragment that cannot be started, by its own fault; its neighbours hear of it."""
         self._end(FragmentState.FAILED, Cause.ITSELF, why)
         self._life = asyncio.create_task(self._tell_without_waiting(), name=f"end of {self.fragment.id}")
 
     async def decline_inputs(self) -> None:
-        """It has ended: whoever still sends to it is told, now or later."""
+        """Tell whoever still sends to it, now or later, that it has ended."""
         await close_inputs(self.fragment, self._host.receiver, self._last_word)
 
     async def _live(self, *, resumed: bool) -> None:

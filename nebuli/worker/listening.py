@@ -1,4 +1,4 @@
-"""Where the processes of a worker's fragments take data: at a port of a range, or at any that is free."""
+"""The ports at which the processes of a worker's fragments take data: of a range, or any that are free."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Ports", "member"]
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Those from ``first`` to ``last``, both included; 0 is any that is free.
+    """The ports from ``first`` to ``last``, both included; 0 is any that is free.
 
     ``data`` is where data connections go, one each, if not there too: a range, or ``ephemeral``.
     """

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["PACKAGES", "Logs"]
 
 PACKAGES = ("nebuli", "netchannel")
-"""Whose lines are kept."""
+"""The packages whose lines are kept."""
 
 KEPT = 10_000
 """Lines that are kept; older ones are on the worker's standard error only."""
 _LONGEST_TEXT = 16 << 10
-"""Characters; gRPC takes no message above 4 MiB."""
+"""The longest text of a line, in characters; gRPC takes no message above 4 MiB."""
 
 
 class Logs(logging.Handler):

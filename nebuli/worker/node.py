@@ -168,11 +168,11 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Of the node, where others reach it."""
+        """The address at which others reach the node."""
         return self._host.receiver.address
 
     def statuses(self) -> list[FragmentStatus]:
-        """All fragments, in the order in which they came. From any thread."""
+        """The statuses of all fragments, in the order in which they came. From any thread."""
         return [hosted.status for hosted in list(self._fragments.values())]
 
     def reports(self) -> dict[str, Report]:
@@ -181,7 +181,7 @@ class Node:
         return {id_: each.report for id_, each in hosted if each.report is not None}
 
     def running_reports(self) -> list[Report]:
-        """Of those that run: the channels of a process end with it, whatever it has said of them last."""
+        """The reports of those that run: a process' channels end with it, whatever it has said of them last."""
         return [
             each.report
             for each in self._fragments.values()

@@ -47,7 +47,7 @@ class Records:
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
-        """Raises StateUnusable if another worker has the directory, or it cannot be written."""
+        """Take the directory. Raises StateUnusable if another worker has it, or it cannot be written."""
         try:
             make_directory(self._directory)
             self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,7 +67,7 @@ class Records:
             os.close(self._lock)
 
     def load(self) -> list[Record]:
-        """All, in the order in which they came. Raises StateUnusable for a file that is none of them."""
+        """All records, in the order in which they came. Raises StateUnusable for a file that is none."""
         found = []
         for path in self._directory.glob("*.json"):
             try:
@@ -85,7 +85,7 @@ class Records:
         return [record for _, record in found]
 
     def save(self, record: Record) -> None:
-        """Durably, when this returns. Raises OSError."""
+        """Keep a record, durably when this returns. Raises OSError."""
         id_ = record.status.id
         if id_ not in self._paths:
             self._paths[id_] = self._directory / f"{next(self._numbers)}.json"

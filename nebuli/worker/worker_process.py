@@ -46,9 +46,9 @@ __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 
 _STOP_S = 3.0
 _EXIT_S = 4.0
-"""After this the process ends, whoever has not heard of it."""
+"""Seconds after which the process ends, whoever has not heard of it."""
 _LONGEST_SOCKET_PATH = 103
-"""Of macOS; Linux takes a few bytes more."""
+"""The longest path of a socket, in bytes, on macOS; Linux takes a few bytes more."""
 
 
 class AddressUnusable(Exception):
@@ -57,7 +57,7 @@ class AddressUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Where a worker listens. ``advertise`` is where others reach ``data``, where that differs.
+    """How a worker listens, and what it allows. ``advertise`` is how others reach ``data``, if that differs.
 
     At ``metrics`` it serves ``/metrics`` for Prometheus, if that is given. ``trust`` is what it shows and expects, on
     channels and over gRPC. In the directory ``state`` it remembers its fragments, and takes them up again.
@@ -140,7 +140,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
 
 
 def _members(stack: AsyncExitStack, state: Path | None) -> Path:
-    """Where the fragments' processes find this one: at its state, if it has one, so that a kill leaves nothing else."""
+    """The socket that fragments' processes come to: at the state, if there is one, so that a kill leaves nothing."""
     if state is not None:
         path = state.resolve() / "members"
         if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
@@ -165,7 +165,7 @@ def _serve_metrics(
 
 @contextmanager
 def _logged_by(handler: logging.Handler) -> Iterator[None]:
-    """What the packages log goes to ``handler``, from INFO on, and as before to standard error from WARNING on."""
+    """Log the packages to ``handler``, from INFO on, and as before to standard error from WARNING on."""
     loggers = [logging.getLogger(name) for name in PACKAGES]
     said = logging.StreamHandler()
     said.setLevel(logging.WARNING)
@@ -188,7 +188,7 @@ class _GrpcServer:
 
 
 async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
-    """Bound, and not started: who calls waits."""
+    """A server that is bound, and not started: whoever calls waits."""
     address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
     try:

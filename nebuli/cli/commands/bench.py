@@ -33,7 +33,7 @@ class _Run:
 
     @property
     def rows_per_s(self) -> float:
-        """Of the query as a whole."""
+        """Rows per second of the query as a whole."""
         return self.rows / self.seconds
 
 

@@ -45,7 +45,7 @@ def queries(context: click.Context, parameter: click.Parameter, incomplete: str)
 def queries_or_files(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Of ``start``: the id of a query, or two files. Shells do not show both, so ids come first."""
+    """Arguments of ``start``: the id of a query, or two files. Shells do not show both, so ids come first."""
     given = context.params.get(str(parameter.name))
     return (not given and queries(context, parameter, incomplete)) or [
         CompletionItem(incomplete, type="file")

@@ -455,7 +455,7 @@ async def _kept(
 
 
 async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
-    """Until none of the workers tells more. When the query begins again, its new fragments are those that are told."""
+    """Follow a query until none of its workers tells more. When it begins again, its new fragments are followed."""
     while True:
         async with _workers(query) as workers:
             telling = asyncio.create_task(_tell_all(query, workers, as_json=as_json))

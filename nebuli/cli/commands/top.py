@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _HEADER = ("channel", "from", "to", "state", "msg/s", "bytes/s", "buffered", "lag", "reconnects", "dropped")
 _FIRST_NUMBER = 4
 _MISSED_FIRST = ("reconnects", "dropped", "from", "to", "bytes/s", "lag", "buffered", "msg/s", "state")
-"""Which columns a narrow terminal does without, in this order."""
+"""The columns that a narrow terminal does without, in this order."""
 _BETWEEN = 3
-"""Of each column: its rule, and a space at either side."""
+"""The width that each column takes beside its text: its rule, and a space at either side."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class _Seen:
     unreachable: Sequence[str]
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON shows it."""
+        """The query as JSON shows it."""
         channels = []
         for row in self.rows:
             data = asdict(row)
@@ -101,7 +101,7 @@ class _Seen:
         }
 
     def title(self) -> str:
-        """Its heading."""
+        """The heading above its channels."""
         return f"query {self.query.id} ({self.query.name}) is {self.state}"
 
     def short(self, channel: str) -> str:
@@ -237,7 +237,7 @@ def _shown(seen: Sequence[_Seen], width: int) -> RenderableType:
 
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Which columns are shown: without those that can be missed first, until the others fit."""
+    """The columns that are shown: without those that can be missed first, until the others fit."""
     widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
     shown = list(range(len(_HEADER)))
     for name in _MISSED_FIRST:

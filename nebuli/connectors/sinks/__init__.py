@@ -1,1 +1,1 @@
-"""Where rows go to."""
+"""Sinks: where rows go to."""

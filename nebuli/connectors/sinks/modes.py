@@ -52,7 +52,7 @@ class FinalSink:
         self._output.discard()
 
     def interrupt(self) -> None:
-        """From another thread: a write that waits ends."""
+        """End a write that waits; called from another thread."""
         self._output.interrupt()
 
 
@@ -84,7 +84,7 @@ class ChangesSink:
         self._output.discard()
 
     def interrupt(self) -> None:
-        """From another thread: a write that waits ends."""
+        """End a write that waits; called from another thread."""
         self._output.interrupt()
 
 

@@ -1,4 +1,4 @@
-"""Where rows end up: a file that appears when it is whole, a file that grows, or the terminal."""
+"""Outputs for rows: a file that appears when it is whole, a file that grows, or the terminal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _File(Output):
             raise unwritable(str(self._path), error) from error
 
     def _complete(self) -> None:
-        """All bytes on the disk."""
+        """Bring all bytes onto the disk."""
         assert self._file is not None
         assert self._rows is not None
         self._rows.close()
@@ -209,13 +209,13 @@ def _remove_if_left(aside: Path) -> None:
 
 
 class Terminal(Output):
-    """A table for people on standard output. Who reads what is printed is not asked to hurry."""
+    """A table for people on standard output. Whoever reads what is printed is not asked to hurry."""
 
     def __init__(self, settings: PrintSink) -> None:
         self._table: TextTable | None = None
 
     def open(self, schema: pa.Schema) -> None:
-        """Nothing is printed before there are rows to measure."""
+        """Take the schema; nothing is printed before there are rows to measure."""
         self._table = TextTable(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -229,7 +229,7 @@ class Terminal(Output):
         self._print(self._table.header())
 
     def discard(self) -> None:
-        """What is printed stays."""
+        """Do nothing: what is printed stays."""
 
     def _print(self, lines: list[str]) -> None:
         text = "".join(f"{line}\n" for line in lines)
@@ -249,13 +249,13 @@ class Nothing(Output):
         pass
 
     def open(self, schema: pa.Schema) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Who wrote has counted them."""
+        """Do nothing: whoever wrote has counted them."""
 
     def publish(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
     def discard(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""

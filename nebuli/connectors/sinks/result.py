@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Result"]
 
 _MERGE_BYTES = 4 << 20
-"""Below this, changes wait for each other before they are merged."""
+"""Bytes below which changes wait for each other before they are merged."""
 _MEMORY_BYTES = 16 << 20
-"""Above this, a result that only ever grew goes to disk."""
+"""Bytes above which a result that only ever grew goes to disk."""
 
 
 class Result:

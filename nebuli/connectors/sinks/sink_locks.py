@@ -1,4 +1,4 @@
-"""That one fragment at a time writes to a file, of all workers that see it: a lock beside the file.
+"""A lock beside a file, so that one fragment at a time writes to it, of all workers that see it.
 
 The lock is the system's own (flock), on a hidden file that is named after the canonical path. It belongs to an open
 descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process. So it is free once
@@ -37,7 +37,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Holder(BaseModel):
-    """Who writes to a file, as it stands in the lock."""
+    """The writer of a file, as it stands in the lock."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -85,7 +85,7 @@ class TcpOutput(Output):
             self._socket.close()
 
     def interrupt(self) -> None:
-        """From another thread: a write that waits for the other side ends."""
+        """End a write that waits for the other side; called from another thread."""
         self._interrupted = True
 
     def _send(self, lines: memoryview) -> int:

@@ -1,1 +1,1 @@
-"""Where rows come from."""
+"""Sources: where rows come from."""

@@ -248,7 +248,7 @@ class CsvSource(Source):
         return f"{short(value[1])!r} is no {wanted}"
 
     def _place(self, row: int) -> str:
-        """Where Arrow's row begins: it counts neither blank lines nor line breaks inside quotes."""
+        """The line at which Arrow's row begins: it counts neither blank lines nor line breaks inside quotes."""
         try:
             with closing(self._rows()) as rows:
                 for number, (_, line) in enumerate(rows, start=1):

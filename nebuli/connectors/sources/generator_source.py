@@ -23,7 +23,7 @@ __all__ = ["GeneratorSource"]
 
 _BATCH_ROWS = 16_384
 _TURN_S = 0.01
-"""With a rate: how long rows are gathered. Each batch costs the same, and at any rate some row is due soon."""
+"""Seconds for which rows are gathered, with a rate. Each batch costs the same; at any rate some row is due soon."""
 _START_US = 1_704_067_200_000_000  # 2024-01-01
 _SECOND_US = 1_000_000
 _DISTINCT = 1000
@@ -31,7 +31,7 @@ _DISTINCT = 1000
 
 
 class GeneratorSource(Source):
-    """The same rows for the same seed, as fast as they are taken, or at a rate. To be made on the loop."""
+    """Gives the same rows for the same seed, as fast as they are taken, or at a rate. To be made on the loop."""
 
     def __init__(self, settings: Settings, columns: Schema, wake: Callable[[], None]) -> None:
         self._settings = settings

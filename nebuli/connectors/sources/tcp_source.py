@@ -35,7 +35,7 @@ _QUEUED_BLOCKS = 8
 _LONGEST_LINE = 1 << 24
 _LONGEST_REASON = 300
 _ARROWS_ROW = re.compile(r"Row #\d+: | in row \d+")
-"""Which counts from where it began to read."""
+"""Arrow's mention of a row, which it counts from where it began to read."""
 
 
 def connect(address: str) -> socket.socket:

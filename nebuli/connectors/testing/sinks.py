@@ -52,7 +52,7 @@ VALUES: dict[DataType, list[Any]] = {
     DataType.DATE: [date(1970, 1, 1), date(1, 1, 1), date(9999, 12, 31)],
     DataType.TIMESTAMP: [datetime(1969, 7, 20, 20, 17, 40, 1, UTC), datetime(2024, 2, 29, tzinfo=UTC)],
 }
-"""Of each type, some that are easily spoilt."""
+"""Values of each type, some of which are easily spoilt."""
 
 
 # pytest runs these in their order: the simplest test that fails says most.
@@ -67,9 +67,9 @@ class SinkConformance:
     values: ClassVar[Mapping[DataType, Sequence[Any]]] = VALUES
     """What is written of each type, and a null beside."""
     modes: ClassVar[tuple[SinkMode, ...]] = get_args(SinkMode)
-    """Those that it has."""
+    """The modes that it has."""
     whole_modes: ClassVar[tuple[SinkMode, ...]] = ("final",)
-    """Those in which nothing is there for readers before the end."""
+    """The modes in which nothing is there for readers before the end."""
 
     @pytest.fixture
     def settings(self) -> Settings:
@@ -136,20 +136,20 @@ class SinkConformance:
         assert counted(found, _SCHEMA if mode == "changes" else _ROWS) == counted(rows, _ROWS)
 
     def test_its_type_is_found_by_its_name(self, settings: Settings) -> None:
-        """By its entry point, where it is not one of ours; and what does the work, by its ``implementation``."""
+        """An entry point names its type, where that is not one of ours; ``implementation`` names what does the work."""
         connector = SINKS.named(settings["type"])
         assert callable(resolve_name(connector.implementation))
         assert type(self._bound(settings, self.modes[0]).target) is connector
 
     def test_its_keys_travel_in_a_plan(self, settings: Settings, mode: SinkMode) -> None:
-        """To workers, which check them."""
+        """Its keys reach workers, which check them."""
         operator = self._bound(settings, mode)
         assert BoundSink.model_validate_json(operator.model_dump_json(by_alias=True)) == operator
         with pytest.raises(ValidationError):
             self._bound({**settings, "no such key": 1}, mode)
 
     def test_it_has_the_modes_that_it_says_and_no_others(self, settings: Settings) -> None:
-        """Others are refused when the topology is read."""
+        """The other modes are refused when the topology is read."""
         assert SINKS.named(settings["type"]).modes == self.modes
         for mode in set(get_args(SinkMode)) - set(self.modes):
             with pytest.raises(ValidationError, match=f"got '{mode}'"):
@@ -166,7 +166,7 @@ class SinkConformance:
     def test_a_row_that_is_taken_back_is(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """Not there, or with its weight; in mode ``append`` it is an error."""
+        """The row is not there, or with its weight; in mode ``append`` it is an error."""
         changes = _zset(("b", 1, 1), ("a", 2, 1)), _zset(("b", 1, -1))
         if mode == "append":
             with self._driven(settings, mode) as driven:
@@ -189,7 +189,7 @@ class SinkConformance:
     def test_every_type_of_column_comes_out_as_it_went_in(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """Of those that it says it takes, nulls too."""
+        """Each type that it says it takes is written, nulls too."""
         types = sorted(self._bound(settings, mode).target.types)
         schema = arrow_schema(tuple(Column(name=f"of {type_}", type=type_) for type_ in types))
         values = zip_longest(*([*self.values[type_], None] for type_ in types))
@@ -208,7 +208,7 @@ class SinkConformance:
         when: str,
         published: Published,
     ) -> None:
-        """In a mode whose result is there at the end only: what was there before is, or nothing."""
+        """An abort leaves what was there before, or nothing, in a mode whose result is there at the end only."""
         if mode not in self.whole_modes:
             return  # what is written is there before the end
         self._write(settings, mode, _zset(("before", 1, 1)))
@@ -230,7 +230,7 @@ class SinkConformance:
     def test_a_query_that_begins_again_leaves_nothing_of_before(
         self, settings: Settings, mode: SinkMode, published: Published
     ) -> None:
-        """If it says so: see ``begins_anew``."""
+        """A sink with ``begins_anew`` keeps nothing of what an aborted query wrote."""
         if not SINKS.named(settings["type"]).begins_anew:
             return
         with self._driven(settings, mode) as driven:
@@ -272,7 +272,7 @@ class SinkConformance:
     def test_an_interrupt_ends_what_waits(
         self, stalled: Settings | None, settings: Settings, mode: SinkMode
     ) -> None:
-        """From another thread: what is under way returns, or raises ``FragmentStopped``, and so does what comes."""
+        """What is under way, and what comes, returns or raises ``FragmentStopped`` after another thread's interrupt."""
         many = zset.insertions(pa.RecordBatch.from_pylist([{"name": "x" * 1000, "n": 1}] * 1000, _ROWS))
         with self._driven(stalled or settings, mode) as driven:
             driven.call("open", _SCHEMA)

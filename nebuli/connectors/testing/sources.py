@@ -43,7 +43,7 @@ class SourceConformance:
     longest_poll_s: ClassVar[float] = 0.5
     """How long a poll may take that finds nothing."""
     most_rows: ClassVar[int] = 10_000
-    """Of a source without an end: how many are read."""
+    """How many rows are read of a source without an end."""
 
     @pytest.fixture
     def settings(self) -> Settings:
@@ -87,7 +87,7 @@ class SourceConformance:
         return Driven(lambda wake: source_of(operator, wake), self.limit_s)
 
     def _read(self, settings: Settings, schema: Schema) -> pa.Table:
-        """All that it gives; enough of what has no end."""
+        """All rows that it gives; enough of what has no end."""
         with self._driven(settings, schema) as driven:
             try:
                 driven.call("open")
@@ -99,14 +99,14 @@ class SourceConformance:
         return self.most_rows if self._bound(settings, schema).physical.ends == "never" else math.inf
 
     def test_its_type_is_found_by_its_name(self, settings: Settings, schema: Schema) -> None:
-        """By its entry point, where it is not one of ours; and what does the work, by its ``implementation``."""
+        """An entry point names its type, where that is not one of ours; ``implementation`` names what does the work."""
         connector = SOURCES.named(settings["type"])
         assert callable(resolve_name(connector.implementation))
         assert type(self._bound(settings, schema).physical) is connector
         assert self._bound(settings, schema).physical.reads
 
     def test_its_keys_travel_in_a_plan(self, settings: Settings, schema: Schema) -> None:
-        """To workers, which check them."""
+        """Its keys reach workers, which check them."""
         operator = self._bound(settings, schema)
         assert BoundSource.model_validate_json(operator.model_dump_json(by_alias=True)) == operator
         with pytest.raises(ValidationError):
@@ -115,7 +115,7 @@ class SourceConformance:
     def test_it_gives_the_rows_that_are_there(
         self, settings: Settings, schema: Schema, rows: list[dict[str, Any]] | None
     ) -> None:
-        """With the columns and types of the logical source, and a weight each."""
+        """The rows have the columns and types of the logical source, and a weight each."""
         found = self._read(settings, schema)
         wanted = zset.weighted(arrow_schema(schema))
         if found.num_rows:
@@ -124,19 +124,19 @@ class SourceConformance:
             assert counted(found.to_pylist(), wanted) == counted(rows, arrow_schema(schema))
 
     def test_it_ends_if_it_says_so(self, settings: Settings, schema: Schema) -> None:
-        """Once its rows are read, and not if it says that it never does: see ``ends``."""
+        """It ends once its rows are read, and not if it says that it never does: see ``ends``."""
         found = self._read(settings, schema)
         assert self._bound(settings, schema).physical.ends != "never" or found.num_rows >= self.most_rows
 
     def test_the_same_rows_come_again_if_it_is_repeatable(self, settings: Settings, schema: Schema) -> None:
-        """In the same order, however they are cut into batches."""
+        """The rows are in the same order, however they are cut into batches."""
         if not SOURCES.named(settings["type"]).repeatable:
             return
         first, second = (self._read(settings, schema) for _ in range(2))
         assert repr(first.to_pylist()) == repr(second.to_pylist())
 
     def test_what_is_skipped_is_what_would_have_come_first(self, settings: Settings, schema: Schema) -> None:
-        """If it has ``skip``."""
+        """A source that has ``skip`` gives the rows behind those that it is to skip."""
         with self._driven(settings, schema) as driven:
             if not hasattr(driven.end, "skip"):
                 return
@@ -196,7 +196,7 @@ class SourceConformance:
         return str(caught.value)
 
     def test_an_interrupt_ends_what_waits(self, waiting: Waiting, settings: Settings, schema: Schema) -> None:
-        """From another thread: what is under way returns, or raises ``FragmentStopped``, and so does what comes."""
+        """What is under way, and what comes, returns or raises ``FragmentStopped`` after another thread's interrupt."""
         with self._driven(settings if waiting is None else waiting[0], schema) as driven:
             driven.call("open")
             poll = driven.begin(driven.end.poll)

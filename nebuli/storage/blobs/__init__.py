@@ -13,7 +13,7 @@ __all__ = ["Blobs"]
 
 
 class Blobs(Protocol):
-    """Blocking; any number of threads call it. Every method raises `StorageError` where the system does not play along.
+    """A store's blobs, for any number of threads; blocking. Methods raise `StorageError` if the system fails them.
 
     A blob belongs to a folder, which is made with its first blob. Names sort as text.
     """
@@ -25,10 +25,10 @@ class Blobs(Protocol):
         """
 
     def get(self, folder: str, name: str) -> pa.Buffer:
-        """All of it. Raises FileNotFoundError."""
+        """The whole of a blob. Raises FileNotFoundError."""
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        """Have them not be there; it does not matter whether they were."""
+        """Delete them; it does not matter whether they were there."""
 
     def names(self, folder: str) -> list[str]:
-        """Of all that are there, and of those that somebody began to put, and may have left so; in order."""
+        """The names of all that are there, and of those that somebody began to put, and may have left so; in order."""

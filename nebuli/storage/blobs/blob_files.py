@@ -28,7 +28,7 @@ class FileBlobs:
         self._made: set[str] = set()
 
     def put(self, folder: str, name: str, buffers: Sequence[Any]) -> None:
-        """Durably."""
+        """Write a blob, durably."""
         path = self._path(folder, name)
         try:
             if folder not in self._made:
@@ -67,7 +67,7 @@ class FileBlobs:
             raise _failed(path, "reading", error) from error
 
     def delete(self, folder: str, names: Sequence[str]) -> None:
-        """They may come back after a loss of power: nobody who looks for names misses them."""
+        """Delete blobs, which may come back after a loss of power: nobody who looks for names misses them."""
         for name in names:
             path = self._path(folder, name)
             try:

@@ -27,7 +27,7 @@ _HOLD = "log"
 _REMAP = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
 
 Offsets = dict[str, tuple[int, int]]
-"""By handle, the first arrival that counts, and the first that does not any more."""
+"""The first arrival that counts, and the first that does not any more, by handle."""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,7 +41,7 @@ class _Push:
 
 
 class InputLog:
-    """Of one member at a time, who enters and leaves it. Steps below ``first`` are forgotten, ``last`` is the next.
+    """The input of one member at a time, who enters and leaves it. Steps below ``first`` are gone, ``last`` is next.
 
     For each handle a shard has what arrived, at times that count arrivals; the remap, a shard too, has steps for times,
     and says up to which arrival each handle counts.
@@ -67,7 +67,7 @@ class InputLog:
 
     @classmethod
     async def open(cls, store: Store, name: str, handles: Mapping[str, pa.Schema]) -> Self:
-        """Have it be there, with these handles and the schemas of their Z-sets. Raises SchemaMismatch."""
+        """Open a log, made if it is not there, with these handles and their Z-sets' schemas. Raises SchemaMismatch."""
         shards = {
             handle: await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates")
             for handle, schema in handles.items()
@@ -90,7 +90,7 @@ class InputLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """What was pushed and is not durable yet fails."""
+        """Fail what was pushed and is not durable yet."""
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
@@ -134,7 +134,7 @@ class InputLog:
         return self._producers.next(producer)
 
     async def _write(self) -> None:
-        """All that came while the disk was busy is one append."""
+        """Append what came while the disk was busy, all at once."""
         while self._failure is None:
             await self._pushed.wait()
             self._pushed.clear()
@@ -162,7 +162,7 @@ class InputLog:
         return parts
 
     async def _recover(self, error: StorageError) -> None:
-        """They are not logged, nor is what came after them; what producers send next is as the log has it."""
+        """Fail what is not logged, and what came after it; what producers send next is as the log has it."""
         if isinstance(error, UpperMismatch):
             error = LogTaken(f"input log {self.name}")
         try:
@@ -234,7 +234,7 @@ class InputLog:
         return bool(arrived)
 
     async def offsets(self, step: int) -> Offsets:
-        """Which arrivals count for a step, by handle. Raises StepOutOfRange."""
+        """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
         if not self.first <= step < self.last:
             raise StepOutOfRange(f"input log {self.name}", step, self.first, self.last)
         return {

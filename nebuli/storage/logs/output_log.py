@@ -37,9 +37,9 @@ class OutputLog:
     async def open(
         cls, store: Store, name: str, outputs: Mapping[str, pa.Schema], *, compares: bool = True
     ) -> Self:
-        """Have it be there, with these outputs, one at least, and the schemas of their Z-sets. Raises SchemaMismatch.
+        """Open a log, made if it is not there, with these outputs, one at least, and the schemas of their Z-sets.
 
-        ``compares``: what is produced again is compared with what is there.
+        ``compares``: what is produced again is compared with what is there. Raises SchemaMismatch.
         """
         shards = {
             output: await store.create_shard(f"{name}/output/{output}", schema, keeps="updates")
@@ -58,7 +58,7 @@ class OutputLog:
         return next(iter(self._shards.values())).upper
 
     async def write(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
-        """Have them be the output of a step, durably; an output that is not named has no rows in it.
+        """Write the outputs of a step, durably; an output that is not named has no rows in it.
 
         A step that is there, or was, stays as it is; if it comes out different now, a warning says so. Raises
         StepOutOfRange for a step beyond the next one; SchemaMismatch.

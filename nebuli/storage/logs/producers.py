@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 REMEMBERED = 256
-"""Of so many numbers of a producer, the last ones, it is known what they stood for."""
+"""How many numbers of a producer, the last ones, are remembered with what they stood for."""
 SCHEMA = weighted(
     pa.schema(
         [
@@ -32,14 +32,14 @@ Sent = tuple[str, int, str, int]
 
 @dataclass(slots=True)
 class Producer:
-    """One that sends; ``contents`` are the handles and digests by number."""
+    """A producer; ``contents`` are the handles and digests by number."""
 
     next: int = 0
     contents: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 class Producers:
-    """All of a log, as they are in its shard, and with what is on its way there."""
+    """All producers of a log, as they are in its shard, and with what is on its way there."""
 
     def __init__(self, rows: Sequence[pa.RecordBatch]) -> None:
         self._producers: dict[str, Producer] = {}
@@ -73,7 +73,7 @@ class Producers:
         )
 
     def _take(self, producer: str, sequence: int, handle: str, digest: int) -> Sequence[Sent]:
-        """Those that are not remembered any more."""
+        """Take what was sent; what is not remembered any more."""
         found = self._producers.setdefault(producer, Producer())
         found.next = max(found.next, sequence + 1)
         found.contents[sequence] = handle, digest

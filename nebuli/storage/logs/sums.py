@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def added(zsets: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Their sum: a row that stands in several stands in it as often, each time with its weight."""
+    """The sum of Z-sets: a row that stands in several stands in it as often, each time with its weight."""
     if not zsets:
         return empty(schema)
     return zsets[0] if len(zsets) == 1 else pa.concat_batches(list(zsets))

@@ -35,10 +35,10 @@ class Bell(Protocol):
         """The descriptor that can be read when it has rung."""
 
     def silence(self) -> None:
-        """It was heard."""
+        """Silence it: it was heard."""
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close it: nobody listens any more."""
 
 
 class Lock(Protocol):
@@ -49,13 +49,13 @@ class Lock(Protocol):
 
 
 class Ordering(Protocol):
-    """Blocking; one thread at a time calls it. Methods raise `StorageError` where the system does not play along."""
+    """A store's logs, for one thread at a time; blocking. Methods raise `StorageError` if the system fails them."""
 
     def open(self) -> None:
-        """Have it be there; before all others."""
+        """Make it, if it is not there, and open it; called before all others."""
 
     def close(self) -> None:
-        """After all others; may be called again."""
+        """Close it; called after all others, and maybe again."""
 
     def heads(self, keys: Sequence[str]) -> dict[str, int]:
         """The last sequence of each log, all at one moment; 0 while it has none."""
@@ -64,7 +64,7 @@ class Ordering(Protocol):
         """The entries whose sequence is above ``after``, as far as they are kept. Raises EntryDamaged."""
 
     def append(self, changes: Sequence[Change]) -> None:
-        """All of them or, raising `Conflict`, none. When it returns they are durable.
+        """Append all of them or, raising `Conflict`, none. When it returns they are durable.
 
         After `Unclear` they are there or not, all or none; after any other error they are not.
         """
@@ -79,7 +79,7 @@ class Ordering(Protocol):
         """Whether no other than this one has appended anything since it was last asked; cheap."""
 
     def bell(self) -> Bell:
-        """One that rings from now on. Its caller closes it."""
+        """A bell that rings from now on. Its caller closes it."""
 
     def lock(self, name: str) -> Lock:
         """Take it, at once. Raises `Locked`. Its caller closes it."""

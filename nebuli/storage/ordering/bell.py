@@ -21,7 +21,7 @@ class FileBell:
     """Hears writes to a file by inotify: nothing is polled, and nothing is left behind by one that is killed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StoreUnusable."""
+        """Listen to a file. Raises StoreUnusable."""
         self._descriptor: int = _libc.inotify_init1(_CLOSE_ON_EXEC | _NON_BLOCKING)
         if self._descriptor < 0:
             raise _refused(path)
@@ -31,11 +31,11 @@ class FileBell:
             raise error
 
     def fileno(self) -> int:
-        """Of the descriptor that can be read when it has rung."""
+        """The descriptor that can be read when it has rung."""
         return self._descriptor
 
     def silence(self) -> None:
-        """It was heard."""
+        """Silence it: it was heard."""
         try:
             while os.read(self._descriptor, 1 << 16):
                 pass
@@ -43,7 +43,7 @@ class FileBell:
             pass
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Close it: nobody listens any more."""
         os.close(self._descriptor)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FILE = "ordering.db"
 APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"
 _BITS = 40
-"""Of an entry's id, for its sequence; those above are for its log's number."""
+"""Bits of an entry's id for its sequence; those above are for its log's number."""
 _MASK = (1 << _BITS) - 1
 _SIGNED = 1 << 63
 _PAGES = 2000
@@ -52,14 +52,14 @@ _TABLES = (
     f"pragma user_version = {FORMAT}",
 )
 _PAUSE_S = 0.0002, 0.002
-"""Between attempts of one who waits for other writers; an append takes about half a millisecond."""
+"""Seconds between attempts while others write, at least and at most; an append takes about half a millisecond."""
 _UNCLEAR = {sqlite3.SQLITE_IOERR}
 _NO_ROOM = {sqlite3.SQLITE_FULL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteOrdering:
-    """In ``ordering.db`` of a folder: a write-ahead log, synced before an append returns.
+    """An ordering in ``ordering.db`` of a folder: a write-ahead log, synced before an append returns.
 
     An entry's id is the number of its log and its sequence, so that appending to a log goes to one place of one tree.
     """
@@ -76,7 +76,7 @@ class SqliteOrdering:
     # -- life
 
     def open(self) -> None:
-        """Raises StoreUnusable, StoreFull."""
+        """Make the file, if it is not there, and open it. Raises StoreUnusable, StoreFull."""
         try:
             make_directory(self._folder)
             with self._one_at_a_time():
@@ -175,7 +175,7 @@ class SqliteOrdering:
         return [key for (key,) in rows if key.startswith(prefix)]
 
     def unchanged(self) -> bool:
-        """By a counter in memory that all processes share."""
+        """Whether nothing has changed, by a counter in memory that all processes share."""
         with self._failing("reading"):
             (version,) = self._connection.execute("pragma data_version").fetchone()
         before, self._version = self._version, int(version)
@@ -201,7 +201,7 @@ class SqliteOrdering:
     # -- writing
 
     def append(self, changes: Sequence[Change]) -> None:
-        """All in one transaction, with one sync."""
+        """Append all in one transaction, with one sync."""
         with self._writing(unclear=True):
             numbers = {each.key: self._number(each.key) for each in changes}
             found = {key: self._head(number) for key, number in numbers.items()}
@@ -219,7 +219,7 @@ class SqliteOrdering:
         self._ring()
 
     def truncate(self, key: str, below: int) -> None:
-        """In pieces, so that others need not wait for long."""
+        """Forget entries in pieces, so that others need not wait for long."""
         with self._reading():
             number = self._number(key)
             below = min(below, self._head(number))
@@ -233,7 +233,7 @@ class SqliteOrdering:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """All that is read within is of one moment."""
+        """A context within which all that is read is of one moment."""
         with self._failing("reading"):
             self._begin("begin", "select 1 from logs limit 1")
             try:
@@ -255,7 +255,7 @@ class SqliteOrdering:
                 raise
 
     def _begin(self, *statements: str) -> None:
-        """Once others let it be.
+        """Begin a transaction, once others let it be.
 
         SQLite's own pauses grow with the time that somebody waits, so that others are always first.
         """
@@ -303,11 +303,11 @@ class SqliteOrdering:
             os.pwrite(self._bell, b"!", 0)
 
     def bell(self) -> FileBell:
-        """On the file that is written to after each append."""
+        """A bell on the file that is written to after each append."""
         return FileBell(self._folder / "bell")
 
     def lock(self, name: str) -> FileLock:
-        """By a file below ``locks``."""
+        """A lock by a file below ``locks``."""
         return FileLock(self._folder / "locks" / f"{file_name(name)}.lock", name)
 
 
@@ -315,7 +315,7 @@ class FileLock:
     """A lock on a file, which ends with the process; the file says who has it."""
 
     def __init__(self, path: Path, name: str) -> None:
-        """Raises Locked, StoreFailed."""
+        """Lock a file. Raises Locked, StoreFailed."""
         try:
             make_directory(path.parent)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -346,6 +346,6 @@ def _is_full(folder: Path) -> bool:
 
 
 def _checksum(key: str, sequence: int, data: bytes) -> int:
-    """Of the entry in its place, as SQLite's integers are: signed."""
+    """The checksum of the entry in its place, signed as SQLite's integers are."""
     value = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(f"{key}\0{sequence}".encode()))
     return value - (value >= _SIGNED) * (1 << 64)

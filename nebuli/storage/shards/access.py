@@ -1,4 +1,4 @@
-"""All that is done to the shards of a store by one process: appends, changes, reading, compaction."""
+"""Everything that one process does to the shards of a store: appends, changes, reading, compaction."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ShardAccess:
         self._last_read: dict[str, tuple[Part, list[Runs]]] = {}
 
     async def open(self) -> None:
-        """Raises StoreUnusable, StoreFull."""
+        """Open the store. Raises StoreUnusable, StoreFull."""
         try:
             await self.work.in_order(self._ordering.open)
         except BaseException:
@@ -70,7 +70,7 @@ class ShardAccess:
             raise
 
     async def close(self) -> None:
-        """What was begun is ended first; whoever still waits gets StoreClosed."""
+        """Close, once what was begun is ended; whoever still waits gets StoreClosed."""
         await self._waking.close()
         for task in self._compacting.values():
             task.cancel()
@@ -82,11 +82,11 @@ class ShardAccess:
     # -- what is known
 
     async def names(self) -> list[str]:
-        """All shards."""
+        """The names of all shards."""
         return await self.work.in_order(self._ledger.names)
 
     async def track(self, name: str) -> Tracked:
-        """Raises ShardUnknown."""
+        """The shard as it is followed here. Raises ShardUnknown."""
         state = await self.work.in_order(self._ledger.known, name)
         return self._tracked.setdefault(name, Tracked(name, state))
 
@@ -118,7 +118,7 @@ class ShardAccess:
         await self.work.in_order(self._ledger.change, decisions)
 
     async def append(self, parts: Sequence[NewPart], append_id: bytes | None) -> None:
-        """To all of the shards or to none."""
+        """Append to all of the shards or to none."""
         id_ = append_id or os.urandom(16)
         while not await self._appended(parts, id_, may_have_happened=append_id is not None):
             for each in parts:
@@ -206,7 +206,7 @@ class ShardAccess:
             _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
 
     async def compact(self, shard: Tracked, *, full: bool) -> bool:
-        """Have fewer parts and a short log; whether it was this compaction that did it.
+        """Make fewer parts and a short log; whether it was this compaction that did it.
 
         Killed at any point nothing is lost, and what it leaves behind the next one deletes.
         """
@@ -266,5 +266,5 @@ def _is_used(state: ShardState, payload: Payload) -> bool:
 def _tell(
     loop: asyncio.AbstractEventLoop, changed: Callable[[str, ShardState], None], name: str, state: ShardState
 ) -> None:
-    """From another thread."""
+    """Tell the loop of a state, from another thread."""
     loop.call_soon_threadsafe(changed, name, state)

@@ -51,7 +51,7 @@ class Decision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Have the shard be there. Raises SchemaMismatch for one that is another."""
+    """Make the shard, if it is not there. Raises SchemaMismatch for one that is another."""
 
     shard: str
     schema: pa.Schema
@@ -69,7 +69,7 @@ class Create:
         return None
 
     def again(self) -> Create:
-        """As it is."""
+        """The same change, as it is."""
         return self
 
 
@@ -90,7 +90,7 @@ class Payload:
         return self.blob is not None and self.born < state.fence
 
     def part(self, number: int, lower: int, upper: int) -> Part:
-        """As a part that comes with the entry ``number``."""
+        """The payload as a part that comes with the entry ``number``."""
         return Part(
             number,
             lower,
@@ -117,7 +117,7 @@ class AppendPart:
     may_have_happened: bool
 
     def decide(self, state: ShardState | None) -> bytes | None:
-        """None if it is this very append that was first."""
+        """The next entry; None if it is this very append that was first."""
         if state is None:
             raise ShardUnknown(self.shard)
         if state.appended(self.id):
@@ -137,7 +137,7 @@ class AppendPart:
         return packed_change(Appended(self.id, self.expected, self.upper), part, setting)
 
     def again(self) -> AppendPart:
-        """Its id may be in the log."""
+        """The same append, whose id may be in the log."""
         return replace(self, may_have_happened=True)
 
     def _lost(self, state: ShardState) -> None:
@@ -170,7 +170,7 @@ class SetHolds:
         return packed_change(None, None, setting)
 
     def again(self) -> SetHolds:
-        """As it is."""
+        """The same change, as it is."""
         return self
 
 
@@ -206,7 +206,7 @@ class Compact:
         return replace(state, parts=alive, fence=max(state.fence, self.started + 1)).pack()
 
     def again(self) -> Compact:
-        """As it is."""
+        """The same change, as it is."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""Which parts of a shard are worth being one, and making it."""
+"""The choice of a shard's parts that are worth being one, and making it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .updates import Runs, Update
 
 ENTRIES = 256
-"""After so many entries a shard is compacted by whoever appended the last of them."""
+"""Entries after which a shard is compacted, by whoever appended the last of them."""
 _RATIO = 2
 """A part is left as it is if it is more than so many times as large as all that came after it."""
 _LARGE = 1 << 26

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _PREFIX = "shard/"
 _PAUSES_S = (0.0, 0.01, 0.1, 0.5)
-"""Between attempts to learn what happened, after the system failed in the middle."""
+"""Seconds between attempts to learn what happened, after the system failed in the middle."""
 
 
 class Ledger:
-    """Blocking; all of it is called by one thread. ``changed`` is told every new state."""
+    """The states of shards, by one thread; calls block. ``changed`` is told every new state."""
 
     def __init__(self, ordering: Ordering, changed: Callable[[str, ShardState], None]) -> None:
         self._ordering = ordering
@@ -32,11 +32,11 @@ class Ledger:
         self._states: dict[str, ShardState] = {}
 
     def names(self) -> list[str]:
-        """All shards."""
+        """The names of all shards."""
         return [key.removeprefix(_PREFIX) for key in self._ordering.keys(_PREFIX)]
 
     def known(self, shard: str) -> ShardState:
-        """As it is now. Raises ShardUnknown."""
+        """The shard's state as it is now. Raises ShardUnknown."""
         self.refresh([shard])
         state = self._states.get(shard)
         if state is None:

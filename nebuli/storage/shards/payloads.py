@@ -49,7 +49,7 @@ def kept(
 
 
 def drop(blobs: Blobs, shard: str, payload: Payload | None) -> None:
-    """It will be of no part; what cannot be deleted now is by a later sweep."""
+    """Delete the blob of a payload that will be of no part; what cannot be deleted now is by a later sweep."""
     if payload is not None and payload.blob is not None:
         with suppress(StorageError):
             blobs.delete(key_of(shard), [payload.blob])

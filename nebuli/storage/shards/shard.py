@@ -29,7 +29,7 @@ DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """All that changed from time ``lower`` up to but not including ``upper``, in the order of times."""
+    """All updates from time ``lower`` up to but not including ``upper``, in the order of times."""
 
     lower: int
     upper: int
@@ -45,12 +45,12 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """By which the store knows it."""
+        """The name by which the store knows it."""
         return self._tracked.name
 
     @property
     def schema(self) -> pa.Schema:
-        """Of its Z-sets; fixed."""
+        """The schema of its Z-sets; fixed."""
         return self._tracked.state.schema
 
     @property
@@ -65,7 +65,7 @@ class Shard:
 
     @property
     def holds(self) -> Mapping[str, Hold]:
-        """Who still reads, and where, as far as is known here."""
+        """The holds of those who still read, and where, as far as is known here."""
         return self._tracked.state.held
 
     async def refresh(self) -> None:
@@ -90,7 +90,7 @@ class Shard:
         await self._access.append([self.part(updates, expected_upper, new_upper)], append_id)
 
     async def finish(self, expected_upper: int) -> None:
-        """Have nothing be appended ever again. Raises UpperMismatch."""
+        """End it: nothing can be appended ever again. Raises UpperMismatch."""
         await self.compare_and_append([], expected_upper, FINISHED)
 
     def part(
@@ -180,7 +180,7 @@ class Shard:
     # -- holds
 
     async def hold(self, name: str, at: int, *, lease_s: float | None = None) -> None:
-        """Have the shard stay readable at time ``at``, or move the hold there; for so long, if that is said.
+        """Keep the shard readable at time ``at``, or move the hold there; for so long, if that is said.
 
         The since is the lowest hold's time, once there is one, and never goes back. Raises SinceMismatch.
         """
@@ -192,7 +192,7 @@ class Shard:
         await self._access.change([SetHolds(self.name, {}, [name])])
 
     async def compact(self, *, full: bool = False) -> bool:
-        """Have fewer and consolidated rows below the since, and delete what is not used any more.
+        """Make fewer and consolidated rows below the since, and delete what is not used any more.
 
         Happens by itself, too. ``full``: put all of it together. Whether it was this call that did it: another process
         may have been first.

@@ -40,7 +40,7 @@ class Part:
     consolidated: bool
 
     def pack(self) -> list[Any]:
-        """As it is in an entry."""
+        """The part as it is in an entry."""
         return [
             self.number, self.lower, _packed_time(self.upper), self.rows, self.size, self.checksum, self.inline,
             self.blob, self.consolidated,
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Whoever has it still reads at ``time``; until ``expires``, seconds since 1970, if that is set."""
+    """A hold: whoever has it still reads at ``time``; until ``expires``, seconds since 1970, if that is set."""
 
     time: int
     expires: float | None

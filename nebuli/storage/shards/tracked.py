@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tracked:
-    """Its ``state`` follows the ordering; it may be behind it, never ahead."""
+    """A shard's ``state``, which follows the ordering; it may be behind it, never ahead."""
 
     def __init__(self, name: str, state: ShardState) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Tracked:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Entered before the state is brought up to date for the last time: what comes after it is not missed."""
+        """A context, entered before the state is last brought up to date: what comes after it is not missed."""
         self._awaiting += 1
         try:
             yield
@@ -39,12 +39,12 @@ class Tracked:
             self._awaiting -= 1
 
     def changed(self, state: ShardState) -> None:
-        """There is a newer one."""
+        """Take a newer state."""
         self.state = state
         self._wake()
 
     def close(self) -> None:
-        """Whoever waits gets StoreClosed, and whoever comes."""
+        """Have whoever waits, or comes, get StoreClosed."""
         self._closed = True
         self._wake()
 

@@ -43,7 +43,7 @@ class Runs:
         return self.rows if (start, end) == (0, self.rows.num_rows) else self.rows.slice(start, end - start)
 
     def updates(self, first: int, until: int) -> Iterator[Update]:
-        """One for each time from ``first`` up to but not including ``until`` that has rows."""
+        """An update for each time from ``first`` up to but not including ``until`` that has rows."""
         low, high = self._run_at(first), self._run_at(until)
         start = int(self.ends[low - 1]) if low else 0
         for time, end in zip(self.times[low:high].tolist(), self.ends[low:high].tolist(), strict=True):

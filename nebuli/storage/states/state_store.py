@@ -54,7 +54,7 @@ class StateStore:
         return range(found[0].number, found[-1].number + 1)
 
     async def open(self, version: int) -> Database:
-        """Have it open at a version, and forget the other one.
+        """Open it at a version, and forget the other one.
 
         Only one may have it open; who has it, loses it with the end of the process. Raises VersionUnavailable, Locked.
         """
@@ -84,7 +84,7 @@ class StateStore:
         return Database(self, opened, last, lock)
 
     def _append(self, last: int, data: bytes) -> None:
-        """Durably, once. Blocking, in order. Raises Locked if somebody else has appended all the same."""
+        """Append durably, once. Blocking, in order. Raises Locked if somebody else has appended all the same."""
         for pause in _PAUSES_S:
             time.sleep(pause)
             try:
@@ -114,7 +114,7 @@ class StateStore:
         return Value(len(view), checksum, None, blob)
 
     async def content(self, value: Value) -> pa.Buffer:
-        """Raises BlobMissing, BlobDamaged."""
+        """The bytes of a value. Raises BlobMissing, BlobDamaged."""
         if value.blob is None:
             return pa.py_buffer(value.inline or b"")
         return await self._work.on_blobs(self._content, value, value.blob)
@@ -130,13 +130,13 @@ class StateStore:
         return buffer
 
     async def drop(self, value: Value | None) -> None:
-        """It is of no version."""
+        """Delete the blob of a value that is of no version."""
         if value is not None and value.blob is not None:
             with suppress(StorageError):  # the next who opens it tries again
                 await self._work.on_blobs(self._blobs.delete, self._key, [value.blob])
 
     async def commit(self, last: int, data: bytes, lock: Lock) -> None:
-        """Durably, once; nobody else gets the lock before it is known."""
+        """Commit durably, once; nobody else gets the lock before it is known."""
         await self._work.in_order(self._commit, last, data, lock)
 
     def _commit(self, last: int, data: bytes, lock: Lock) -> None:
@@ -163,7 +163,7 @@ class Database:
 
     @property
     def version(self) -> int:
-        """That it was opened at."""
+        """The version that it was opened at."""
         return self._version.number
 
     async def get(self, table: str, key: bytes) -> pa.Buffer | None:
@@ -172,7 +172,7 @@ class Database:
         return None if value is None else await self._store.content(value)
 
     async def put(self, table: str, key: bytes, value: Any) -> None:
-        """Of anything that has bytes. After an error or a cancel the key has the value that it had."""
+        """Set a value, anything that has bytes. After an error or a cancel the key has the value that it had."""
         self._check_open()
         kept = await self._store.keep(self.version + 1, value)
         if self._lock is None:
@@ -184,13 +184,13 @@ class Database:
         await self._store.drop(replaced)
 
     async def delete(self, table: str, key: bytes) -> None:
-        """It does not matter whether it was there."""
+        """Delete a key; it does not matter whether it was there."""
         self._check_open()
         self._deleted[table, key] = None
         await self._store.drop(self._put.pop((table, key), None))
 
     def keys(self, table: str) -> list[bytes]:
-        """All of a table, in order."""
+        """All keys of a table, in order."""
         self._check_open()
         every = {*self._version.values, *self._put} - {*self._deleted}
         return sorted(key for each, key in every if each == table)
@@ -201,12 +201,12 @@ class Database:
         return self._step
 
     def set_step(self, step: int) -> None:
-        """For the next version."""
+        """Set the step that the next version has."""
         self._check_open()
         self._step = step
 
     async def commit(self) -> None:
-        """Have it all be the next version, durably, beside the one that was opened, and close.
+        """Make all of it the next version, durably, beside the one that was opened, and close.
 
         After Unclear, or a cancel, the next version is there or not, `StateStore.versions` tells; after any other error
         it is not. The version that was opened is.
@@ -218,7 +218,7 @@ class Database:
             await self._store.commit(self._last, data, lock)
 
     def close(self) -> None:
-        """Without a new version; may be called again."""
+        """Close without a new version; may be called again."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()

@@ -23,7 +23,7 @@ Key = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Where a value is, in an entry or in a blob, and what it was written with."""
+    """The place of a value, an entry or a blob, and the size and checksum that it was written with."""
 
     size: int
     checksum: int
@@ -31,13 +31,13 @@ class Value:
     blob: str | None
 
     def pack(self) -> list[Any]:
-        """As it is in an entry."""
+        """The value as it is in an entry."""
         return [self.size, self.checksum, self.inline, self.blob]
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """All of a database at one moment."""
+    """The whole of a database at one moment."""
 
     number: int = 0
     step: int = 0
@@ -45,11 +45,11 @@ class Version:
 
     @property
     def blobs(self) -> set[str]:
-        """All that it needs."""
+        """The names of all blobs that it needs."""
         return {each.blob for each in self.values.values() if each.blob is not None}
 
     def with_changes(self, step: int, put: Mapping[Key, Value], deleted: Sequence[Key]) -> Version:
-        """The next one."""
+        """The next version, with these changes."""
         values = {**self.values, **put}
         for key in deleted:
             values.pop(key, None)

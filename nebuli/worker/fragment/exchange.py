@@ -28,9 +28,9 @@ class Order:
     """A ``placement.plan.Fragment`` as JSON."""
     resumed: bool
     ports: Ports
-    """Where it takes data."""
+    """The ports at which it takes data."""
     node: str
-    """Where the worker takes members of its node."""
+    """The address at which the worker takes members of its node."""
     max_state_bytes: int
     """What the state of an operator may hold whose plan says nothing else."""
     memory_bytes: int | None
@@ -56,7 +56,7 @@ class Report:
 
 
 def packed(message: object) -> bytes:
-    """As it travels."""
+    """The message as it travels."""
     data = pickle.dumps(message)
     return _LENGTH.pack(len(data)) + data
 

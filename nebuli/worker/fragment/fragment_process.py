@@ -121,7 +121,7 @@ class _ToWorker(logging.Handler):
         self._id = id_
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called on any thread."""
+        """Send the record to the worker; called on any thread."""
         line = LogLine.of(record, self._id)
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._writer.write, packed(line))

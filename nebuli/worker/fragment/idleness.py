@@ -1,4 +1,4 @@
-"""Which sources have had nothing for so long that event time is not to wait for them."""
+"""The sources that have had nothing for so long that event time is not to wait for them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Idleness:
         self._idle: set[str] = set()
 
     def active(self, source: str) -> None:
-        """It had something, or has ended."""
+        """Note that a source had something, or has ended."""
         self._quiet_since.pop(source, None)
         self._idle.discard(source)
 
     def is_idle_now(self, source: str, now: float) -> bool:
-        """It had nothing; whether that makes it idle, which is said once."""
+        """Note that a source had nothing; whether that makes it idle, which is said once."""
         if source not in self._after_s or source in self._idle:
             return False
         since = self._quiet_since.setdefault(source, now)

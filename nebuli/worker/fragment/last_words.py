@@ -19,7 +19,7 @@ __all__ = ["close_inputs", "fail_output"]
 
 
 async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
-    """Whoever sends to the fragment, now or later, is told that nothing is wanted any more, and why."""
+    """Tell whoever sends to the fragment, now or later, that nothing is wanted any more, and why."""
     for operator in fragment.operators:
         if isinstance(operator, NetworkSource):
             schema = zset.weighted(arrow_schema(operator.columns))
@@ -30,7 +30,7 @@ async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, 
 
 
 async def fail_output(fragment: Fragment, sender: netchannel.SenderServer, reason: str) -> None:
-    """Whoever reads the fragment is told that it has failed, and why; who is away, is not waited for long."""
+    """Tell whoever reads the fragment that it has failed, and why; whoever is away is not waited for long."""
     operator = fragment.operators[-1]
     if not isinstance(operator, NetworkSink):
         return

@@ -42,7 +42,7 @@ class LateRows:
             self._sinks[id_].write(rows)
 
     def finish(self) -> None:
-        """All of it is on the disk."""
+        """Finish the files: all of it is on the disk afterwards."""
         for sink in self._sinks.values():
             sink.finish()
 

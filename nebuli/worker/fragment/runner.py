@@ -134,7 +134,7 @@ class FragmentRunner:
             sentence = _sentence(error)
             told = self._origin(error, sentence)
             self._late.abort(sentence)
-            # A place is left before the end is seen, for who waits for that; what a reader is told may take its time.
+            # A place is left before the end is seen, for whoever waits for that; a reader may be told later.
             is_read = isinstance(self.fragment.operators[-1], NetworkSink)
             if not is_read:
                 self._abort(told)

@@ -27,7 +27,7 @@ class Spawned:
 
     def __init__(self, number: int, spawner: Spawner) -> None:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Its exit code, negative for a signal; or SpawnFailed."""
+        """The exit code of the process, negative for a signal; or SpawnFailed."""
         self._number = number
         self._spawner = spawner
 

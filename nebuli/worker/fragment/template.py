@@ -31,7 +31,7 @@ __all__ = ["fork_worker"]
 
 _LARGEST_MESSAGE = 4096
 _MOST_DESCRIPTORS = 253
-"""Of a message; SCM_MAX_FD, of Linux."""
+"""The most descriptors of a message; SCM_MAX_FD, of Linux."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG, of Linux."""
 
@@ -58,7 +58,7 @@ def fork_worker() -> socket.socket:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Where there is a pandas, Arrow imports it to see whether a list of ours is one of pandas'.
+    """Hides a pandas that is there: Arrow imports it to see whether a list of ours is one of pandas'.
 
     That takes longer than all else that a fragment does at its start, in each process anew. A connector of another
     package may use it.
@@ -96,7 +96,7 @@ class _Template:
             signal.signal(number, lambda number, _: os.kill(worker, number))
 
     def serve(self) -> NoReturn:
-        """Until the worker has ended."""
+        """Start and kill processes for the worker, until it has ended."""
         import select
 
         poll = select.poll()  # it knows no limit of descriptors, unlike select
@@ -182,7 +182,7 @@ class _Template:
             self._connection.send(json.dumps(message).encode())
 
     def _end(self, code: int) -> NoReturn:
-        """As the worker did."""
+        """End as the worker did."""
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         if code < 0:
@@ -193,7 +193,7 @@ class _Template:
 
 
 def _die_with_parent(parent: int) -> None:
-    """If the parent is killed, so is this process, which may be in no state to notice by itself."""
+    """Have this process die with its parent, as it may be in no state to notice by itself that that was killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # it was killed before that

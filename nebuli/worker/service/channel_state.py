@@ -21,7 +21,7 @@ def channels(
     receivers: Iterable[ReceiverServerStatistics],
     prefix: str,
 ) -> wire.ChannelsReply:
-    """Those whose ids begin with ``prefix``: what is sent, then what is received."""
+    """The channels whose ids begin with ``prefix``: what is sent, then what is received."""
     found = [
         _message(id_, wire.Channel.SIDE_SENDER, to, each)
         for server in senders

@@ -23,7 +23,7 @@ _TCP = Path("/proc/sys/net/ipv4")
 
 
 def inspect(address: str, trust: Trust) -> wire.InspectReply:
-    """Of this process, whose channels others reach at ``address``."""
+    """What there is to say of this process, whose channels others reach at ``address``."""
     reply = wire.InspectReply(
         address=address,
         version=__version__,

@@ -45,7 +45,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
 
 
 class Service(WorkerServicer):
-    """Answers for one node; runs on the worker's loop. The methods' names are gRPC's."""
+    """Answers gRPC for one node; runs on the worker's loop. The methods' names are gRPC's."""
 
     def __init__(self, node: Node, observed: Observed) -> None:
         self._node = node
