@@ -3,7 +3,8 @@
 ``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
 where the query is checked already, ``place_bottom_up`` by the rule alone, ``place_exactly`` for the least traffic and
 what it costs), ``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of
-one deployment.
+one deployment. ``check_stepped`` is ``check`` for a query that runs in steps, and ``distribute`` says where its rows
+change members.
 
 What a name stands for is imported when it is first used: most of what looks at plans places none.
 """
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placement.checking.binding import BoundPlan as BoundPlan
     from placement.checking.binding import check as check
+    from placement.checking.binding import check_stepped as check_stepped
     from placement.errors import InvalidQuery as InvalidQuery
+    from placement.errors import MultipleReaders as MultipleReaders
     from placement.errors import MultipleSinks as MultipleSinks
     from placement.errors import NoCapacity as NoCapacity
     from placement.errors import NoCommonAncestor as NoCommonAncestor
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from placement.plan import Query as Query
     from placement.reading.reader import load_query as load_query
     from placement.reading.reader import parse_query as parse_query
+    from placement.stepped import SteppedPlan as SteppedPlan
+    from placement.steps.distribution import distribute as distribute
     from placement.strategies.bottom_up import Placement as Placement
     from placement.strategies.bottom_up import place_bottom_up as place_bottom_up
     from placement.strategies.exact import Exact as Exact
@@ -50,6 +55,7 @@ _HOMES = {
     "Exact": "placement.strategies.exact",
     "Fragment": "placement.plan",
     "InvalidQuery": "placement.errors",
+    "MultipleReaders": "placement.errors",
     "MultipleSinks": "placement.errors",
     "NoCapacity": "placement.errors",
     "NoCommonAncestor": "placement.errors",
@@ -60,11 +66,14 @@ _HOMES = {
     "Query": "placement.plan",
     "QueryError": "placement.errors",
     "RetractingPlan": "placement.errors",
+    "SteppedPlan": "placement.stepped",
     "StrategyName": "placement.strategies.selection",
     "UnknownSink": "placement.errors",
     "UnknownSource": "placement.errors",
     "check": "placement.checking.binding",
+    "check_stepped": "placement.checking.binding",
     "decompose": "placement.fragments.decomposition",
+    "distribute": "placement.steps.distribution",
     "load_query": "placement.reading.reader",
     "parse_query": "placement.reading.reader",
     "place": "placement.strategies.selection",

@@ -5,7 +5,8 @@
     PlacementError
     ├── QueryError               the query itself is wrong
     │   └── InvalidQuery           as read or as checked: holds every mistake, with file, line and column
-    │       ├── MultipleSinks        more than one sink
+    │       ├── MultipleSinks        more than one sink, where the query is to run free
+    │       ├── MultipleReaders      an operator that several read, where the query is to run free
     │       ├── UnknownSource        a logical source that the topology lacks, or no node provides
     │       ├── UnknownSink          a sink that no node has
     │       └── RetractingPlan       an ``append`` sink below operators that take rows back
@@ -45,7 +46,11 @@ class InvalidQuery(QueryError):
 
 
 class MultipleSinks(InvalidQuery):
-    """A query has more than one sink; all data must flow to one root."""
+    """A query that is to run free has more than one sink; all data must flow to one root."""
+
+
+class MultipleReaders(InvalidQuery):
+    """A query that is to run free has an operator that several others read."""
 
 
 class UnknownSource(InvalidQuery):

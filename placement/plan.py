@@ -1,4 +1,4 @@
-"""The plan model: a query as a tree of operators, and the fragments that it is cut into.
+"""The plan model: a query as a graph of operators, and the fragments that it is cut into where it runs free.
 
 ``Query`` is what a user writes (the query JSON). ``Fragment`` is what a worker runs: the same operators, with
 the source and the sink bound to what the topology says of them, and network sources and sinks at the cut
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from placement.durations import Duration, microseconds
-from placement.errors import InvalidQuery, MultipleSinks
-from placement.tree import Outline, shape_mistakes, sinks_of
+from placement.errors import InvalidQuery
+from placement.graph import Outline, shape_mistakes
 from topology import (
     BufferSettings,
     ChannelPolicies,
@@ -39,7 +39,9 @@ StateBytes = Annotated[int, Field(strict=True, ge=1)]
 OperatorId = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$")]
 
 
-class _Operator(BaseModel):
+class BaseOperator(BaseModel):
+    """What all operators have."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: OperatorId
@@ -50,7 +52,9 @@ class _Operator(BaseModel):
         return ()
 
 
-class _Unary(_Operator):
+class UnaryOperator(BaseOperator):
+    """An operator with one input."""
+
     input: OperatorId
 
     @property
@@ -58,7 +62,7 @@ class _Unary(_Operator):
         return (self.input,)
 
 
-class _Nary(_Operator):
+class _Nary(BaseOperator):
     inputs: Annotated[tuple[OperatorId, ...], Field(min_length=2)]
 
     @property
@@ -66,21 +70,21 @@ class _Nary(_Operator):
         return self.inputs
 
 
-class SourceOperator(_Operator):
+class SourceOperator(BaseOperator):
     """Reads a logical source; runs where the topology attaches the physical one."""
 
     type: Literal["source"] = "source"
     logical: str
 
 
-class FilterOperator(_Unary):
+class FilterOperator(UnaryOperator):
     """Keeps the rows for which ``predicate`` (an SQL expression) is true."""
 
     type: Literal["filter"] = "filter"
     predicate: str
 
 
-class ProjectOperator(_Unary):
+class ProjectOperator(UnaryOperator):
     """Computes ``columns``: output name to SQL expression, in order."""
 
     type: Literal["project"] = "project"
@@ -101,7 +105,7 @@ class JoinOperator(_Nary):
     max_state_bytes: StateBytes | None = None
 
 
-class AggregateOperator(_Unary):
+class AggregateOperator(UnaryOperator):
     """Groups by columns; ``aggregates`` maps output name to count, sum, avg, min or max of an expression."""
 
     type: Literal["aggregate"] = "aggregate"
@@ -110,7 +114,7 @@ class AggregateOperator(_Unary):
     max_state_bytes: StateBytes | None = None
 
 
-class DistinctOperator(_Unary):
+class DistinctOperator(UnaryOperator):
     """Every row once, however often it came; null equals null."""
 
     type: Literal["distinct"] = "distinct"
@@ -120,7 +124,7 @@ class DistinctOperator(_Unary):
 MAX_WINDOWS_PER_ROW = 1000
 
 
-class WindowOperator(_Unary):
+class WindowOperator(UnaryOperator):
     """Puts every row into the windows that its ``time`` falls into: adds ``window_start`` and ``window_end``.
 
     Windows are ``size`` long and begin every ``slide`` (without it: one after the other) from 1970-01-01 00:00 UTC on.
@@ -153,7 +157,7 @@ class WindowOperator(_Unary):
         return self
 
 
-class SinkOperator(_Unary):
+class SinkOperator(UnaryOperator):
     """Writes to a sink that the topology names."""
 
     type: Literal["sink"] = "sink"
@@ -173,7 +177,7 @@ class BoundSink(SinkOperator):
     target: Sink
 
 
-class NetworkSource(_Operator):
+class NetworkSource(BaseOperator):
     """Reads a channel at the node whose address is ``address``; ``lossy``: its sender may give up batches."""
 
     type: Literal["network_source"] = "network_source"
@@ -185,7 +189,7 @@ class NetworkSource(_Operator):
     lossy: bool = False
 
 
-class NetworkSink(_Unary):
+class NetworkSink(UnaryOperator):
     """Writes to a channel of the node whose address is ``address``."""
 
     type: Literal["network_sink"] = "network_sink"
@@ -238,9 +242,9 @@ class Origin:
 
 
 class Query(BaseModel):
-    """A query as written: a tree of operators by id, with one sink as its root.
+    """A query as written: a graph of operators by id, of which all lead to sinks.
 
-    Making one that is not such a tree raises ``InvalidQuery`` with every mistake. ``name`` goes into the
+    Where it runs free it has to be a tree with one sink as its root. Making one that is no such graph raises ``InvalidQuery`` with every mistake. ``name`` goes into the
     names of its channels and fragments; a file's query is named after the file.
     """
 
@@ -255,11 +259,14 @@ class Query(BaseModel):
         """Take the origin that a loader gives as validation context, and check the shape."""
         if isinstance(context, Origin):
             self._origin = context
-        outlines = [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
-        found = [*shape_mistakes(outlines), *unknown_operators(self.channels.of, outlines)]
+        found = [*shape_mistakes(self.outlines), *unknown_operators(self.channels.of, self.outlines)]
         if found:
-            kind = MultipleSinks if len(sinks_of(outlines)) > 1 else InvalidQuery
-            raise kind(self.mistake(path, message) for path, message in found)
+            raise InvalidQuery(self.mistake(path, message) for path, message in found)
+
+    @property
+    def outlines(self) -> list[Outline]:
+        """What its shape is made of."""
+        return [outline(("operators", index), operator) for index, operator in enumerate(self.operators)]
 
     @property
     def name(self) -> str:
@@ -273,7 +280,7 @@ class Query(BaseModel):
 
 def outline(path: Location, operator: QueryOperator) -> Outline:
     """What the shape of a query is made of."""
-    if isinstance(operator, _Unary):
+    if isinstance(operator, UnaryOperator):
         places: list[Location] = [(*path, "input")]
     else:
         places = [(*path, "inputs", index) for index, _ in enumerate(operator.children)]

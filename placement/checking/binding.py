@@ -1,15 +1,24 @@
-"""A query over a topology: sources and the sink bound to what is attached where, every schema known."""
+"""A query over a topology: sources and sinks bound to what is attached where, every schema known."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from placement.checking.event_time import EventTimes
 from placement.checking.narrowing import narrow
 from placement.checking.policies import Policies
 from placement.checking.schemas import RESERVED, Fault, InnerOperator, output_schema
-from placement.errors import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource
+from placement.errors import (
+    InvalidQuery,
+    MultipleReaders,
+    MultipleSinks,
+    RetractingPlan,
+    UnknownSink,
+    UnknownSource,
+)
+from placement.graph import bottom_up, second_readers, second_sinks, sinks_of
 from placement.plan import (
     BoundSink,
     BoundSource,
@@ -20,16 +29,19 @@ from placement.plan import (
     UnionOperator,
     WatermarkOrigin,
 )
-from placement.tree import bottom_up
+from placement.stepped import InputOperator, SteppedPlan
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping, Sequence
 
     from placement.plan import Query, QueryOperator
     from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, Topology
     from topology.mistakes import Location
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +78,21 @@ def check(query: Query, topology: Topology) -> BoundPlan:
     Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake. An operator
     whose input is wrong is not judged.
     """
-    return _Binder(query, topology).plan()
+    return _FreeBinder(query, topology).plan()
 
 
-class _Binder:
+def check_stepped(query: Query, topology: Topology) -> SteppedPlan:
+    """As ``check``, for a query that runs in steps: with any number of sinks, and of readers of an operator.
+
+    A logical source is an input whether or not something is attached anywhere; what is may be asked for some of its
+    columns.
+    """
+    return _SteppedBinder(query, topology).plan()
+
+
+class _Binder(ABC):
+    """What is the same however a query runs."""
+
     def __init__(self, query: Query, topology: Topology) -> None:
         self._query = query
         self._policies = Policies.of(query, topology)
@@ -85,32 +108,22 @@ class _Binder:
         self._spark_masters = {
             node.address: node.spark_master for node in topology.nodes if node.spark_master is not None
         }
-        self._operators: dict[str, FragmentOperator] = {}
+        self._operators: dict[str, FragmentOperator | InputOperator] = {}
         self._schemas: dict[str, Schema] = {}
         self._pins: dict[str, str] = {}
         self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
         self._times = EventTimes(self._operators, self._schemas)
 
-    def plan(self) -> BoundPlan:
-        root = next(operator.id for operator in self._query.operators if operator.type == "sink")
-        for identity in bottom_up({key: operator.children for key, operator in self._ids.items()}, root):
+    def _bind_all(self, roots: Sequence[str]) -> None:
+        for identity in bottom_up({key: operator.children for key, operator in self._ids.items()}, *roots):
             self._bind(self._ids[identity])
         if self._mistakes:
             ordered = in_file_order(list(self._mistakes))
             raise self._mistakes[ordered[0]](ordered)
-        narrow(self._operators, self._schemas, self._times.origins.values(), self._times.closings.values())
-        readers = {child: key for key, operator in self._operators.items() for child in operator.children}
-        return BoundPlan(
-            self._query.name,
-            self._operators,
-            self._schemas,
-            self._pins,
-            readers,
-            self._times.origins,
-            self._times.closings,
-            self._policies,
-            self._spark_masters,
-        )
+
+    def _narrow(self, narrowable: Container[str]) -> None:
+        origins, closings = self._times.origins.values(), self._times.closings.values()
+        narrow(self._operators, self._schemas, origins, closings, narrowable)
 
     def _bind(self, operator: QueryOperator) -> None:
         match operator:
@@ -124,7 +137,6 @@ class _Binder:
     def _bind_source(self, operator: SourceOperator) -> None:
         name = operator.logical
         source = self._logical.get(name)
-        attached = self._physical.get(name, [])
         if source is None:
             hint = did_you_mean(name, self._logical)
             message = f"unknown logical source {name!r}{hint}; expected {listed(self._logical)}"
@@ -132,31 +144,19 @@ class _Binder:
         elif any(column.name == RESERVED for column in source.columns):
             message = f"{name!r} has a column {RESERVED!r}, which is one that every stream has"
             self._fault(operator, ("logical",), message)
-        elif not attached:
-            message = f"no node has a physical source of {name!r}; expected one at least"
-            self._fault(operator, ("logical",), message, UnknownSource)
-        elif len(attached) == 1:
-            self._add_source(operator.id, source, *attached[0])
         else:
-            self._bind_parts(operator, source, attached)
+            self._add_source(operator, source, self._physical.get(name, []))
 
-    def _bind_parts(
+    @abstractmethod
+    def _add_source(
         self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
     ) -> None:
-        parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
-        if taken := [part for part in parts if part in self._ids]:
-            self._fault(operator, ("id",), f"its part {taken[0]!r} has the id of another operator")
-            return
-        for part, (node, physical) in zip(parts, attached, strict=True):
-            self._add_source(part, source, node, physical)
-        self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
+        """Add a source with what the nodes have of it."""
 
-    def _add_source(self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource) -> None:
-        bound = BoundSource(id=identity, logical=source.name, schema=source.columns, physical=physical)
-        self._operators[identity] = bound
-        self._schemas[identity] = source.columns
-        self._times.add(bound, [])
-        self._pins[identity] = node
+    def _add_leaf(self, leaf: BoundSource | InputOperator) -> None:
+        self._operators[leaf.id] = leaf
+        self._schemas[leaf.id] = leaf.columns
+        self._times.add(leaf, [])
 
     def _bind_sink(self, operator: SinkOperator) -> None:
         if operator.sink not in self._sinks:
@@ -206,3 +206,95 @@ class _Binder:
     ) -> None:
         path = ("operators", self._places[operator.id], *field)
         self._mistakes[self._query.mistake(path, f"{operator.type} {operator.id}: {message}")] = kind
+
+
+class _FreeBinder(_Binder):
+    """Binds what is one tree; a logical source with several physical ones becomes the union of its parts."""
+
+    def plan(self) -> BoundPlan:
+        outlines = self._query.outlines
+        for kind, found in (
+            (MultipleSinks, second_sinks(outlines)),
+            (MultipleReaders, second_readers(outlines)),
+        ):
+            if mistakes := [self._query.mistake(path, message) for path, message in found]:
+                raise kind(mistakes)
+        self._bind_all([each.id for each in sinks_of(outlines)])
+        attached = [each for each in self._operators.values() if isinstance(each, BoundSource)]
+        self._narrow({each.id for each in attached if each.physical.columns_by_name})
+        operators = {
+            key: each for key, each in self._operators.items() if not isinstance(each, InputOperator)
+        }
+        readers = {child: key for key, operator in operators.items() for child in operator.children}
+        return BoundPlan(
+            self._query.name,
+            operators,
+            self._schemas,
+            self._pins,
+            readers,
+            self._times.origins,
+            self._times.closings,
+            self._policies,
+            self._spark_masters,
+        )
+
+    def _add_source(
+        self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
+    ) -> None:
+        if not attached:
+            message = f"no node has a physical source of {source.name!r}; expected one at least"
+            self._fault(operator, ("logical",), message, UnknownSource)
+        elif len(attached) == 1:
+            self._add_attached(operator.id, source, *attached[0])
+        else:
+            self._bind_parts(operator, source, attached)
+
+    def _bind_parts(
+        self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
+    ) -> None:
+        parts = [f"{operator.id}/{index}" for index, _ in enumerate(attached)]
+        if taken := [part for part in parts if part in self._ids]:
+            self._fault(operator, ("id",), f"its part {taken[0]!r} has the id of another operator")
+            return
+        for part, (node, physical) in zip(parts, attached, strict=True):
+            self._add_attached(part, source, node, physical)
+        self._add(UnionOperator(id=operator.id, inputs=tuple(parts)))
+
+    def _add_attached(
+        self, identity: str, source: LogicalSource, node: str, physical: PhysicalSource
+    ) -> None:
+        self._add_leaf(
+            BoundSource(id=identity, logical=source.name, schema=source.columns, physical=physical)
+        )
+        self._pins[identity] = node
+
+
+class _SteppedBinder(_Binder):
+    """Binds what has names for its inputs and outputs, whatever brings and takes the rows."""
+
+    def plan(self) -> SteppedPlan:
+        self._bind_all(sorted(each.id for each in sinks_of(self._query.outlines)))
+        inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]
+        self._narrow({each.id for each in inputs if self._can_leave_out(each)})
+        operators = tuple(each for each in self._operators.values() if not isinstance(each, BoundSource))
+        return SteppedPlan.model_validate(
+            {
+                "name": self._query.name,
+                "operators": operators,
+                "watermarks": _by_operator(self._times.origins),
+                "closings": _by_operator(self._times.closings),
+            }
+        )
+
+    def _add_source(
+        self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
+    ) -> None:
+        self._add_leaf(InputOperator(id=operator.id, logical=source.name, schema=source.columns))
+
+    def _can_leave_out(self, leaf: InputOperator) -> bool:
+        attached = self._physical[leaf.logical]
+        return bool(attached) and all(physical.columns_by_name for _, physical in attached)
+
+
+def _by_operator(settings: Mapping[str, T]) -> tuple[T, ...]:
+    return tuple(settings[key] for key in sorted(settings))

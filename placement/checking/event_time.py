@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from placement.checking.schemas import WINDOW_COLUMNS, joined_names
 from placement.durations import microseconds
+from placement.graph import bottom_up
 from placement.plan import (
     AggregateOperator,
     BoundSink,
@@ -25,14 +26,16 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.sql.typed_tree import ColumnRef
-from placement.tree import bottom_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
+    from placement.stepped import StepOperator
     from topology.schema import Schema
+
+    PlanOperator = FragmentOperator | StepOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class WindowColumn:
 class EventTimes:
     """Built up operator by operator, inputs first; ``schemas`` may grow meanwhile."""
 
-    def __init__(self, operators: Mapping[str, FragmentOperator], schemas: Mapping[str, Schema]) -> None:
+    def __init__(self, operators: Mapping[str, PlanOperator], schemas: Mapping[str, Schema]) -> None:
         self._operators = operators
         self._schemas = schemas
         self._columns: dict[str, dict[str, WindowColumn]] = {}
@@ -61,7 +64,7 @@ class EventTimes:
         self.origins: dict[str, WatermarkOrigin] = {}
         self.closings: dict[str, Closing] = {}
 
-    def add(self, operator: FragmentOperator, faults: list[Fault]) -> None:
+    def add(self, operator: PlanOperator, faults: list[Fault]) -> None:
         """Take the next operator, whose columns are right; adds what is wrong with its event time to ``faults``."""
         children = operator.children
         below = [window for child in children for window in self._windows[child]]
@@ -151,7 +154,7 @@ class EventTimes:
         return {name: tree.name for name, tree in trees.items() if isinstance(tree, ColumnRef)}
 
     def _window_columns(  # noqa: PLR0911 - one per kind
-        self, operator: FragmentOperator
+        self, operator: PlanOperator
     ) -> dict[str, WindowColumn]:
         """Which columns of an operator's output say in which window a row is."""
         match operator:

@@ -5,38 +5,39 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from placement.checking.schemas import joined_names, output_schema
+from placement.checking.schemas import InnerOperator, joined_names, output_schema
 from placement.plan import (
     AggregateOperator,
     BoundSource,
     FilterOperator,
     JoinOperator,
-    NetworkSink,
-    NetworkSource,
     ProjectOperator,
     UnionOperator,
     WindowOperator,
 )
 from placement.sql.typed_tree import columns_of
+from placement.stepped import InputOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
+    from placement.stepped import StepOperator
     from topology import Schema
 
 __all__ = ["narrow"]
 
 
 def narrow(
-    operators: dict[str, FragmentOperator],
+    operators: dict[str, FragmentOperator | StepOperator],
     schemas: dict[str, Schema],
     watermarks: Iterable[WatermarkOrigin],
     closings: Iterable[Closing],
+    narrowable: Container[str],
 ) -> None:
     """Take out of the sources of a checked plan what nobody needs, and out of all schemas what that leaves out.
 
-    ``operators`` have inputs before their readers. What the sink gets stays as it is.
+    Only those that are ``narrowable`` can be asked for some of their columns. ``operators`` have inputs before their readers. What the sink gets stays as it is.
     """
     needed = {key: set[str]() for key in operators}
     for origin in watermarks:
@@ -47,29 +48,25 @@ def narrow(
         operator = operators[key]
         inputs = [schemas[child] for child in operator.children]
         for child, names in zip(
-            operator.children, _needed_of_inputs(operator, needed[key], inputs, operators), strict=True
+            operator.children, _needed_of_inputs(operator, needed[key], inputs, narrowable), strict=True
         ):
             needed[child] |= names
     for key, operator in operators.items():
-        if isinstance(operator, BoundSource):
-            if operator.physical.columns_by_name:
+        if isinstance(operator, BoundSource | InputOperator):
+            if key in narrowable:
                 kept = [column for column in operator.columns if column.name in needed[key]]
                 columns = tuple(kept or operator.columns[:1])  # rows of no columns could not be counted
                 operators[key] = operator.model_copy(update={"columns": columns})
                 schemas[key] = columns
-        elif not isinstance(operator, NetworkSource | NetworkSink):  # of which an uncut plan has none
+        elif isinstance(operator, InnerOperator):
             schemas[key] = output_schema(operator, [schemas[child] for child in operator.children], [])
 
 
-def _can_leave_out(operator: FragmentOperator) -> bool:
-    return isinstance(operator, BoundSource) and operator.physical.columns_by_name
-
-
 def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
-    operator: FragmentOperator,
+    operator: FragmentOperator | StepOperator,
     needed: set[str],
     inputs: Sequence[Schema],
-    operators: Mapping[str, FragmentOperator],
+    narrowable: Container[str],
 ) -> list[set[str]]:
     """What the operator needs of each input, to give out the columns ``needed``."""
     everything = [{column.name for column in schema} for schema in inputs]
@@ -84,7 +81,7 @@ def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
             return [(needed & everything[0]) | {operator.time}]
         case JoinOperator():
             return _needed_of_joined(operator, needed, inputs)
-        case UnionOperator() if all(_can_leave_out(operators[child]) for child in operator.inputs):
+        case UnionOperator() if all(child in narrowable for child in operator.inputs):
             return [needed for _ in inputs]
     return everything
 

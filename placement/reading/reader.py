@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from placement.errors import InvalidQuery, MultipleSinks
+from placement.errors import InvalidQuery
+from placement.graph import Outline, shape_mistakes
 from placement.plan import Origin, Query, unknown_operators
 from placement.reading.json_document import parse_json
-from placement.tree import Outline, shape_mistakes, sinks_of
 from topology import Mistake
 from topology.mistakes import in_file_order, read_text
 from topology.validation import validation_mistakes
@@ -49,8 +49,7 @@ def parse_query(text: str, name: str = "query", file: str | None = None) -> Quer
     else:
         if not mistakes:
             return query
-    kind = MultipleSinks if len(sinks_of(outlines)) > 1 else InvalidQuery
-    raise kind(in_file_order(mistakes))
+    raise InvalidQuery(in_file_order(mistakes))
 
 
 def _sanitized(name: str) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from placement.errors import NoCommonAncestor, NoPath
-from placement.tree import bottom_up
+from placement.graph import bottom_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,161 @@
+"""A query's shape: a graph without cycles, in which every operator leads to a sink.
+
+What runs free is more: one tree, whose root is its sink. The checks read ``Outline``s, the little that shape is made of, so that they work on a file whose operators
+have other mistakes as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from topology.consistency import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from topology.mistakes import Location
+
+
+_MAX_ID = 200
+"""Parts of a source and network sinks have the ids of their operators with a little more, below 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """An operator's place in the document, its id and type, and the ids of its inputs with their places."""
+
+    path: Location
+    id: str
+    type: str
+    inputs: tuple[tuple[Location, str], ...]
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id}"
+
+
+def shape_mistakes(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    """Everything that keeps the operators from being a graph that leads to sinks, with its place."""
+    by_id: dict[str, Outline] = {}
+    for outline in outlines:
+        by_id.setdefault(outline.id, outline)
+    yield from _bad_ids(outlines)
+    yield from _bad_inputs(outlines, by_id)
+    if not sinks_of(outlines):
+        yield ("operators",), "the query has no sink; expected an operator of type sink"
+    readers = _readers(by_id)
+    yield from _cycles(by_id, readers)
+    yield from _loose_ends(by_id, readers)
+
+
+def sinks_of(outlines: Sequence[Outline]) -> list[Outline]:
+    """The sinks among the operators."""
+    return [outline for outline in outlines if outline.type == "sink"]
+
+
+def second_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    """The sinks that a query has too many, to run free."""
+    first, *others = sinks_of(outlines)
+    for other in others:
+        message = f"{other}: a second sink beside {first}; expected exactly one where a query runs free"
+        yield other.path, f"{message}: in steps it may have several"
+
+
+def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    """The inputs that are read already, where a query is to run free."""
+    reader: dict[str, Outline] = {}
+    for outline in outlines:
+        for path, child in outline.inputs:
+            if child in reader:
+                message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
+                yield path, f"{message}: in steps an operator may have several readers"
+            else:
+                reader[child] = outline
+
+
+def bottom_up(inputs: Mapping[str, Sequence[str]], *roots: str) -> list[str]:
+    """The operators below and including the roots, each once and after its inputs, which come in order."""
+    order: dict[str, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        operator, has_inputs = stack.pop()
+        if has_inputs:
+            order[operator] = None
+        elif operator not in order:
+            stack.append((operator, True))
+            stack.extend((child, False) for child in reversed(inputs[operator]))
+    return list(order)
+
+
+def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    counts: Counter[str] = Counter()
+    for outline in outlines:
+        counts[outline.id] += 1
+        if counts[outline.id] > 1:
+            yield (*outline.path, "id"), f"duplicate operator id {outline.id!r}; each may be given once"
+        if len(outline.id) > _MAX_ID:
+            yield (
+                (*outline.path, "id"),
+                f"operator id of {len(outline.id)} characters; expected {_MAX_ID} at most",
+            )
+        if ">" in outline.id:
+            yield (*outline.path, "id"), f"operator id {outline.id!r} has a '>'; channel names need it"
+
+
+def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> Iterator[tuple[Location, str]]:
+    for outline in outlines:
+        seen: set[str] = set()
+        for path, child in outline.inputs:
+            if child not in by_id:
+                known = [key for key, each in by_id.items() if key != outline.id and each.type != "sink"]
+                hint = did_you_mean(child, known)
+                yield path, f"{outline}: unknown input {child!r}{hint}; expected {listed(known)}"
+            elif by_id[child].type == "sink":
+                yield path, f"{outline}: reads {by_id[child]}; a sink has no output"
+            elif child in seen and outline.type == "join":
+                message = f"{outline}: reads {child!r} twice, which gives its columns one name"
+                yield path, f"{message}; put a project between, with an id of its own"
+            seen.add(child)
+
+
+def _readers(by_id: Mapping[str, Outline]) -> dict[str, list[str]]:
+    """Who reads an operator, or what is taken for one."""
+    readers: dict[str, list[str]] = {key: [] for key in by_id}
+    for outline in by_id.values():
+        for child in dict.fromkeys(child for _, child in outline.inputs):
+            readers.setdefault(child, []).append(outline.id)
+    return readers
+
+
+def _cycles(
+    by_id: Mapping[str, Outline], readers: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Location, str]]:
+    """Operators whose output comes back to them."""
+    done: set[str] = set()
+    for start in by_id:
+        trail = {} if start in done else {start: iter(readers[start])}
+        while trail:
+            at = next(reversed(trail))
+            reader = next(trail[at], None)
+            if reader is None:
+                del trail[at]
+                done.add(at)
+            elif reader in trail:
+                cycle = [*list(trail)[list(trail).index(reader) :], reader]
+                message = f"operators form a cycle: {' -> '.join(cycle)}; data flows one way, to the sinks"
+                yield by_id[reader].path, message
+            elif reader not in done:
+                trail[reader] = iter(readers[reader])
+
+
+def _loose_ends(
+    by_id: Mapping[str, Outline], readers: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Location, str]]:
+    """Operators whose output goes nowhere."""
+    # An operator that nothing reads is likely the one that an unknown input means: one mistake, not two.
+    if len(readers) > len(by_id):
+        return
+    for outline in by_id.values():
+        if not readers[outline.id] and outline.type != "sink":
+            yield outline.path, f"{outline}: nothing reads it; every operator leads to a sink"

@@ -1,0 +1,114 @@
+"""The plan of a query that runs in steps: its operators between named inputs and outputs, and where rows change members.
+
+Each of the ``members`` that run the plan has a copy of all operators, and a part of the rows. An input is named by its
+source's id in the query, an output by its sink's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from placement.plan import (
+    AggregateOperator,
+    BaseOperator,
+    BoundSink,
+    Closing,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    ProjectOperator,
+    UnaryOperator,
+    UnionOperator,
+    WatermarkOrigin,
+    WindowOperator,
+)
+from topology import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Member = Annotated[int, Field(ge=0)]
+"""The number of a member, from 0 on."""
+
+
+class InputOperator(BaseOperator):
+    """What comes in by name: rows of a logical source; ``columns`` are those that are read."""
+
+    type: Literal["input"] = "input"
+    logical: str
+    columns: Schema = Field(alias="schema")
+
+
+class ExchangeOperator(UnaryOperator):
+    """Gives each row to the member that the hash of its columns ``by`` says: every member to every other."""
+
+    type: Literal["exchange"] = "exchange"
+    by: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class ShardOperator(UnaryOperator):
+    """As an exchange, of rows that are all at ``member``."""
+
+    type: Literal["shard"] = "shard"
+    by: Annotated[tuple[str, ...], Field(min_length=1)]
+    member: Member
+
+
+class GatherOperator(UnaryOperator):
+    """Gives all rows to ``member``."""
+
+    type: Literal["gather"] = "gather"
+    member: Member
+
+
+class AlignOperator(UnaryOperator):
+    """Lets its rows be, and tells all members how far event time has come in them."""
+
+    type: Literal["align"] = "align"
+
+
+Exchanging = ExchangeOperator | ShardOperator | GatherOperator | AlignOperator
+"""The operators at which members hear of one another."""
+StepOperator = Annotated[
+    InputOperator
+    | FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
+    | ExchangeOperator
+    | ShardOperator
+    | GatherOperator
+    | AlignOperator
+    | BoundSink,
+    Field(discriminator="type"),
+]
+
+
+class SteppedPlan(BaseModel):
+    """A checked query in steps, inputs before what reads them, in an order that the query's file has no part in.
+
+    ``watermarks`` begin at some of its operators, and ``closings`` are what they close.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    members: Annotated[int, Field(ge=1)] = 1
+    operators: tuple[StepOperator, ...]
+    watermarks: tuple[WatermarkOrigin, ...] = ()
+    closings: tuple[Closing, ...] = ()
+
+    @property
+    def inputs(self) -> Iterator[InputOperator]:
+        """What comes in."""
+        return (each for each in self.operators if isinstance(each, InputOperator))
+
+    @property
+    def outputs(self) -> Iterator[BoundSink]:
+        """What goes out."""
+        return (each for each in self.operators if isinstance(each, BoundSink))

@@ -1,0 +1,1 @@
+"""Queries in steps: where their rows change members."""
