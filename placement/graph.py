@@ -1,7 +1,7 @@
 """A query's shape: a graph without cycles, in which every operator leads to a sink.
 
-What runs free is more: one tree, whose root is its sink. The checks read ``Outline``s, the little that shape is made of, so that they work on a file whose operators
-have other mistakes as well.
+What runs free is more: one tree, whose root is its sink. The checks read ``Outline``s, the little that shape is made
+of, so that they work on a file whose operators have other mistakes as well.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def second_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     """The sinks that a query has too many, to run free."""
     first, *others = sinks_of(outlines)
     for other in others:
-        message = f"{other}: a second sink beside {first}; expected exactly one where a query runs free"
-        yield other.path, f"{message}: in steps it may have several"
+        message = f"{other}: a second sink beside {first}; expected exactly one, for a query that runs free"
+        yield other.path, f"{message}: make it a query of its own, or run this one in steps"
 
 
 def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
@@ -69,7 +69,7 @@ def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]
         for path, child in outline.inputs:
             if child in reader:
                 message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
-                yield path, f"{message}: in steps an operator may have several readers"
+                yield path, f"{message}: repeat what both read under other ids, or run the query in steps"
             else:
                 reader[child] = outline
 
@@ -88,6 +88,11 @@ def bottom_up(inputs: Mapping[str, Sequence[str]], *roots: str) -> list[str]:
     return list(order)
 
 
+def carried(identity: str) -> str:
+    """The query's operator whose rows these are: what carries them to other members is ``<operator>><more>``."""
+    return identity.partition(">")[0]
+
+
 def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     counts: Counter[str] = Counter()
     for outline in outlines:
@@ -100,7 +105,10 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
                 f"operator id of {len(outline.id)} characters; expected {_MAX_ID} at most",
             )
         if ">" in outline.id:
-            yield (*outline.path, "id"), f"operator id {outline.id!r} has a '>'; channel names need it"
+            yield (
+                (*outline.path, "id"),
+                f"operator id {outline.id!r} has a '>'; channels and exchanges are named with it",
+            )
 
 
 def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> Iterator[tuple[Location, str]]:

@@ -59,6 +59,7 @@ class UnaryOperator(BaseOperator):
 
     @property
     def children(self) -> tuple[str, ...]:
+        """Its input."""
         return (self.input,)
 
 
@@ -244,8 +245,9 @@ class Origin:
 class Query(BaseModel):
     """A query as written: a graph of operators by id, of which all lead to sinks.
 
-    Where it runs free it has to be a tree with one sink as its root. Making one that is no such graph raises ``InvalidQuery`` with every mistake. ``name`` goes into the
-    names of its channels and fragments; a file's query is named after the file.
+    Making one that is no such graph raises ``InvalidQuery`` with every mistake. That it is a tree with one sink as its
+    root, as what runs free has to be, is for ``check`` to say. ``name`` goes into the names of its channels and
+    fragments; a file's query is named after the file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

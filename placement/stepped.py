@@ -1,4 +1,4 @@
-"""The plan of a query that runs in steps: its operators between named inputs and outputs, and where rows change members.
+"""The plan of a query that runs in steps: operators between named inputs and outputs, and where rows change members.
 
 Each of the ``members`` that run the plan has a copy of all operators, and a part of the rows. An input is named by its
 source's id in the query, an output by its sink's.
@@ -112,3 +112,12 @@ class SteppedPlan(BaseModel):
     def outputs(self) -> Iterator[BoundSink]:
         """What goes out."""
         return (each for each in self.operators if isinstance(each, BoundSink))
+
+    @property
+    def homes(self) -> dict[str, int]:
+        """The member that has an output's rows; and that of an input, where its rows are not at all members."""
+        return {
+            key: index % self.members
+            for keys in ((each.id for each in self.inputs), (each.id for each in self.outputs))
+            for index, key in enumerate(sorted(keys))
+        }

@@ -75,8 +75,8 @@ class BoundPlan:
 def check(query: Query, topology: Topology) -> BoundPlan:
     """Bind a query to a topology and check every operator's columns and types.
 
-    Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake. An operator
-    whose input is wrong is not judged.
+    Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake: ``MultipleSinks`` and
+    ``MultipleReaders`` where it is no tree below one sink. An operator whose input is wrong is not judged.
     """
     return _FreeBinder(query, topology).plan()
 
@@ -110,6 +110,7 @@ class _Binder(ABC):
         }
         self._operators: dict[str, FragmentOperator | InputOperator] = {}
         self._schemas: dict[str, Schema] = {}
+        self._writers: dict[str, str] = {}
         self._pins: dict[str, str] = {}
         self._mistakes: dict[Mistake, type[InvalidQuery]] = {}
         self._times = EventTimes(self._operators, self._schemas)
@@ -180,6 +181,10 @@ class _Binder(ABC):
                 self._fault(
                     operator, ("sink",), f"{message}; cast it to {listed(map(str, sorted(sink.types)))}"
                 )
+        writer = self._writers.setdefault(operator.sink, operator.id)
+        if writer != operator.id:
+            message = f"{sink.name!r} at {node} is written by sink {writer} already; each is written once"
+            self._fault(operator, ("sink",), message)
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
 
@@ -213,12 +218,10 @@ class _FreeBinder(_Binder):
 
     def plan(self) -> BoundPlan:
         outlines = self._query.outlines
-        for kind, found in (
-            (MultipleSinks, second_sinks(outlines)),
-            (MultipleReaders, second_readers(outlines)),
-        ):
-            if mistakes := [self._query.mistake(path, message) for path, message in found]:
-                raise kind(mistakes)
+        for path, message in second_sinks(outlines):
+            self._mistakes[self._query.mistake(path, message)] = MultipleSinks
+        for path, message in second_readers(outlines):
+            self._mistakes[self._query.mistake(path, message)] = MultipleReaders
         self._bind_all([each.id for each in sinks_of(outlines)])
         attached = [each for each in self._operators.values() if isinstance(each, BoundSource)]
         self._narrow({each.id for each in attached if each.physical.columns_by_name})

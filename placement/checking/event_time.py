@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
-    from placement.stepped import StepOperator
+    from placement.stepped import InputOperator
     from topology.schema import Schema
 
-    PlanOperator = FragmentOperator | StepOperator
+    PlanOperator = FragmentOperator | InputOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class EventTimes:
     def add(self, operator: PlanOperator, faults: list[Fault]) -> None:
         """Take the next operator, whose columns are right; adds what is wrong with its event time to ``faults``."""
         children = operator.children
-        below = [window for child in children for window in self._windows[child]]
+        below = list(dict.fromkeys(window for child in children for window in self._windows[child]))
         self._windows[operator.id] = [operator.id] if isinstance(operator, WindowOperator) else below
         self._columns[operator.id] = self._window_columns(operator)
         if isinstance(operator, WindowOperator):
@@ -100,15 +100,25 @@ class EventTimes:
             faults.append((("input",), message))
             return
         for operator, column in self._sources_of(window.input, window.time, faults):
-            self.origins[operator] = WatermarkOrigin(
+            origin = WatermarkOrigin(
                 operator=operator, time=column, lateness=window.lateness, idle_after=window.idle_after
             )
+            other = self.origins.setdefault(operator, origin)
+            if _settings(other) != _settings(origin):
+                message = (
+                    f"the watermark of {operator} is to follow {_said(origin)}, and {_said(other)} already"
+                )
+                faults.append((("time",), f"{message}; read the rows by a source of its own"))
 
     def _sources_of(self, operator: str, column: str, faults: list[Fault]) -> Iterator[tuple[str, str]]:
         """Where the values of a column come from unchanged: operators, and what they call it."""
         stack = [(operator, column)]
+        seen: set[tuple[str, str]] = set()
         while stack:
-            key, name = stack.pop()
+            key, name = at = stack.pop()
+            if at in seen:
+                continue
+            seen.add(at)
             if isinstance(aggregate := self._operators[key], AggregateOperator) and name not in aggregate.by:
                 message = (
                     f"{name!r} is a result of aggregate {key}, which changes; expected a column of its by"
@@ -208,6 +218,15 @@ class EventTimes:
                     operator=operator.id, column=name, to_end_us=column.to_end, slide_us=column.slide
                 )
                 return
+
+
+def _settings(origin: WatermarkOrigin) -> tuple[str, int, int | None]:
+    idle_after = None if origin.idle_after is None else microseconds(origin.idle_after)
+    return origin.time, microseconds(origin.lateness), idle_after
+
+
+def _said(origin: WatermarkOrigin) -> str:
+    return f"{origin.time!r} (lateness {origin.lateness}, idle_after {origin.idle_after or 'none'})"
 
 
 def _renamed(columns: Mapping[str, WindowColumn], names: Mapping[str, str]) -> dict[str, WindowColumn]:

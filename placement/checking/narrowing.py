@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
-    from placement.stepped import StepOperator
     from topology import Schema
 
 __all__ = ["narrow"]
 
 
 def narrow(
-    operators: dict[str, FragmentOperator | StepOperator],
+    operators: dict[str, FragmentOperator | InputOperator],
     schemas: dict[str, Schema],
     watermarks: Iterable[WatermarkOrigin],
     closings: Iterable[Closing],
@@ -37,8 +36,10 @@ def narrow(
 ) -> None:
     """Take out of the sources of a checked plan what nobody needs, and out of all schemas what that leaves out.
 
-    Only those that are ``narrowable`` can be asked for some of their columns. ``operators`` have inputs before their readers. What the sink gets stays as it is.
+    Only those that are ``narrowable`` can be asked for some of their columns. ``operators`` have inputs before their
+    readers. What a sink gets stays as it is.
     """
+    readers = Counter(child for operator in operators.values() for child in operator.children)
     needed = {key: set[str]() for key in operators}
     for origin in watermarks:
         needed[origin.operator].add(origin.time)
@@ -46,9 +47,12 @@ def narrow(
         needed[closing.operator].add(closing.column)
     for key in reversed(operators):
         operator = operators[key]
-        inputs = [schemas[child] for child in operator.children]
+        children = operator.children
+        inputs = [schemas[child] for child in children]
+        # Inputs of a union stay equal: none of them is narrowed where another reader may need more of one.
+        alike = all(child in narrowable and readers[child] == 1 for child in children)
         for child, names in zip(
-            operator.children, _needed_of_inputs(operator, needed[key], inputs, narrowable), strict=True
+            children, _needed_of_inputs(operator, needed[key], inputs, alike=alike), strict=True
         ):
             needed[child] |= names
     for key, operator in operators.items():
@@ -63,12 +67,13 @@ def narrow(
 
 
 def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
-    operator: FragmentOperator | StepOperator,
+    operator: FragmentOperator | InputOperator,
     needed: set[str],
     inputs: Sequence[Schema],
-    narrowable: Container[str],
+    *,
+    alike: bool,
 ) -> list[set[str]]:
-    """What the operator needs of each input, to give out the columns ``needed``."""
+    """What the operator needs of each input, to give out the columns ``needed``; ``alike``: all can give just these."""
     everything = [{column.name for column in schema} for schema in inputs]
     match operator:
         case FilterOperator():
@@ -81,7 +86,7 @@ def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
             return [(needed & everything[0]) | {operator.time}]
         case JoinOperator():
             return _needed_of_joined(operator, needed, inputs)
-        case UnionOperator() if all(child in narrowable for child in operator.inputs):
+        case UnionOperator() if alike:
             return [needed for _ in inputs]
     return everything
 

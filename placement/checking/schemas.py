@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, assert_never
 
 from placement.errors import QueryError
+from placement.graph import carried
 from placement.plan import (
     AggregateOperator,
     BoundSink,
@@ -75,7 +76,10 @@ def joined_schema(join: JoinOperator, inputs: Sequence[Schema]) -> Schema:
     keys = [types[name] for name in join.on if name in types]
     names = Counter(column.name for schema in inputs for column in schema if column.name not in join.on)
     others = [
-        Column(name=f"{child}.{column.name}" if names[column.name] > 1 else column.name, type=column.type)
+        Column(
+            name=f"{carried(child)}.{column.name}" if names[column.name] > 1 else column.name,
+            type=column.type,
+        )
         for child, schema in zip(join.inputs, inputs, strict=True)
         for column in schema
         if column.name not in join.on

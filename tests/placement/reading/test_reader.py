@@ -74,7 +74,7 @@ def test_the_places_in_a_large_file_are_found_in_one_pass():
         ('{"id": "j"', '@{"id": "j"', "operators form a cycle: j -> a -> f1 -> j; a query is a tree"),
         ('["f1", "w"]', '["f1", @"s"]', "join j: reads sink s; a sink has no output"),
         ('"id": "w"', '"id": @"f"', "duplicate operator id 'f'; each may be given once"),
-        ('"id": "w"', '"id": @"w>x"', "operator id 'w>x' has a '>'; channel names need it"),
+        ('"id": "w"', '"id": @"w>x"', "operator id 'w>x' has a '>'; channels and exchanges are named with it"),
         (
             '"type": "filter"',
             '"type": @"fliter"',
