@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placement.checking.schemas import WINDOW_COLUMNS, joined_names
+from placement.checking.schemas import WINDOW_COLUMNS, joined_names, plain_columns
 from placement.durations import microseconds
 from placement.graph import bottom_up
 from placement.plan import (
@@ -25,7 +25,6 @@ from placement.plan import (
     WatermarkOrigin,
     WindowOperator,
 )
-from placement.sql.typed_tree import ColumnRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -137,7 +136,7 @@ class EventTimes:
             case UnionOperator(inputs=children):
                 return [(child, column) for child in children]
             case ProjectOperator(input=child) as project:
-                renamed = self._plain_columns(project).get(column)
+                renamed = plain_columns(project, self._schemas[child]).get(column)
                 return [] if renamed is None else [(child, renamed)]
             case JoinOperator() as join:
                 return list(self._inputs_of(join, column))
@@ -155,14 +154,6 @@ class EventTimes:
         inputs = [self._schemas[child] for child in join.inputs]
         return joined_names(join.on, inputs, self._schemas[join.id])
 
-    def _plain_columns(self, project: ProjectOperator) -> dict[str, str]:
-        """The columns of a project that are columns of its input, with their names there."""
-        from placement.sql.expressions import parse
-
-        schema = self._schemas[project.input]
-        trees = {name: parse(sql, schema).tree for name, sql in project.columns.items()}
-        return {name: tree.name for name, tree in trees.items() if isinstance(tree, ColumnRef)}
-
     def _window_columns(  # noqa: PLR0911 - one per kind
         self, operator: PlanOperator
     ) -> dict[str, WindowColumn]:
@@ -178,7 +169,7 @@ class EventTimes:
             case FilterOperator(input=child) | DistinctOperator(input=child) | BoundSink(input=child):
                 return self._columns[child]
             case ProjectOperator(input=child) as project:
-                return _renamed(self._columns[child], self._plain_columns(project))
+                return _renamed(self._columns[child], plain_columns(project, self._schemas[child]))
             case AggregateOperator(input=child):
                 return _renamed(self._columns[child], {name: name for name in operator.by})
             case UnionOperator(inputs=children):

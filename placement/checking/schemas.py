@@ -17,6 +17,7 @@ from placement.plan import (
     UnionOperator,
     WindowOperator,
 )
+from placement.sql.typed_tree import ColumnRef
 from placement.sql.typing_rules import MOMENTS
 from topology import Column, DataType, Schema
 from topology.consistency import listed
@@ -91,6 +92,14 @@ def joined_names(on: Sequence[str], inputs: Sequence[Schema], output: Schema) ->
     """By input of a join: what its columns that are no keys are called in the join's output."""
     given = iter([column.name for column in output[len(on) :]])
     return [{column.name: next(given) for column in schema if column.name not in on} for schema in inputs]
+
+
+def plain_columns(project: ProjectOperator, schema: Schema) -> dict[str, str]:
+    """The columns of a project that are columns of its input, which has this schema, with their names there."""
+    from placement.sql.expressions import parse
+
+    trees = {name: parse(sql, schema).tree for name, sql in project.columns.items()}
+    return {name: tree.name for name, tree in trees.items() if isinstance(tree, ColumnRef)}
 
 
 def _filtered(operator: FilterOperator, schema: Schema, faults: list[Fault]) -> Schema:

@@ -1,0 +1,229 @@
+"""Where the rows of a query in steps change members, so that each operator has together what it needs together.
+
+Joins and aggregates need rows with equal keys at one member, distinct needs equal rows there, and an aggregate of
+everything and a sink need all rows at one. All other operators work on what is at their own member, whatever that is.
+Rows that are together already stay where they are: an exchange divides them by the hash of columns, which filters and
+projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike.
+
+Event time is made common where its watermark begins, so that all members close the same windows in the same step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placement.checking.schemas import InnerOperator, output_schema, plain_columns
+from placement.plan import (
+    AggregateOperator,
+    BoundSink,
+    DistinctOperator,
+    FilterOperator,
+    JoinOperator,
+    ProjectOperator,
+    UnionOperator,
+    WindowOperator,
+)
+from placement.stepped import (
+    AlignOperator,
+    ExchangeOperator,
+    GatherOperator,
+    InputOperator,
+    ShardOperator,
+    SteppedPlan,
+)
+from placement.steps.partitioning import by_hash, common, key_order, renamed
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from placement.stepped import Exchanging, StepOperator
+    from placement.steps.partitioning import Where
+    from topology import Schema
+
+    Keyed = AggregateOperator | DistinctOperator | JoinOperator
+
+
+def distribute(plan: SteppedPlan, members: int, spread: Container[str]) -> SteppedPlan:
+    """The plan for so many members; rows of the inputs in ``spread`` come in at all of them, those of others at one.
+
+    At which one, the plan's ``homes`` say, and at which an output is given out. One member needs nothing of all this.
+    ``ValueError`` for less than one, and for a plan that is for several already.
+    """
+    if members < 1 or plan.members > 1:
+        message = f"a plan for one member is distributed over one or more; got one for {plan.members}"
+        raise ValueError(f"{message}, to be distributed over {members}")
+    if members == 1:
+        return plan
+    return _Distribution(plan.model_copy(update={"members": members}), spread).distributed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Rows of an operator, as what has this id gives them out."""
+
+    id: str
+    where: Where
+
+
+class _Distribution:
+    def __init__(self, plan: SteppedPlan, spread: Container[str]) -> None:
+        self._plan = plan
+        self._spread = spread
+        self._homes = plan.homes
+        self._origins = {each.operator for each in plan.watermarks}
+        self._outputs = _first_outputs(plan)
+        self._schemas = _schemas(plan)
+        # By operator: what is read by those to whom it does not matter where rows are, then what was moved elsewhere.
+        self._streams: dict[str, list[_Stream]] = {}
+        self._operators: list[StepOperator] = []
+
+    def distributed(self) -> SteppedPlan:
+        for operator in self._plan.operators:
+            self._place(operator)
+        return self._plan.model_copy(update={"operators": tuple(self._operators)})
+
+    def _place(self, operator: StepOperator) -> None:
+        match operator:
+            case InputOperator():
+                self._add_input(operator)
+            case FilterOperator() | WindowOperator() | ProjectOperator() | UnionOperator():
+                streams = [self._streams[child][0] for child in operator.children]
+                self._add(operator, streams, self._left(operator, [each.where for each in streams]))
+            case AggregateOperator(by=()):  # always behind a gather: of no rows it gives one, and there only
+                member = self._homes[self._outputs[operator.id]]
+                self._add(operator, [self._gathered(operator.input, member)], member)
+            case AggregateOperator() | DistinctOperator() | JoinOperator():
+                self._add(operator, *self._together(operator.children, self._keys(operator)))
+            case BoundSink():
+                member, stream = self._homes[operator.id], self._streams[operator.input][0]
+                if stream.where != member:
+                    stream = self._gathered(operator.input, member)
+                self._add(operator, [stream], member)
+
+    def _add_input(self, operator: InputOperator) -> None:
+        if operator.id in self._spread:
+            self._add(operator, [], None)
+            return
+        self._add(operator, [], self._homes[operator.id])
+        keys = self._keys_above(operator) or tuple(column.name for column in operator.columns)
+        self._streams[operator.id] = [self._hashed(operator.id, keys)]
+
+    def _add(self, operator: StepOperator, streams: Sequence[_Stream], where: Where) -> None:
+        """Add an operator of the query, with these for its inputs."""
+        self._operators.append(_reading(operator, [each.id for each in streams]))
+        self._streams[operator.id] = [_Stream(operator.id, where)]
+        if operator.id in self._origins:
+            align = AlignOperator(id=f"{operator.id}>align", input=operator.id)
+            self._operators.append(align)
+            self._streams[operator.id] = [_Stream(align.id, where)]
+
+    def _left(self, operator: StepOperator, inputs: Sequence[Where]) -> Where:
+        """Where the rows are of an operator that moves none."""
+        if isinstance(operator, ProjectOperator):
+            return renamed(inputs[0], plain_columns(operator, self._schemas[operator.input]))
+        return common(inputs)
+
+    def _keys(self, operator: Keyed) -> tuple[str, ...]:
+        match operator:
+            case AggregateOperator():
+                return operator.by
+            case JoinOperator():
+                return operator.on
+            case DistinctOperator():
+                return tuple(column.name for column in self._schemas[operator.id])
+
+    def _together(self, children: Sequence[str], keys: Sequence[str]) -> tuple[list[_Stream], Where]:
+        """Streams of the children in which rows with equal keys are at one member, and where that is."""
+        streams = [self._streams[child][0] for child in children]
+        first, *others = {each.where for each in streams}
+        if isinstance(first, int) and not others:
+            return streams, first
+        order = self._order(children, keys)
+        return [self._hashed(child, order) for child in children], by_hash(order)
+
+    def _order(self, children: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+        """That order of the keys by which most of the children are divided already."""
+        counts: Counter[tuple[str, ...]] = Counter()
+        for child in children:
+            orders = [key_order(stream.where, keys) for stream in self._streams[child]]
+            counts.update(list(dict.fromkeys(order for order in orders if order is not None)))
+        return max(counts, key=lambda order: counts[order], default=tuple(keys))
+
+    def _hashed(self, child: str, by: tuple[str, ...]) -> _Stream:
+        """The child's rows, divided by the hash of columns in this order."""
+        for stream in self._streams[child]:
+            if key_order(stream.where, by) == by:
+                return stream
+        source, number = self._streams[child][0], len(self._streams[child])
+        moved: Exchanging
+        if isinstance(source.where, int):
+            moved = ShardOperator(id=f"{child}>shard/{number}", input=source.id, by=by, member=source.where)
+        else:
+            moved = ExchangeOperator(id=f"{child}>exchange/{number}", input=source.id, by=by)
+        return self._move(child, moved, by_hash(by))
+
+    def _gathered(self, child: str, member: int) -> _Stream:
+        """The child's rows, gathered at this member."""
+        source, *moved_before = self._streams[child]
+        for stream in moved_before:
+            if stream.where == member:
+                return stream
+        number = len(self._streams[child])
+        moved = GatherOperator(id=f"{child}>gather/{number}", input=source.id, member=member)
+        return self._move(child, moved, member)
+
+    def _move(self, child: str, moved: Exchanging, where: Where) -> _Stream:
+        self._operators.append(moved)
+        self._streams[child].append(_Stream(moved.id, where))
+        return self._streams[child][-1]
+
+    def _keys_above(self, leaf: InputOperator) -> tuple[str, ...] | None:
+        """The keys of the first operator above an input that has some of its columns, by their names in the input."""
+        names = {leaf.id: {column.name: column.name for column in leaf.columns}}
+        for operator in self._plan.operators:
+            found = next((names[child] for child in operator.children if child in names), None)
+            if found is None:
+                continue
+            match operator:
+                case FilterOperator() | WindowOperator() | UnionOperator():
+                    names[operator.id] = found
+                case ProjectOperator():
+                    plain = plain_columns(operator, self._schemas[operator.input])
+                    names[operator.id] = {new: found[old] for new, old in plain.items() if old in found}
+                case AggregateOperator() | DistinctOperator() | JoinOperator():
+                    keys = self._keys(operator)
+                    of_leaf = dict.fromkeys(found[key] for key in keys if key in found)
+                    if keys and len(of_leaf) == len(keys):
+                        return tuple(of_leaf)
+        return None
+
+
+def _reading(operator: StepOperator, inputs: Sequence[str]) -> StepOperator:
+    """The operator with these for its inputs."""
+    match operator:
+        case InputOperator():
+            return operator
+        case JoinOperator() | UnionOperator():
+            return operator.model_copy(update={"inputs": tuple(inputs)})
+    return operator.model_copy(update={"input": inputs[0]})
+
+
+def _first_outputs(plan: SteppedPlan) -> dict[str, str]:
+    """By operator: the first output by name that its rows lead to."""
+    found = {each.id: each.id for each in plan.outputs}
+    for operator in reversed(plan.operators):
+        for child in operator.children:
+            found[child] = min(found[operator.id], found.get(child, found[operator.id]))
+    return found
+
+
+def _schemas(plan: SteppedPlan) -> dict[str, Schema]:
+    found: dict[str, Schema] = {}
+    for operator in plan.operators:
+        if isinstance(operator, InputOperator):
+            found[operator.id] = operator.columns
+        elif isinstance(operator, InnerOperator):
+            found[operator.id] = output_schema(operator, [found[child] for child in operator.children], [])
+    return found
