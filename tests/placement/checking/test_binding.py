@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from placement import InvalidQuery, RetractingPlan, UnknownSink, UnknownSource, check, parse_query
+from placement import (
+    InvalidQuery,
+    MultipleReaders,
+    MultipleSinks,
+    RetractingPlan,
+    UnknownSink,
+    UnknownSource,
+    check,
+    check_stepped,
+    parse_query,
+)
 from placement.plan import BoundSink, BoundSource, UnionOperator
 from tests.support.documents import op, query, topology
 from topology import Topology, parse_topology
@@ -197,3 +207,74 @@ def test_a_part_of_a_source_that_has_the_id_of_another_operator_is_refused():
     )
     with pytest.raises(InvalidQuery, match="source s: its part 's/1' has the id of another operator"):
         check(plan, nodes)
+
+
+GRAPH = """{"operators": [
+  {"id": "f", "type": "source", "logical": "flights"},
+  {"id": "late", "type": "filter", "input": "f", "predicate": "delay > 15"},
+  {"id": "s", "type": "sink", "input": "late", "sink": "log"},
+  {"id": "a", "type": "aggregate", "input": "late", "by": ["origin"], "aggregates": {"n": "count(*)"}},
+  {"id": "s2", "type": "sink", "input": "a", "sink": "out"}]}"""
+
+
+def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
+    """PL-ERR-1: more than one sink; the message names both, where the second is, and what to do."""
+    with pytest.raises(MultipleReaders) as caught:
+        check(parse_query(GRAPH, file="q.json"), TOPOLOGY)
+    readers, sinks = str(caught.value).splitlines()
+    assert readers == (
+        "q.json:5:45: aggregate a: 'late' is read by sink s already; a query that runs free is a tree: "
+        "repeat what both read under other ids, or run the query in steps"
+    )
+    assert sinks == (
+        "q.json:6:3: sink s2: a second sink beside sink s; expected exactly one, for a query that runs free: "
+        "make it a query of its own, or run this one in steps"
+    )
+    apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
+    with pytest.raises(MultipleSinks, match="sink s2: a second sink beside sink s; expected exactly one"):
+        check(apart, TOPOLOGY)
+
+
+def test_in_steps_a_query_has_named_inputs_and_outputs():
+    plan = check_stepped(parse_query(GRAPH, name="delays"), TOPOLOGY)
+    assert (plan.name, plan.members) == ("delays", 1)
+    assert [(each.id, each.type) for each in plan.operators] == [
+        ("f", "input"),
+        ("late", "filter"),
+        ("s", "sink"),
+        ("a", "aggregate"),
+        ("s2", "sink"),
+    ]
+    assert [each.logical for each in plan.inputs] == ["flights"]
+    assert [each.target.type for each in plan.outputs] == ["CSV", "Print"]
+
+
+def test_in_steps_rows_may_come_from_nowhere_that_is_known():
+    """They are pushed: the schema is all that counts."""
+    plan = check_stepped(chain(op("source", "n", logical="nowhere")), TOPOLOGY)
+    assert [each.id for each in plan.inputs] == ["n"]
+    with pytest.raises(UnknownSource, match="source n: unknown logical source 'elsewhere'"):
+        check_stepped(chain(op("source", "n", logical="elsewhere")), TOPOLOGY)
+
+
+def test_in_steps_the_other_mistakes_stay_mistakes():
+    text = GRAPH.replace('"input": "late", "sink": "log"', '"input": "a", "sink": "log"').replace(
+        "> 15", "+ 1"
+    )
+    with pytest.raises(InvalidQuery) as caught:
+        check_stepped(parse_query(text, file="q.json"), TOPOLOGY)
+    assert [(each.line, each.column) for each in caught.value.mistakes] == [
+        (3, text.splitlines()[2].index('"delay +') + 1)
+    ]
+    with pytest.raises(
+        RetractingPlan, match=r"^q\.json:4:53: sink s: 'log' at b:1 appends, and aggregate a takes back"
+    ):
+        check_stepped(parse_query(text.replace("+ 1", "> 1"), file="q.json"), TOPOLOGY)
+
+
+def test_a_sink_is_written_by_one_operator():
+    text = GRAPH.replace('"sink": "log"', '"sink": "out"')
+    with pytest.raises(
+        InvalidQuery, match=r"^q\.json:6:54: sink s2: 'out' at b:1 is written by sink s already"
+    ):
+        check_stepped(parse_query(text, file="q.json"), TOPOLOGY)

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from placement import BoundPlan, InvalidQuery, RetractingPlan, check, decompose, parse_query, place
+from placement import (
+    BoundPlan,
+    InvalidQuery,
+    RetractingPlan,
+    SteppedPlan,
+    check,
+    check_stepped,
+    decompose,
+    parse_query,
+    place,
+)
 from placement.durations import microseconds
 from tests.support.documents import op, query
 from topology import parse_topology
@@ -268,3 +278,52 @@ def test_a_fragment_has_the_watermarks_and_closings_of_its_own_operators() -> No
         for fragment in decompose(placed).fragments
     }
     assert found == {"a:1": (["f/0"], []), "b:1": (["f/1"], []), "c:1": ([], ["g"])}
+
+
+def stepped(first: dict[str, Any], second: dict[str, Any], *more: dict[str, Any]) -> SteppedPlan:
+    """Two windows of the flights, each counted."""
+    counts = [aggregate(f"{each['id']}-n", each["id"], "window_start") for each in (first, second)]
+    sinks = [op("sink", f"s{n}", input=each["id"], sink=("out", "log")[n]) for n, each in enumerate(counts)]
+    return check_stepped(query(F, *more, first, second, *counts, *sinks), TOPOLOGY)
+
+
+def test_in_steps_windows_of_the_same_rows_share_their_watermark() -> None:
+    long = op("window", "w", input="k", time="at", size="2 hours", lateness="60 seconds")
+    names = op("project", "k", input="f", columns={"at": "hour"})
+    plan = stepped(window("v", "f", lateness="1 minute"), long, names)
+    assert [(each.operator, each.time) for each in plan.watermarks] == [("f", "hour")]
+    ends = {each.operator: (each.column, each.to_end_us) for each in plan.closings}
+    assert ends == {"v-n": ("window_start", HOUR), "w-n": ("window_start", 2 * HOUR)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"lateness": "1 hour"}, r"'hour' \(lateness 1 hour, idle_after none\)"),
+        ({"idle_after": "1 minute"}, r"'hour' \(lateness 0 seconds, idle_after 1 minute\)"),
+        ({"input": "k", "time": "other"}, r"'day' \(lateness 0 seconds, idle_after none\)"),
+    ],
+)
+def test_windows_that_want_different_watermarks_of_the_same_rows_are_refused(
+    changed: dict[str, Any], said: str
+) -> None:
+    days = op(
+        "project", "f", input="g", columns={"hour": "hour + INTERVAL 1 HOUR", "day": "hour + INTERVAL 1 DAY"}
+    )
+    flights = op("source", "g", logical="flights")
+    again = op("project", "k", input="f", columns={"hour": "hour", "other": "day"})
+    first, second = window("v", "k"), window("w", "k") | changed
+    counts = [aggregate(f"{each['id']}-n", each["id"], "window_start") for each in (first, second)]
+    sinks = [op("sink", f"s{n}", input=each["id"], sink=("out", "log")[n]) for n, each in enumerate(counts)]
+    message = (
+        rf"window [vw]: the watermark of f is to follow .*{said}.*; read the rows by a source of its own"
+    )
+    with pytest.raises(InvalidQuery, match=message):
+        check_stepped(query(flights, days, again, first, second, *counts, *sinks), TOPOLOGY)
+
+
+def test_a_time_that_comes_by_very_many_ways_is_traced_once() -> None:
+    unions = [op("union", f"u{n}", inputs=[f"u{n - 1}" if n else "f"] * 2) for n in range(100)]
+    operators = [F, *unions, window("v", "u99"), aggregate("n", "v", "window_start")]
+    plan = check_stepped(query(*operators, op("sink", "s", input="n", sink="out")), TOPOLOGY)
+    assert [(each.operator, each.time) for each in plan.watermarks] == [("f", "hour")]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from placement import check
-from placement.plan import BoundSource
+from placement import check, check_stepped
+from placement.checking.schemas import output_schema
+from placement.plan import BoundSource, UnionOperator
 from tests.placement.checking.test_binding import JOIN, TOPOLOGY, F, W, chain
-from tests.support.documents import op
+from tests.support.documents import op, query
 from topology import parse_topology
 
 WINDOW = {"time": "hour", "size": "1 hour"}
@@ -74,3 +75,37 @@ nodes:
     plan = check(chain(op("source", "n", logical="n"), count), parse_topology(document))
     sources = [each for each in plan.operators.values() if isinstance(each, BoundSource)]
     assert [[column.name for column in each.columns] for each in sources] == [["a", "b"], ["a", "b"]]
+
+
+def test_in_steps_an_input_has_what_all_its_readers_need():
+    operators = [
+        F,
+        op("aggregate", "a", input="f", by=["origin"], aggregates={"n": "count(*)"}),
+        op("aggregate", "b", input="f", by=["hour"], aggregates={"n": "count(*)"}),
+        op("sink", "s", input="a", sink="out"),
+        op("sink", "t", input="b", sink="table"),
+    ]
+    topology = parse_topology(
+        TOPOLOGY.to_yaml().replace("name: log", "name: table").replace("append", "changes")
+    )
+    (leaf,) = check_stepped(query(*operators), topology).inputs
+    assert [column.name for column in leaf.columns] == ["origin", "hour"]
+
+
+def test_inputs_of_a_union_stay_alike_where_one_has_another_reader():
+    operators = [
+        F,
+        op("source", "g", logical="flights"),
+        op("union", "u", inputs=["f", "g"]),
+        op("aggregate", "a", input="u", by=["origin"], aggregates={"n": "count(*)"}),
+        op("filter", "h", input="f", predicate="delay > 1"),
+        op("aggregate", "b", input="h", by=["hour"], aggregates={"n": "count(*)"}),
+        op("join", "j", inputs=["a", "c"], on=["n"]),
+        op("project", "c", input="b", columns={"n": "n"}),
+    ]
+    plan = check_stepped(chain(*operators[:-2], operators[-1], operators[-2]), TOPOLOGY)
+    schemas = {each.id: each.columns for each in plan.inputs}
+    union = next(each for each in plan.operators if isinstance(each, UnionOperator))
+    faults: list[Any] = []
+    output_schema(union, [schemas[child] for child in union.inputs], faults)
+    assert not faults

@@ -208,6 +208,23 @@ def test_a_query_that_cannot_be_placed_is_exit_code_2(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("verb", ["place", "validate", "run", "register"])
+def test_a_graph_is_no_query_to_run_free(verb: str, tmp_path: Path):
+    """PL-ERR-1: each of the two sinks is named, with its place and what to do."""
+    write(tmp_path, topology({"A": ""}, {"s": "A"}, sink="A"))
+    (tmp_path / "q.json").write_text("""{"operators": [
+  {"id": "s", "type": "source", "logical": "s"},
+  {"id": "a", "type": "sink", "input": "s", "sink": "out"},
+  {"id": "b", "type": "sink", "input": "s", "sink": "other"}]}""")
+    ended = nebuli(verb, "t.yaml", "q.json", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    first, *_ = ended.stderr.splitlines()
+    assert first.partition("q.json:")[2] == (
+        "4:3: sink b: a second sink beside sink a; expected exactly one, for a query that runs free: "
+        "make it a query of its own, or run this one in steps"
+    )
+
+
 def test_packages_that_are_slow_to_import_are_imported_where_they_are_used_only(directory: Path):
     elsewhere = {"grpc", "highspy", "netchannel", "pandas", "pyarrow", "pyspark", "rich", "uvloop"}
     for_placing = {"networkx", "numpy", "pydantic", "sqlglot", "yaml"}
