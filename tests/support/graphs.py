@@ -33,17 +33,17 @@ TOPOLOGY = parse_topology(
 )
 SOURCES = ("s0", "s1", "s2")
 HOUR_US = 3_600_000_000
-_KINDS = ["filter", "project", "union", "join", "join", "aggregate", "aggregate", "distinct", "window"]
+_KINDS = ["filter", "distinct", "window", *2 * ["project", "union", "join"], *3 * ["aggregate"]]
 
 
 @st.composite
-def graphs(draw: st.DrawFn, max_operators: int = 9) -> Query:
+def graphs(draw: st.DrawFn, min_operators: int = 1, max_operators: int = 9) -> Query:
     """Operators over operators; those that no other reads go into sinks, and one more does.
 
     SQL is ``"x"``, ``"x" + 1``, ``"x" > 0``, ``count(*)`` and ``sum("x")``, of columns that are integers.
     """
     grown = _Graph(draw)
-    for number in range(draw(st.integers(1, max_operators))):
+    for number in range(draw(st.integers(min_operators, max_operators))):
         grown.grow(f"op{number}")
     read = {child for operator in grown.operators for child in operator.children}
     ends = [operator.id for operator in grown.operators if operator.id not in read]
@@ -78,7 +78,7 @@ class _Graph:
             case "aggregate":
                 calls = ["count(*)", f'sum("{self._integer(child)}")']
                 aggregates = {"n": self._draw(st.sampled_from(calls))}
-                by = self._some([name for name in self._names(child) if name != "n"])
+                by = self._keys([name for name in self._names(child) if name != "n"])
                 self._add(AggregateOperator(id=key, input=child, by=by, aggregates=aggregates))
             case "distinct":
                 self._add(DistinctOperator(id=key, input=child))
@@ -86,7 +86,7 @@ class _Graph:
                 self._add(WindowOperator(id=key, input=child, time="t", size="1 hour"))
 
     def _project(self, key: str, child: str) -> None:
-        names = self._draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True))
+        names = self._draw(st.lists(st.sampled_from("abn"), min_size=1, max_size=3, unique=True))
         computed = st.sampled_from(["", "", "", " + 1"])
         columns = {name: f'"{self._integer(child)}"{self._draw(computed)}' for name in names}
         kept = {name: name for name in ("t", "window_start") if name in self._names(child)}
@@ -94,7 +94,7 @@ class _Graph:
 
     def _join(self, key: str, child: str) -> None:
         other = self._draw(st.sampled_from([each for each in self.schemas if each != child]))
-        if on := self._some([name for name in self._names(child) if name in self._names(other)]):
+        if on := self._keys([name for name in self._names(child) if name in self._names(other)], at_least=1):
             self._add(JoinOperator(id=key, inputs=(child, other), on=on))
 
     def _add(self, operator: InnerOperator) -> None:
@@ -115,5 +115,7 @@ class _Graph:
         names = [column.name for column in self.schemas[key] if column.type is DataType.INT64]
         return self._draw(st.sampled_from(names))
 
-    def _some(self, names: list[str]) -> tuple[str, ...]:
-        return tuple(self._draw(st.permutations(names))[: self._draw(st.integers(0, 2))])
+    def _keys(self, names: list[str], at_least: int = 0) -> tuple[str, ...]:
+        """Few names, so that operators often have the same."""
+        few = [name for name in names if name in ("a", "b", "n", "window_start")]
+        return tuple(self._draw(st.permutations(few))[: self._draw(st.integers(at_least, 2))])

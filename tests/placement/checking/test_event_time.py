@@ -323,7 +323,8 @@ def test_windows_that_want_different_watermarks_of_the_same_rows_are_refused(
 
 
 def test_a_time_that_comes_by_very_many_ways_is_traced_once() -> None:
-    unions = [op("union", f"u{n}", inputs=[f"u{n - 1}" if n else "f"] * 2) for n in range(100)]
-    operators = [F, *unions, window("v", "u99"), aggregate("n", "v", "window_start")]
+    ways = [op("union", f"u{n}", inputs=[f"u{n - 1}" if n else "f"] * 2) for n in range(100)]
+    more = [op("union", f"w{n}", inputs=[f"w{n - 1}" if n else "v"] * 2) for n in range(100)]
+    operators = [F, *ways, window("v", "u99"), *more, aggregate("n", "w99", "window_start")]
     plan = check_stepped(query(*operators, op("sink", "s", input="n", sink="out")), TOPOLOGY)
     assert [(each.operator, each.time) for each in plan.watermarks] == [("f", "hour")]
