@@ -1,0 +1,100 @@
+"""What goes wrong between a coordinator and the members of its circuit.
+
+::
+
+    CoordinationError
+    ├── ProtocolViolated       one side said what it may not say
+    │   └── MalformedMessage     bytes that are no message
+    ├── Fenced                 another coordinator has taken over
+    ├── NoCommonCheckpoint     no checkpoint is at all members
+    ├── LogIncomplete          a member's input log does not go on where the checkpoint ends
+    ├── MembersDiffer          members do not run the same circuit, or not the same number of them
+    ├── MemberFailed           a member cannot do it, and could not if it tried again
+    └── MembershipUnclear      what was given does not say who the members are
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class CoordinationError(Exception):
+    """The circuit cannot go on; the message says what happened, and what to do."""
+
+
+class ProtocolViolated(CoordinationError):
+    """Somebody said what it may not say now: one of the two has a mistake, or is of another version."""
+
+    def __init__(self, sender: str, what: str) -> None:
+        self.sender = sender
+        super().__init__(f"{sender} {what}: see that coordinator and members are of one version")
+
+
+class MalformedMessage(ProtocolViolated):
+    """Bytes that are no message."""
+
+
+class Fenced(CoordinationError):
+    """Another coordinator has a greater epoch; this one tells nobody anything any more."""
+
+    def __init__(self, own: int, greater: int) -> None:
+        self.own = own
+        self.greater = greater
+        super().__init__(
+            f"another coordinator has taken over with epoch {greater}, this one has {own}: end this one, or the other "
+            f"one first if it should not be there"
+        )
+
+
+class NoCommonCheckpoint(CoordinationError):
+    """No version is at all members; nothing was opened or discarded. ``steps`` has the step of each, by version."""
+
+    def __init__(self, steps: Mapping[int, Mapping[int, int]]) -> None:
+        self.steps = steps
+        each = "; ".join(
+            f"member {member} has "
+            + " and ".join(f"version {version} at step {step}" for version, step in found.items())
+            for member, found in sorted(steps.items())
+        )
+        super().__init__(
+            f"no checkpoint is at all members: {each}. Nothing was opened: restore the state of the members that are "
+            f"behind from a copy, or start all of them without any"
+        )
+
+
+class LogIncomplete(CoordinationError):
+    """A member's input log has steps from ``first`` up to but not including ``last``; the checkpoint is not there."""
+
+    def __init__(self, member: int, step: int, first: int, last: int) -> None:
+        self.member = member
+        self.step = step
+        self.first = first
+        self.last = last
+        super().__init__(
+            f"the input log of member {member} has steps {first} up to {last}, and the checkpoint goes on at {step}: "
+            f"restore its store from a copy; nothing was opened"
+        )
+
+
+class MembersDiffer(CoordinationError):
+    """What should be the same at all members is not; nothing was opened."""
+
+    def __init__(self, what: str, found: Sequence[str]) -> None:
+        self.found = tuple(found)
+        each = ", ".join(f"member {member}: {value}" for member, value in enumerate(found))
+        super().__init__(f"members differ in {what} ({each}): start them all from the same plan and list")
+
+
+class MemberFailed(CoordinationError):
+    """A member cannot do it, and could not if it tried again."""
+
+    def __init__(self, member: int, why: str) -> None:
+        self.member = member
+        super().__init__(f"member {member} failed, and would again: {why}")
+
+
+class MembershipUnclear(CoordinationError):
+    """What was given does not say who the members are."""

@@ -1,0 +1,398 @@
+"""What a coordinator and the members of its circuit say to each other, as values and as bytes.
+
+A message is a MessagePack array: its kind, and its fields in order. `read_from_coordinator` and `read_from_member` are
+where bytes become values, and nothing behind them checks types again.
+
+Every message has the epoch that it belongs to. An epoch is one life of the circuit: the same coordinator, the same
+process of every member, from `Greet` until one of them is lost. Numbers of epochs only rise, each is taken by one
+coordinator alone, and each side drops what belongs to a smaller one; so nothing survives that was on its way when an
+epoch ended, however late or often it arrives. Within an epoch, what one says to the other arrives once and in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+import msgpack
+
+from nebuli.coordinator.errors import MalformedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MESSAGE_LIMIT = 1 << 17
+"""The largest message in bytes: one that opens has the addresses of all members."""
+_NUMBERS = 1 << 64
+_TEXT_LIMIT = 1 << 12
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Checkpoint:
+    """A version of a member's state, and the step that is applied to it next. Version 0 is what a new member has."""
+
+    version: int
+    step: int
+
+
+# -- from the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Greet:
+    """A new epoch begins: leave whatever you are at, and say what you have."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open this version, forget the others. ``addresses`` are those of all members, for the exchange."""
+
+    epoch: int
+    checkpoint: Checkpoint
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input."""
+
+    epoch: int
+    step: int
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Take the state before ``step`` and write it, while steps go on. ``attempt`` numbers checkpoints of an epoch."""
+
+    epoch: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All have prepared: make it a version."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """One could not prepare: drop what was written."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """No version that anybody may open needs input below this step."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskPause:
+    """Finish what was issued, and say where you are. ``attempt`` numbers pauses of an epoch."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStart:
+    """Steps go on."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """Run what is issued below ``step``, then make the state a version, and close."""
+
+    epoch: int
+    step: int
+
+
+# -- from a member
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a member has: its versions, one or two, and its input log from ``first`` up to but not including ``last``.
+
+    ``incarnation`` is another for every process; ``address`` is where its exchange listens.
+    """
+
+    epoch: int
+    members: int
+    incarnation: str
+    fingerprint: str
+    address: str
+    checkpoints: tuple[Checkpoint, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`."""
+
+    epoch: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The version is open, others are forgotten, and ``step`` can be run."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """So many rows more are logged, for this step at the earliest."""
+
+    epoch: int
+    step: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The step is done, its output is written."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All of the state is written; a commit needs no more than an entry."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPrepared:
+    """It could not be written."""
+
+    epoch: int
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It is a version, beside the one before."""
+
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsPaused:
+    """All that was issued is done; ``step`` is next."""
+
+    epoch: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsStopped:
+    """The state before ``step`` is a version, and nothing is open."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """It could not be done; ``lasting`` if it could not be done a second time either."""
+
+    epoch: int
+    why: str
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """I follow this epoch, and none that is smaller."""
+
+    epoch: int
+
+
+FromCoordinator = Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop
+FromMember = (
+    Joined
+    | Replay
+    | Opened
+    | Received
+    | Stepped
+    | Prepared
+    | NotPrepared
+    | Committed
+    | IsPaused
+    | IsStopped
+    | Aborted
+    | Refused
+)
+_FROM_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
+    "greet": Greet,
+    "open": Open,
+    "step": Step,
+    "prepare": Prepare,
+    "commit": Commit,
+    "give up": GiveUp,
+    "trim": Trim,
+    "pause": AskPause,
+    "start": AskStart,
+    "stop": AskStop,
+}
+_FROM_MEMBER: Mapping[str, type[FromMember]] = {
+    "joined": Joined,
+    "replay": Replay,
+    "opened": Opened,
+    "received": Received,
+    "stepped": Stepped,
+    "prepared": Prepared,
+    "not prepared": NotPrepared,
+    "committed": Committed,
+    "paused": IsPaused,
+    "stopped": IsStopped,
+    "aborted": Aborted,
+    "refused": Refused,
+}
+_KINDS = {kind: name for name, kind in (*_FROM_COORDINATOR.items(), *_FROM_MEMBER.items())}
+
+
+def encode(message: FromCoordinator | FromMember) -> bytes:
+    """The bytes of a message."""
+    values = [_plain(getattr(message, field.name)) for field in fields(message)]
+    packed: bytes = msgpack.packb([_KINDS[type(message)], *values])
+    return packed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Checkpoint):
+        return [value.version, value.step]
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def read_from_coordinator(data: bytes, sender: str) -> FromCoordinator:
+    """What a coordinator says. Raises MalformedMessage, which names the sender."""
+    return _read(data, sender, _FROM_COORDINATOR)
+
+
+def read_from_member(data: bytes, sender: str) -> FromMember:
+    """What a member says. Raises MalformedMessage, which names the sender."""
+    return _read(data, sender, _FROM_MEMBER)
+
+
+_Message = TypeVar("_Message")
+
+
+def _read(data: bytes, sender: str, kinds: Mapping[str, type[_Message]]) -> _Message:
+    try:
+        return _message(_unpacked(data), kinds)
+    except ValueError as error:
+        raise MalformedMessage(sender, f"sent {len(data)} bytes that are no message, {error}") from error
+
+
+def _unpacked(data: bytes) -> list[Any]:
+    if len(data) > MESSAGE_LIMIT:
+        raise ValueError(f"the limit is {MESSAGE_LIMIT}")
+    try:
+        values = msgpack.unpackb(data, strict_map_key=True)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise ValueError(f"they are no MessagePack ({str(error) or type(error).__name__})") from error
+    if not isinstance(values, list) or not values or not isinstance(values[0], str):
+        raise ValueError(f"they are {str(values)[:80]!r}, no array that begins with a kind")
+    return values
+
+
+def _message(values: list[Any], kinds: Mapping[str, type[_Message]]) -> _Message:
+    name, *given = values
+    kind = kinds.get(name)
+    if kind is None:
+        raise ValueError(f"the kind {name[:40]!r} is not known here")
+    readers = _READERS[kind]
+    if len(given) != len(readers):
+        raise ValueError(f"{name!r} has {len(given)} fields and not {len(readers)}")
+    return kind(
+        **{
+            field: _field(name, field, read, value)
+            for (field, read), value in zip(readers, given, strict=True)
+        }
+    )
+
+
+def _field(name: str, field: str, read: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{field} of {name!r} is {str(value)[:80]!r}, {error}") from error
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _NUMBERS:
+        raise ValueError("no number of 64 bits")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")  # noqa: TRY004 - one type for all that is wrong with bytes
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _TEXT_LIMIT:
+        raise ValueError(f"no text of at most {_TEXT_LIMIT} characters")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _array(value))
+
+
+def _checkpoint(value: Any) -> Checkpoint:
+    pair = _array(value)
+    if len(pair) != 2:
+        raise ValueError("no version and step")
+    return Checkpoint(_number(pair[0]), _number(pair[1]))
+
+
+def _checkpoints(value: Any) -> tuple[Checkpoint, ...]:
+    found = tuple(_checkpoint(each) for each in _array(value))
+    if len(found) not in (1, 2) or found[-1].version - found[0].version != len(found) - 1:
+        raise ValueError("not one version or two that follow each other")
+    return found
+
+
+def _array(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("no array")  # noqa: TRY004 - one type for all that is wrong with bytes
+    return value
+
+
+_BY_TYPE: Mapping[Any, Callable[[Any], Any]] = {
+    int: _number,
+    bool: _truth,
+    str: _text,
+    tuple[str, ...]: _texts,
+    Checkpoint: _checkpoint,
+    tuple[Checkpoint, ...]: _checkpoints,
+}
+_READERS: Mapping[type, list[tuple[str, Callable[[Any], Any]]]] = {
+    kind: [(field, _BY_TYPE[hint]) for field, hint in get_type_hints(kind).items()] for kind in _KINDS
+}

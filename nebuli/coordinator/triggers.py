@@ -1,0 +1,96 @@
+"""When the coordinator issues a step or begins a checkpoint. A function of values, without a clock.
+
+It is asked between steps. A checkpoint that is due comes before a step: otherwise steps that never pause would put it
+off for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSettings:
+    """When to step: at ``rows`` that wait, or ``delay_s`` after the first of fewer, and every ``tick_s`` without any.
+
+    And how long after the last checkpoint began to begin another. None: never for this reason.
+    """
+
+    rows: int = 1
+    delay_s: float | None = None
+    tick_s: float | None = None
+    checkpoint_s: float | None = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known between two steps; times are of the same clock as ``now``.
+
+    ``rows`` wait, by member, the first of them since ``rows_since``. ``wanted``: somebody asks for a checkpoint.
+    ``checkpointing``: one has begun and not ended. ``replaying``: a member has the next step in its log.
+    """
+
+    now: float
+    rows: tuple[int, ...]
+    rows_since: float
+    stepped_at: float
+    checkpoint_at: float
+    wanted: bool = False
+    checkpointing: bool = False
+    replaying: bool = False
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepNow:
+    """Issue the next step."""
+
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNow:
+    """Begin a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Ask again when something happens, and at this time; None: no time changes it."""
+
+    at: float | None
+
+
+def decide(settings: TriggerSettings, found: Situation) -> StepNow | CheckpointNow | WaitUntil:
+    """What to do now. While it is paused, a checkpoint is made where somebody asks for one, and nothing else."""
+    due = _due(settings, found)
+    if not found.checkpointing and (found.wanted or (due is not None and due <= found.now)):
+        return CheckpointNow()
+    if found.paused:
+        return WaitUntil(None)
+    if found.replaying:
+        return StepNow(replayed=True)
+    if sum(found.rows) >= settings.rows:
+        return StepNow()
+    times = [time for time in (_expiry(settings, found), _tick(settings, found)) if time is not None]
+    if any(time <= found.now for time in times):
+        return StepNow()
+    return WaitUntil(min([*times, *([due] if due is not None else [])], default=None))
+
+
+def _due(settings: TriggerSettings, found: Situation) -> float | None:
+    """When a checkpoint is, if time makes one."""
+    if settings.checkpoint_s is None or found.checkpointing or found.paused:
+        return None
+    return found.checkpoint_at + settings.checkpoint_s
+
+
+def _expiry(settings: TriggerSettings, found: Situation) -> float | None:
+    """When rows have waited long enough."""
+    if settings.delay_s is None or not any(found.rows):
+        return None
+    return found.rows_since + settings.delay_s
+
+
+def _tick(settings: TriggerSettings, found: Situation) -> float | None:
+    """When the clock makes a step: any step is as good as a tick."""
+    return None if settings.tick_s is None else found.stepped_at + settings.tick_s
