@@ -1,0 +1,57 @@
+"""What members said that they have for steps to come: rows that arrived, and steps that are in their logs.
+
+Rows that are reported for a step that was issued meanwhile belong to the next one; at worst that one is empty. A member
+that says both for one step would have rows in a step whose input is fixed: it is mistaken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nebuli.coordinator.errors import ProtocolViolated
+
+
+@dataclass(slots=True)
+class _Member:
+    """``rows`` and since when, by the step that they can be in at the earliest; ``logged`` steps, the last excluded."""
+
+    rows: dict[int, tuple[int, float]] = field(default_factory=dict)
+    logged: range = range(0)
+
+
+class Arrivals:
+    """Of all members, in one epoch."""
+
+    def __init__(self, members: int) -> None:
+        self._members = [_Member() for _ in range(members)]
+
+    def received(self, member: int, step: int, rows: int, now: float) -> None:
+        """So many more. Raises ProtocolViolated for a step that the member replays."""
+        found = self._members[member]
+        if step in found.logged:
+            raise ProtocolViolated(
+                f"member {member}", f"reports {rows} rows for step {step}, which it replays from its log"
+            )
+        before, since = found.rows.get(step, (0, now))
+        found.rows[step] = before + rows, since
+
+    def replay(self, member: int, logged: range) -> None:
+        """These are in its log; it has reported no rows yet."""
+        self._members[member].logged = logged
+
+    def issued(self, step: int) -> None:
+        """With all that had arrived. Not for a replayed step, which whoever has no log for it runs empty."""
+        for member in self._members:
+            member.rows = {each: rows for each, rows in member.rows.items() if each > step}
+
+    def replays(self, step: int) -> bool:
+        """Whether somebody has it in its log."""
+        return any(step in member.logged for member in self._members)
+
+    def waiting(self, step: int) -> tuple[tuple[int, ...], float]:
+        """How many rows there are for a step, by member, and since when the first of them; 0.0 if there are none."""
+        found = [
+            [rows for earliest, rows in member.rows.items() if earliest <= step] for member in self._members
+        ]
+        since = min((at for each in found for _, at in each), default=0.0)
+        return tuple(sum(rows for rows, _ in each) for each in found), since
