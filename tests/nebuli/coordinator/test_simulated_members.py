@@ -1,0 +1,121 @@
+"""Coordinators and members that die and hear late, each run drawn from a seed; and what holds all the time.
+
+`World.check` is called after every event: at least one checkpoint is at all members, one version or two at each, of the
+same steps everywhere; no log begins above what a version needs. `World` itself raises Violation where a member enters a
+step that was not issued to all, where a step comes out different than before, and where it goes on for ever after the
+last fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nebuli.coordinator import following, lockstep, messages
+from nebuli.coordinator.errors import CoordinationError
+from nebuli.coordinator.following import Following
+from nebuli.coordinator.lockstep import Lockstep
+from nebuli.coordinator.two_phases import TwoPhases
+from tests.support.lockstep_world import Violation, World
+from tests.support.seeds import drawn_seed
+from tests.support.sizes import some
+
+pytestmark = pytest.mark.long
+
+
+def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one_step() -> None:
+    met: Counter[str] = Counter()
+    with drawn_seed() as first:
+        for seed in some(range(first, first + 400)):
+            world = World(seed)
+            try:
+                world.run()
+            except BaseException as error:
+                error.add_note(f"in World({seed})")
+                raise
+            met += world.met
+    assert {"killed", "coordinators ended", "fenced", "epochs ended", "late"} <= {*met}
+    assert {"checkpoints", "checkpoints failed"} <= {*met}
+
+
+def _trim_to_the_newer_version(self: Any) -> None:
+    self._tell_all(messages.Trim(self.epoch, self._kept[-1].step))
+
+
+def _commit_when_one_is_prepared(self: Any, member: int) -> bool:
+    self._prepared = set(range(self.members))
+    return True
+
+
+def _highest_of_the_first_member(joined: Any) -> Any:
+    return max(joined[0].checkpoints)
+
+
+def _follow_whoever_speaks(self: Any, message: Any) -> None:
+    if isinstance(message, messages.Greet):
+        self.epoch = message.epoch
+        self._begin_epoch()
+        self._do(following.do.LookAround(self.epoch))
+    else:
+        self._told_to(message)
+
+
+def _leave_without_a_word(self: Any, message: Any) -> None:
+    before = self._say
+    self._say = lambda said: None if isinstance(said, messages.Refused) else before(said)
+    _told(self, message)
+
+
+def _issue_when_one_has_stepped(self: Any, member: int, message: Any) -> None:
+    _heard_of_work(self, member, message)
+    if isinstance(message, messages.Stepped):
+        self._stepping = set()
+
+
+def _hear_old_epochs(self: Any, member: int, message: Any) -> None:
+    if isinstance(message, messages.Refused):
+        _heard(self, member, message)
+    elif self.phase is not lockstep.Phase.CLAIMING:
+        epoch, self.epoch = self.epoch, message.epoch
+        try:
+            _heard(self, member, message)
+        finally:
+            self.epoch = epoch
+
+
+def _take_any_attempt(self: Any, member: int, attempt: int) -> None:
+    _prepared(self, member, self._round.attempt if self._round else attempt)
+
+
+_told = Following._told
+_heard = Lockstep._heard
+_heard_of_work = Lockstep._heard_of_work
+_prepared = Lockstep._prepared
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "without"),
+    [
+        (Lockstep, "_trim", _trim_to_the_newer_version),
+        (TwoPhases, "prepared", _commit_when_one_is_prepared),
+        (lockstep, "common_checkpoint", _highest_of_the_first_member),
+        (Following, "_told", _follow_whoever_speaks),
+        (Following, "_told", _leave_without_a_word),
+        (Lockstep, "_heard_of_work", _issue_when_one_has_stepped),
+        (Lockstep, "_heard", _hear_old_epochs),
+        (Lockstep, "_prepared", _take_any_attempt),
+    ],
+)
+def test_without_a_safeguard_something_goes_wrong(
+    where: Any, name: str, without: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, without)
+    for seed in range(400):
+        try:
+            World(seed).run()
+        except (Violation, CoordinationError, KeyError, AssertionError):
+            return
+    pytest.fail("nothing went wrong in 400 runs")
