@@ -1,0 +1,125 @@
+"""What goes wrong in a member.
+
+::
+
+    MemberError
+    ├── ExchangeClosed      it was closed, aborted or has failed before, here
+    ├── ExchangeBusy        a trade is going on already
+    └── ExchangeFailed      this epoch is over for this member; ``member`` and ``address`` are the other one's
+        ├── PeerMissing       a member was not there within the deadline of `open`
+        ├── PeerLost          a member is gone, or cannot be reached
+        ├── PeerLeft          a member has ended its side, or given this one up, and says why
+        ├── WrongStep         a member sends another step, or exchange, than this one is at
+        ├── PartDamaged       what a member sent cannot be read
+        └── TradeLate         not all has come, or gone out, within the deadline
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NEXT = "this epoch's exchange is closed here: recover to a common checkpoint, in a new epoch"
+
+
+class MemberError(Exception):
+    """The member could not do it; the message says what happened, and what happens next."""
+
+
+class ExchangeClosed(MemberError):
+    """The exchange is over on this side; ``reason`` says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the exchange {name} is closed: {reason}; open one of a new epoch")
+
+
+class ExchangeBusy(MemberError):
+    """A member is at one exchange at a time."""
+
+    def __init__(self, at: tuple[int, int], wanted: tuple[int, int]) -> None:
+        super().__init__(
+            f"step {wanted[0]}, exchange {wanted[1]} was to begin while step {at[0]}, exchange {at[1]} is going on: "
+            f"wait for that; nothing was sent"
+        )
+
+
+class ExchangeFailed(MemberError):
+    """Something went wrong with ``member`` at ``address``; the exchange is closed, and its epoch is over."""
+
+    def __init__(self, member: int, address: str, what: str) -> None:
+        self.member = member
+        self.address = address
+        super().__init__(f"member {member} at {address} {what}; {_NEXT}")
+
+
+class PeerMissing(ExchangeFailed):
+    """The member was not there within ``waited_s``."""
+
+    def __init__(self, member: int, address: str, name: str, waited_s: float) -> None:
+        self.waited_s = waited_s
+        super().__init__(member, address, f"did not open {name} within {waited_s:g} s")
+
+
+class PeerLost(ExchangeFailed):
+    """The member is gone, or cannot be reached; ``why`` is what was seen of it, here or by another member."""
+
+    def __init__(self, member: int, address: str, at: str, why: str) -> None:
+        self.why = why
+        super().__init__(member, address, f"is lost {at}: {why}")
+
+
+class PeerLeft(ExchangeFailed):
+    """The member has ended its side while it was needed here; ``said`` is its reason."""
+
+    def __init__(self, member: int, address: str, at: str, said: str) -> None:
+        self.said = said
+        super().__init__(member, address, f"has left {at}: {said}")
+
+
+class WrongStep(ExchangeFailed):
+    """The member sends what belongs to ``came``, (step, exchange), while ``expected`` is due from it."""
+
+    def __init__(self, member: int, address: str, came: tuple[int, int], expected: tuple[int, int]) -> None:
+        self.came = came
+        self.expected = expected
+        super().__init__(
+            member,
+            address,
+            f"sent step {came[0]}, exchange {came[1]}, where step {expected[0]}, exchange {expected[1]} was due",
+        )
+
+
+class PartDamaged(ExchangeFailed):
+    """A part of the member cannot be read."""
+
+    def __init__(self, member: int, address: str, at: str, why: str) -> None:
+        super().__init__(member, address, f"sent a part {at} that cannot be read: {why}")
+
+
+class TradeLate(ExchangeFailed):
+    """The deadline passed; ``missing`` are the members whose parts have not come (none: what is sent was not taken)."""
+
+    def __init__(
+        self, member: int, address: str, at: str, *, missing: Sequence[int], of: int, waited_s: float
+    ) -> None:
+        self.missing = tuple(missing)
+        what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts are here"
+        super().__init__(member, address, f"{what}, and none of {list(missing)}" if missing else what)
+
+
+_LOST = re.compile(r"lost ([0-9]+): (.*)", re.DOTALL)
+
+
+def as_reason(error: ExchangeFailed) -> str:
+    """What the others are told when this member gives up: they are to name the one that is lost, and not this one."""
+    return f"lost {error.member}: {error.why}" if isinstance(error, PeerLost) else str(error)
+
+
+def lost_in(reason: str) -> tuple[int, str] | None:
+    """Who is lost, and why, in the reason that a member gave; None if it is something else."""
+    found = _LOST.fullmatch(reason)
+    return None if found is None else (int(found[1]), found[2])
