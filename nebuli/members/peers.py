@@ -12,8 +12,7 @@ from nebuli.members.parts import PartDecoder, PartEncoder
 from netchannel.transports import schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
-    from typing import Any
+    from collections.abc import Mapping
 
     from nebuli.members.errors import ExchangeFailed
 
@@ -90,13 +89,18 @@ class Peer:
 
     async def dismiss(self, reason: str | None) -> None:
         """End both channels: in order without a ``reason``, else as failed. Does not wait for who is not there."""
-        if reason is None:
-            await _quietly(self.outbox.close(GOODBYE_S))
-        else:
-            if self.connected:
-                await _quietly(self.outbox.abort(reason))
-            await _quietly(self.outbox.close(0))  # if it has not heard
-        await _quietly(self.inbox.close(reason or _IN_ORDER))
+        with suppress(netchannel.NetChannelError):  # what is over already is as it should be
+            if reason is None:
+                await self.outbox.close(GOODBYE_S)
+            elif self.connected:
+                await self._abort(reason)
+            await self.outbox.close(0)  # if it has not heard
+        await self.inbox.close(reason or _IN_ORDER)
+
+    async def _abort(self, reason: str) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await self.outbox.abort(reason)
 
     async def ask_after(self) -> None:
         """Find out what is with it while the channel to it has no connection; ends soon, or as that is back.
@@ -116,13 +120,6 @@ class Peer:
             raise
         except OSError:  # also what is too late: whether it is gone is not known
             return
-
-
-async def _quietly(leaving: Coroutine[Any, Any, object]) -> None:
-    """Leave a channel, for a little while at most; one that is over already is as it should be."""
-    with suppress(netchannel.NetChannelError, TimeoutError):
-        async with asyncio.timeout(2 * GOODBYE_S):
-            await leaving
 
 
 class _HangUp(asyncio.BufferedProtocol):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -294,21 +296,20 @@ async def test_a_trade_whose_parts_nobody_takes_is_late_too() -> None:
         assert world.left == []
 
 
+@asynccontextmanager
 async def behind(
     world: Members, make_wire: Callable[[int], Wire], **settings: Any
-) -> tuple[Proxy, list[Exchange]]:
+) -> AsyncIterator[tuple[Proxy, list[Exchange]]]:
     """Two members, of which the first reaches the second through a proxy."""
-    proxy = Proxy(world.addresses[1], make_wire)
-    await proxy.__aenter__()
-    first = world.exchange(0, addresses=[world.addresses[0], proxy.address], **settings)
-    exchanges = [first, world.exchange(1)]
-    await asyncio.gather(*(each.open(5) for each in exchanges))
-    return proxy, exchanges
+    async with Proxy(world.addresses[1], make_wire) as proxy:
+        first = world.exchange(0, addresses=[world.addresses[0], proxy.address], **settings)
+        exchanges = [first, world.exchange(1)]
+        await asyncio.gather(*(each.open(5) for each in exchanges))
+        yield proxy, exchanges
 
 
 async def test_a_connection_that_is_cut_is_made_anew() -> None:
-    async with Members(2) as world:
-        proxy, exchanges = await behind(world, lambda _: Wire())
+    async with Members(2) as world, behind(world, lambda _: Wire()) as (proxy, exchanges):
         for step in range(5):
             for wire in proxy.wires:
                 wire.cut()
@@ -317,26 +318,42 @@ async def test_a_connection_that_is_cut_is_made_anew() -> None:
             )
             assert [pairs(parts) for parts in came] == [[(0, step), (1, step)]] * 2
         await asyncio.gather(*(each.close() for each in exchanges))
-        await proxy.__aexit__(None, None, None)
 
 
 async def test_a_member_that_stays_without_a_connection_is_lost() -> None:
     """It listens, and no connection to it lives."""
     async with Members(2) as world:
         healthy = True
-        proxy, exchanges = await behind(world, lambda _: Wire() if healthy else CutAfter(UP, 0), away_s=0.5)
-        healthy = False
-        for wire in proxy.wires:
-            wire.cut()
-        error = await failure_of(exchanges[0].trade(2, 0, [row(0, 0)] * 2))
-        assert isinstance(error, PeerLost)
-        assert (error.member, error.address) == (1, proxy.address)
-        assert "is lost in step 2, exchange 0: there was no connection to it for 0.5 s" in str(error)
-        lost = await failure_of(exchanges[1].trade(2, 0, [row(1, 0)] * 2))
-        assert isinstance(lost, PeerLeft)  # it is the one that was given up itself
-        assert lost.member == 0
+        async with behind(world, lambda _: Wire() if healthy else CutAfter(UP, 0), away_s=0.5) as (
+            proxy,
+            exchanges,
+        ):
+            healthy = False
+            for wire in proxy.wires:
+                wire.cut()
+            error = await failure_of(exchanges[0].trade(2, 0, [row(0, 0)] * 2))
+            assert isinstance(error, PeerLost)
+            assert (error.member, error.address) == (1, proxy.address)
+            assert "is lost in step 2, exchange 0: there was no connection to it for 0.5 s" in str(error)
+            lost = await failure_of(exchanges[1].trade(2, 0, [row(1, 0)] * 2))
+            assert isinstance(lost, PeerLeft)  # it is the one that was given up itself
+            assert lost.member == 0
         assert world.left == []
-        await proxy.__aexit__(None, None, None)
+
+
+async def test_who_does_not_answer_is_not_waited_for_when_it_is_left() -> None:
+    """Its connections are there, and nothing passes."""
+    async with Members(2) as world:
+        async with behind(world, lambda _: Wire(), deadline_s=0.2) as (proxy, exchanges):
+            for wire in proxy.wires:
+                wire.swallows = True
+            begun = time.monotonic()
+            error = await failure_of(exchanges[0].trade(0, 0, [row(0, 0)] * 2))
+            assert isinstance(error, TradeLate)
+            assert time.monotonic() - begun < TIMING.leave_s / 2
+            assert world.senders[0].statistics().channels == {}
+            await exchanges[1].abort("over")
+        assert world.left == []
 
 
 async def test_a_member_where_nobody_listens_any_more_is_lost_and_all_others_name_it() -> None:

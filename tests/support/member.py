@@ -1,0 +1,58 @@
+"""A member in a process of its own: ``... MEMBER LISTEN STEPS ADDRESS...``.
+
+It trades with all others, twice in each step, and checks each round as Feldera's test does; then it prints how many
+rounds there were. In the step after the last, only the last member sends, which never does: the others wait for it,
+and print what it was that went wrong, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+import pyarrow as pa
+import uvloop
+
+from nebuli.members.errors import ExchangeFailed
+from nebuli.members.exchange import Exchange
+from netchannel import ReceiverServer, SenderServer
+from tests.support.members import pairs, row
+
+
+def say(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+async def trade(exchange: Exchange, member: int, members: int, steps: int) -> None:
+    for step in range(steps):
+        for index in range(2):
+            round_ = 2 * step + index
+            came = await exchange.trade(step, index, [row(member, round_)] * members)
+            assert pairs(came) == [(sender, round_) for sender in range(members)], (member, round_, came)
+    say(rounds=2 * steps)
+
+
+async def wait(exchange: Exchange, member: int, members: int, steps: int) -> None:
+    nothing: list[pa.RecordBatch | None] = [None] * members
+    if member == members - 1:
+        await asyncio.Event().wait()
+    try:
+        await exchange.trade(steps, 0, nothing, senders={members - 1})
+    except ExchangeFailed as error:
+        say(error=type(error).__name__, member=error.member, at=time.monotonic(), text=str(error))
+
+
+async def main(member: int, listen: str, steps: int, *addresses: str) -> None:
+    async with ReceiverServer(listen) as receiver, SenderServer() as sender:
+        exchange = Exchange(sender, receiver, "circuit", 1, member, addresses)
+        await exchange.open(60)
+        await trade(exchange, member, len(addresses), steps)
+        await wait(exchange, member, len(addresses), steps)
+
+
+if __name__ == "__main__":
+    number, where, count, *others = sys.argv[1:]
+    uvloop.run(main(int(number), where, int(count), *others))
