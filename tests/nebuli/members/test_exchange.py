@@ -10,12 +10,12 @@ import pytest
 
 from nebuli.members.errors import ExchangeBusy, ExchangeClosed, PeerMissing
 from nebuli.members.exchange import Exchange
-from nebuli.members.parts import PIECE_BYTES
 from tests.support.arrow_memory import memory_pool
 from tests.support.members import SCHEMA, Members, pairs, row
 from tests.support.waiting import until_async
 
 MIB = 1 << 20
+PIECE = 1 << 18
 
 
 async def rounds(exchange: Exchange, member: int, members: int, steps: range, exchanges: int) -> None:
@@ -181,8 +181,8 @@ async def test_beside_what_is_received_memory_is_bounded() -> None:
             came = await trades
             received = sum(part.nbytes for part in given)
             # What a channel receives into is of Arrow's memory too.
-            assert received <= counted.max_memory() <= received + 2 * (MIB + 2 * PIECE_BYTES)
-        assert most <= MIB + PIECE_BYTES + 4096
+            assert received <= counted.max_memory() <= received + 2 * (MIB + 2 * PIECE)
+        assert most <= MIB + PIECE + 4096
         for member, parts in enumerate(came):
             assert [part is not None and part.equals(given[member]) for part in parts] == [True, True]
         await asyncio.gather(*(each.close() for each in exchanges))

@@ -236,7 +236,12 @@ async def test_what_an_old_epoch_still_sends_enters_no_new_one() -> None:
         async with SenderServer(timing=TIMING) as stale:
             outbox = stale.register_channel("circuit/1/1>0", to=world.addresses[0], codec="bytes")
             await outbox.send(b"", NOTE.pack(0, 0, 0, LAST))
-            new = await world.opened(2)
+            new = [world.exchange(0, 2), world.exchange(1, 2)]
+            opening = asyncio.create_task(new[0].open(5))
+            # Behind this one's answer, the stale one has been asked for too, if it is to be.
+            other = world.receivers[0].register_channel("other", codec="bytes")
+            await stale.register_channel("other", to=world.addresses[0], codec="bytes").attached()
+            await asyncio.gather(opening, new[1].open(5), other.close())
             for step in range(3):
                 came = await asyncio.gather(
                     *(each.trade(step, 0, [row(m, step)] * 2) for m, each in enumerate(new))
