@@ -18,7 +18,7 @@ from nebuli.exactness import is_exact, state_of
 from nebuli.processes import lines, signal_name
 from nebuli.rpc.log_lines import LogLine
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
-from nebuli.worker.fragment.exchange import Order, Report, Stop, packed, received
+from nebuli.worker.fragment.conversation import Order, Report, Stop, packed, received
 from nebuli.worker.fragment.last_words import close_inputs, fail_output
 from nebuli.worker.fragment.runner import log_end
 from nebuli.worker.fragment.spawning import SpawnFailed

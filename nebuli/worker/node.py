@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nebuli.rpc.log_lines import LogLine
-    from nebuli.worker.fragment.exchange import Report
+    from nebuli.worker.fragment.conversation import Report
     from nebuli.worker.hosted import Host
     from nebuli.worker.records import Records
     from placement.plan import Fragment

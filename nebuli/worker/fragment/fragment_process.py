@@ -23,7 +23,7 @@ from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES
 from placement.plan import Fragment
 
-from .exchange import Order, Report, Stop, packed, received
+from .conversation import Order, Report, Stop, packed, received
 from .runner import FragmentRunner
 
 if TYPE_CHECKING:
