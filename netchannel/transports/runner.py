@@ -90,13 +90,13 @@ class LinkProtocol(asyncio.BufferedProtocol):
             visit = runner.core.visit = []
         try:
             link.received(nbytes, runner.clock())
-        finally:
+            if link.replacement is not None:
+                self._link = link.replacement
+                self._set_options(self._transport.get_extra_info("socket"))
+        finally:  # also of those for whom something came in front of what has failed
             runner.core.visit = None
-        if link.replacement is not None:
-            self._link = link.replacement
-            self._set_options(self._transport.get_extra_info("socket"))
-        if visit:
-            runner.finish(visit)
+            if visit:
+                runner.finish(visit)
 
     def pause_writing(self) -> None:
         self._link.writable = False
@@ -170,6 +170,10 @@ def _why(lost: Exception | None) -> str:
     if isinstance(lost, TimeoutError):
         return f"what was sent to it is not acknowledged ({lost})"
     return str(lost) or type(lost).__name__
+
+
+def _throw(error: BaseException) -> None:
+    raise error
 
 
 def _remote(transport: asyncio.Transport) -> str:
@@ -258,12 +262,15 @@ class Runner:
                 self.loop.call_soon(action)
             return
         left = iter(visit)
-        try:
-            for action in left:
+        for action in left:
+            try:
                 action()
-        finally:  # also of what is behind one that ends the program
-            for action in left:
-                self.loop.call_soon(action)
+            except BaseException as error:  # noqa: BLE001 - it is the loop's, as of any task that it wakes itself
+                # What comes out of here some loops take for a failure of the connection, and the program goes on.
+                self.loop.call_soon(_throw, error)
+                break
+        for action in left:
+            self.loop.call_soon(action)
 
     def _execute(self, job: Job) -> None:
         # Several threads: the syncs of many channels go to the disk together, and a slow one holds up no other.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
+import uvloop
 
-from netchannel.core.link import Core
+from netchannel import ReceiverChannel, ReceiverServer, SenderServer
+from netchannel.core.link import Core, Link
 from netchannel.policies import Timing
 from netchannel.servers.waiting import Changes
-from netchannel.transports.runner import Runner
+from netchannel.transports.memory import MemoryConnection
+from netchannel.transports.runner import LinkProtocol, Runner
 
 NAME = ContextVar("name", default="nobody")
 
@@ -97,20 +102,76 @@ async def test_a_cancelled_task_does_not_go_on() -> None:
 async def test_one_task_that_ends_the_program_holds_no_other_up() -> None:
     waiting = Waiting()
     left: list[str] = []
+    calls: list[partial[object]] = []
 
     def end() -> None:
         raise SystemExit
 
-    def made_by_the_loop() -> None:
-        with pytest.raises(SystemExit):
-            waiting.runner.finish([lambda: left.append("a"), end, lambda: left.append("b")])
-        left.append("end")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "current_task", lambda loop: None)
+        patch.setattr(
+            waiting.runner.loop, "call_soon", lambda call, *args: calls.append(partial(call, *args))
+        )
+        waiting.runner.finish([lambda: left.append("a"), end, lambda: left.append("b")])
+    assert left == ["a"]
+    with pytest.raises(SystemExit):
+        calls.pop(0)()
+    for call in calls:
+        call()
+    assert left == ["a", "b"]
 
-    asyncio.get_running_loop().call_soon(made_by_the_loop)
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_consumer_that_ends_the_program_ends_it(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Also where the loop takes what is raised while it hands over bytes for a failure of their connection."""
+
+    async def consume(inbox: ReceiverChannel) -> None:
+        while await inbox.recv() != b"end":
+            pass
+        sys.exit("as it was told")
+
+    async def program() -> None:
+        async with ReceiverServer() as receiver, SenderServer() as sender:
+            consumer = asyncio.create_task(consume(receiver.register_channel("c", codec="bytes")))
+            outbox = sender.register_channel("c", receiver.address, codec="bytes")
+            await outbox.send(b"go on")
+            await outbox.flush()
+            await outbox.send(b"end")
+            await asyncio.wait([consumer])
+            await asyncio.sleep(0.2)
+
+    with pytest.raises(SystemExit, match="as it was told"), asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(program())
+
+
+class _Failing(Link):
+    """A connection that has something for somebody, and then fails in a way that nobody has thought of."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__(waiting.core, "a test")
+        self._went_on = waiting.went_on
+
+    def get_buffer(self, hint: int) -> memoryview:
+        return self.core.slab
+
+    def _received(self, n: int, now: float) -> None:
+        assert self.core.visit is not None
+        self.core.visit.append(lambda: self._went_on.append("first"))
+        raise LookupError("nobody has thought of this")
+
+    def _lost(self, reason: str, now: float) -> None: ...
+
+
+async def test_who_waits_goes_on_though_the_connection_fails_behind_that() -> None:
+    """It could not even be cancelled else: its wait is over."""
+    waiting = Waiting()
+    protocol = LinkProtocol(waiting.runner, lambda _: _Failing(waiting))
+    protocol.connection_made(MemoryConnection(waiting.runner.loop, "mem:test"))
+    protocol.get_buffer(-1)
+    with pytest.raises(LookupError):
+        protocol.buffer_updated(1)
     await asyncio.sleep(0)
-    assert left == ["a", "end"]
-    await asyncio.sleep(0)
-    assert left == ["a", "end", "b"]
+    assert waiting.went_on == ["first"]
 
 
 async def test_a_wait_has_an_end() -> None:
