@@ -94,7 +94,7 @@ class Lending:
         self._sharing = sharing
         self._peer = peer
         self._say = say
-        self._asked = self._over = False
+        self._asked = self._met = self._over = False
         self._handed_over: memoryview | None = None
         self._memory: memoryview | None = None
         self._free = Free(0)
@@ -152,8 +152,9 @@ class Lending:
 
     def _meet(self, message: messages.Meet) -> None:
         """The receiver waits for the memory."""
-        if not self._asked or self._handed_over is not None:
+        if not self._asked or self._met:
             raise ProtocolError(f"{self._peer} waits for memory that nobody has to hand over")
+        self._met = True
         size = min(message.size, self._sharing.size) // GRAIN * GRAIN
         if size:
             self._handed_over = self._sharing.hand_over(message.meeting, message.token, size)
@@ -170,7 +171,10 @@ class Lending:
 
     def returned(self, loan: Loan, packed: Buffer) -> None:
         """Free what was lent. Raises ProtocolError if it was not lent."""
-        for offset in unpacked_offsets(packed):
+        offsets = unpacked_offsets(packed)
+        if loan.over:  # it was said before its connection ended, and is read behind what was said of that
+            return
+        for offset in offsets:
             size = loan.sizes.pop(offset, None)
             if size is None:
                 raise ProtocolError(f"{self._peer} releases shared memory at {offset}, which it has not")

@@ -186,6 +186,12 @@ WRONG_TO_SENDER = {
         messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE),
         messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE),
     ],
+    "a meeting in the place of memory that is there": [
+        messages.Share(place=bytes(16)),
+        messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE),
+        messages.Shared(size=SIZE),
+        messages.Meet(meeting=bytes(16), token=bytes(16), size=GRAIN),
+    ],
     "a meeting that nobody asked for": [messages.Meet(meeting=bytes(16), token=bytes(16), size=SIZE)],
     "what is not in use": [messages.Released(offsets=packed_offsets([0]))],
     "held, and not in use": [messages.Holds(token=bytes(16), offsets=packed_offsets([0]))],
@@ -214,6 +220,17 @@ def test_what_was_returned_is_not_returned_again() -> None:
         lending.returned(loan, packed_offsets([0]))
     with pytest.raises(ProtocolError, match="8 bytes each: 7 came"):
         lending.returned(loan, bytes(7))
+
+
+def test_what_a_connection_said_may_be_read_behind_its_end() -> None:
+    """That is said on the control connection, which the sender may read first."""
+    lending = lent(bytearray(SIZE), [])
+    loan = lending.loan(bytes(16))
+    assert [lending.lend(loan, b"x"), lending.lend(loan, b"x")] == [0, GRAIN]
+    lending.told(messages.Holds(token=bytes(16), offsets=packed_offsets([GRAIN])))
+    lending.returned(loan, packed_offsets([0]))
+    other = lending.loan(b"another connection")
+    assert [lending.lend(other, b"x"), lending.lend(other, b"x")] == [0, 2 * GRAIN]
 
 
 def borrowing() -> Borrowing:
