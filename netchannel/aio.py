@@ -538,27 +538,36 @@ class ReceiverServer:
         return self._server.statistics()
 
 
-def sender_server(*, secret: str | None = None, tls: Tls | None = None) -> SenderServer:
-    """The process-wide sender, started by the first call, with that call's ``secret`` and ``tls``.
+def sender_server(
+    *, secret: str | None = None, tls: Tls | None = None, shared_memory: int | None = None
+) -> SenderServer:
+    """The process-wide sender, started by the first call, with that call's settings, as of `netchannel.SenderServer`.
 
     Raises:
-        NetChannelError: it was started with another secret or TLS.
+        NetChannelError: it was started with another secret, TLS or ``shared_memory``.
     """
-    return SenderServer(*services.services.sender(services.Trust(secret, tls)))
+    settings = services.Settings(secret, tls, shared_memory=shared_memory)
+    return SenderServer(*services.services.sender(settings))
 
 
 def receiver_server(
-    address: str | None = None, *, secret: str | None = None, tls: Tls | None = None
+    address: str | None = None,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+    message_limit: int | None = None,
+    shared_memory: int | None = None,
 ) -> ReceiverServer:
     """The process-wide receiver. The first call binds ``address`` (a free port of 127.0.0.1 if None).
 
-    ``secret`` and ``tls`` are those of the first call, too.
+    The settings are those of the first call, too, as of `netchannel.ReceiverServer`.
 
     Raises:
-        NetChannelError: it is bound to another address already, or has another secret or TLS.
+        NetChannelError: it is bound to another address already, or has other settings.
         OSError: the address cannot be bound.
     """
-    return ReceiverServer(*services.services.receiver(address, services.Trust(secret, tls)))
+    settings = services.Settings(secret, tls, message_limit, shared_memory)
+    return ReceiverServer(*services.services.receiver(address, settings))
 
 
 def group_client(

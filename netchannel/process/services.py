@@ -17,8 +17,9 @@ import uvloop
 
 from netchannel.errors import ChannelClosed, NetChannelError
 from netchannel.servers.client import Client
-from netchannel.servers.receiver import ReceiverServer
+from netchannel.servers.receiver import MESSAGE_LIMIT, ReceiverServer
 from netchannel.servers.sender import SenderServer
+from netchannel.transports.shared_memory import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -142,10 +143,26 @@ def _hand_over(task: asyncio.Task[T], future: Future[T], undo: Callable[[T], Non
 
 
 class Trust(NamedTuple):
-    """What the other sides of a server must know, or show."""
+    """What the other sides of a client must know, or show."""
 
     secret: str | None = None
     tls: Tls | None = None
+
+
+class Settings(NamedTuple):
+    """What a call says of a server; of what it leaves out (None) the first has the default, a later one what is."""
+
+    secret: str | None = None
+    tls: Tls | None = None
+    message_limit: int | None = None
+    shared_memory: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Those that are not left out, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+DEFAULTS = Settings(message_limit=MESSAGE_LIMIT, shared_memory=SHARED_MEMORY)
 
 
 class Services:
@@ -158,7 +175,7 @@ class Services:
         self._receiver: ReceiverServer | None = None
         self._clients: dict[Trust, Client] = {}
         self._listen = ""
-        self._trust: dict[str, Trust] = {}
+        self._settings: dict[str, Settings] = {}
 
     def _started(self) -> ServiceThread:
         if self._thread is None:
@@ -166,41 +183,42 @@ class Services:
             atexit.register(self.leave)
         return self._thread
 
-    def sender(self, trust: Trust) -> tuple[ServiceThread, SenderServer]:
-        """The sender, started if it is not. Raises NetChannelError if it has another secret or TLS."""
+    def sender(self, settings: Settings) -> tuple[ServiceThread, SenderServer]:
+        """The sender, started if it is not. Raises NetChannelError if it has other settings."""
         with self._lock:
             thread = self._started()
             if self._sender is None:
-                server = SenderServer(secret=trust.secret, tls=trust.tls)
+                server = SenderServer(**settings.given())
                 self._sender = thread.wait(server.__aenter__())
-                self._trust["sender"] = trust
-            self._check_trust("sender", trust)
+                self._settings["sender"] = DEFAULTS._replace(**settings.given())
+            self._check("sender", settings)
             return thread, self._sender
 
-    def _check_trust(self, role: str, trust: Trust) -> None:
-        for name, given, used in zip(Trust._fields, trust, self._trust[role], strict=True):
-            if given is not None and given != used:
+    def _check(self, role: str, settings: Settings) -> None:
+        used = self._settings[role]._asdict()
+        for name, given in settings.given().items():
+            if given != used[name]:
                 raise NetChannelError(
-                    f"this process' {role} is running already, {'with another' if used else 'without a'} {name}: the "
-                    f"first call of {role}_server() decides; start a server of your own for another {name}"
+                    f"this process' {role} is running already, {'without a' if used[name] is None else 'with another'} "
+                    f"{name}: the first call of {role}_server() decides; start a server of your own for another {name}"
                 )
 
-    def receiver(self, address: str | None, trust: Trust) -> tuple[ServiceThread, ReceiverServer]:
+    def receiver(self, address: str | None, settings: Settings) -> tuple[ServiceThread, ReceiverServer]:
         """The receiver, bound if it is not. Raises NetChannelError if it is bound elsewhere, or as `sender` does."""
         with self._lock:
             thread = self._started()
             if self._receiver is None:
                 listen = address or DEFAULT_LISTEN
-                server = ReceiverServer(listen, secret=trust.secret, tls=trust.tls)
+                server = ReceiverServer(listen, **settings.given())
                 self._receiver = thread.wait(server.__aenter__())
                 self._listen = listen
-                self._trust["receiver"] = trust
+                self._settings["receiver"] = DEFAULTS._replace(**settings.given())
             elif address not in (None, self._listen, self._receiver.address):
                 raise NetChannelError(
                     f"this process receives at {self._receiver.address} already, not at {address}: the first call of "
                     f"receiver_server() binds; start a ReceiverServer of your own for another address"
                 )
-            self._check_trust("receiver", trust)
+            self._check("receiver", settings)
             return thread, self._receiver
 
     def client(self, trust: Trust) -> tuple[ServiceThread, Client]:

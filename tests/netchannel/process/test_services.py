@@ -279,6 +279,89 @@ def test_the_services_of_a_process_take_tls_and_a_secret(tls: Tls) -> None:
     assert not any("open" in text for text in refused)
 
 
+SETTINGS = """
+import json, netchannel, netchannel.aio
+receiver = netchannel.receiver_server(message_limit=3 << 20, shared_memory=0)
+sender = netchannel.sender_server(shared_memory=1 << 22)
+inbox = receiver.register_channel("c", codec="bytes")
+outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+outbox.send(bytes(3 << 20))
+outbox.flush()
+said = []
+try:
+    outbox.send(bytes(4 << 20))
+except netchannel.MessageTooLarge as error:
+    said.append(str(error))
+outbox.close()
+netchannel.aio.receiver_server(message_limit=3 << 20)
+netchannel.aio.sender_server()
+for call in (
+    lambda: netchannel.receiver_server(message_limit=1 << 30),
+    lambda: netchannel.aio.receiver_server(shared_memory=1 << 26),
+    lambda: netchannel.sender_server(shared_memory=0),
+    lambda: netchannel.sender_server(secret="open sesame"),
+):
+    try:
+        call()
+    except netchannel.NetChannelError as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+def test_the_services_of_a_process_take_limits() -> None:
+    """From the first call; what a later one gives must be the same."""
+    too_large, *refused = ended(script(SETTINGS))
+    assert "3145728" in too_large
+    assert [re.findall("already, (.*): the first", text) for text in refused] == [
+        ["with another message_limit"],
+        ["with another shared_memory"],
+        ["with another shared_memory"],
+        ["without a secret"],
+    ]
+
+
+DEFAULTS = """
+import json, netchannel
+netchannel.receiver_server(), netchannel.sender_server()
+netchannel.receiver_server(message_limit=1 << 30, shared_memory=1 << 26)
+netchannel.sender_server(shared_memory=1 << 26)
+refused = 0
+for call in (lambda: netchannel.receiver_server(message_limit=5), lambda: netchannel.sender_server(shared_memory=0)):
+    try:
+        call()
+    except netchannel.NetChannelError:
+        refused += 1
+print(json.dumps(refused))
+"""
+
+
+def test_the_services_of_a_process_have_the_limits_of_servers() -> None:
+    """What nobody has set is what a later call may name, and no other."""
+    assert ended(script(DEFAULTS)) == 2
+
+
+SHARING = """
+import json, sys, time, netchannel
+size = {name: 0 if name in sys.argv else None for name in ("receiver", "sender")}
+receiver = netchannel.receiver_server(shared_memory=size["receiver"])
+sender = netchannel.sender_server(shared_memory=size["sender"])
+outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+inbox = receiver.register_channel("c", codec="bytes")
+for _ in range(20):
+    outbox.send(bytes(1 << 20))
+    inbox.recv()
+    time.sleep(0.01)
+outbox.close()
+print(json.dumps(outbox.statistics().shared_bytes))
+"""
+
+
+@pytest.mark.parametrize(("off", "shares"), [("sender", False), ("receiver", False), ("neither", True)])
+def test_either_service_of_a_process_can_share_no_memory(off: str, shares: bool) -> None:
+    assert (ended(script(SHARING, off)) > 0) is shares
+
+
 KILLED_RECEIVER = """
 import asyncio, os, sys, netchannel
 async def main():
