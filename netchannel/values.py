@@ -11,6 +11,8 @@ CONSUMERS_LIMIT = 1000
 """Names at one channel: each keeps what it has not acknowledged."""
 NAME_LIMIT = 255
 """The longest name of a consumer, or of a holder, in characters."""
+LARGEST_SIZE = (1 << 63) - 1
+"""The largest size that a server may be told, in bytes: what the system takes as one, and the wire can say."""
 
 
 _NOT_PRINTABLE = re.compile(

@@ -29,7 +29,7 @@ from netchannel.transports.schemes import check, listen, scheme_of
 from netchannel.transports.secured import accepting, check_scheme
 from netchannel.transports.shared_memory import SHARED_MEMORY, HostSharing, check_shared_memory, make_sharing
 from netchannel.transports.unix import listen_privately
-from netchannel.values import Position, check_channel_id, check_given, check_kind
+from netchannel.values import LARGEST_SIZE, Position, check_channel_id, check_given, check_kind
 from netchannel.wire.codec import CodecName, make_decoder
 
 from .identity import encoded, node_name, shown, wall_us
@@ -95,8 +95,8 @@ class ReceiverServer:
         check_shared_memory(shared_memory)
         if tls is not None:
             check_scheme(listen)
-        if message_limit < 1:
-            raise ValueError(f"message_limit is {message_limit}: expected bytes, at least 1")
+        if not 1 <= message_limit <= LARGEST_SIZE:
+            raise ValueError(f"message_limit is {message_limit}: expected bytes, from 1 to {LARGEST_SIZE}")
         if advertise is not None:
             check(advertise)
         if max_connections is not None and max_connections < 2:

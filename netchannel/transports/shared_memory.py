@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from netchannel.core.sharing import Sharing
 from netchannel.reporting import log
-from netchannel.values import check_given
+from netchannel.values import LARGEST_SIZE, check_given
 from netchannel.wire.messages import MEETING_SIZE, PLACE_SIZE, TOKEN_SIZE
 
 if TYPE_CHECKING:
@@ -224,5 +224,5 @@ def make_sharing(size: int) -> HostSharing | None:
 def check_shared_memory(size: int) -> None:
     """Raise for what no setting ``shared_memory`` can be."""
     check_given("shared_memory", size, int)
-    if size < 0:
-        raise ValueError(f"shared_memory is {size}: expected bytes, or 0 for none")
+    if not 0 <= size <= LARGEST_SIZE:
+        raise ValueError(f"shared_memory is {size}: expected bytes up to {LARGEST_SIZE}, or 0 for none")

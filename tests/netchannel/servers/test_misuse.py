@@ -276,8 +276,9 @@ async def test_settings_of_another_kind(receiver: ReceiverServer, sender: Sender
         sender.register_channel("c", to="127.0.0.1:9", stream=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="listen is 8000: expected a str"):
         ReceiverServer(8000)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="message_limit is 0"):
-        ReceiverServer(message_limit=0)
+    for limit in (0, 1 << 63):
+        with pytest.raises(ValueError, match=f"message_limit is {limit}"):
+            ReceiverServer(message_limit=limit)
     with pytest.raises(ValueError, match="nonsense"):
         ReceiverServer(advertise="nonsense")
     with pytest.raises(ValueError, match="is a URL"):

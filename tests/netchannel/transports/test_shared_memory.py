@@ -119,6 +119,16 @@ async def test_what_finds_no_room_goes_over_the_socket(settings: dict[str, int])
             assert sent() - before > LARGE
 
 
+async def test_more_than_the_machine_has_leaves_the_socket() -> None:
+    """No memory is reserved that the sender cannot map."""
+    most = (1 << 63) - 1
+    async with connected(sender_memory=most, receiver_memory=most) as (outbox, inbox, sent):
+        for _ in range(5):
+            before = sent()
+            await exchange(outbox, inbox, os.urandom(LARGE))
+            assert sent() - before > LARGE
+
+
 def fails(*_: object) -> Any:
     raise OSError(24, "too many open files")
 
@@ -444,7 +454,7 @@ async def test_pages_that_are_given_back_are_gone() -> None:
     here.close()
 
 
-@pytest.mark.parametrize("wrong", [-1, "1", 1.5, None])
+@pytest.mark.parametrize("wrong", [-1, 1 << 63, "1", 1.5, None])
 def test_what_is_no_size(wrong: Any) -> None:
     for server in (SenderServer, ReceiverServer):
         with pytest.raises((ValueError, TypeError), match="shared_memory"):
