@@ -86,6 +86,7 @@ class Core:
         self.pool = Pool()
         self.frames = FrameMemory()
         self.sharing: Sharing | None = None  # memory in common with other processes of the host
+        self.sharing_is_off = False  # whether there is none because a setting says so
         self.dirty: dict[Link, None] = {}
         self.dials: list[Link] = []
         self.due: dict[JobOwner, None] = {}

@@ -141,6 +141,7 @@ class ReceiverServer:
         )
         serve_reads(self._core)
         self._core.sharing = self._sharing = make_sharing(self._shared_memory)
+        self._core.sharing_is_off = self._credentials is None and self._shared_memory == 0
         runner = Runner(self._core, self._congestion_control)
         make_protocol: MakeProtocol = partial(LinkProtocol, runner, self._core.accept)
         if self._credentials is not None:

@@ -109,6 +109,7 @@ class SenderServer:
             node_name("sender"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
         )
         self._core.sharing = make_sharing(self._shared_memory)
+        self._core.sharing_is_off = self._dialer is None and self._shared_memory == 0
         if self._listening is not None:
             await self._listening.__aenter__()
         self._runner = Runner(self._core, self._congestion_control, (self._dialer or schemes).connect)

@@ -75,6 +75,9 @@ class Borrowing:
         meeting = None
         if place == self._sharing.place:
             meeting = self._sharing.expect(self._token, self._take)
+        else:
+            text = "%s sends no messages in shared memory: it runs as another user or in another container"
+            log.info(text, self._peer)
         if meeting is None:
             self._say(messages.Shared(size=0))
         else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.accepted import AcceptedControl
+from netchannel.core.link import Closing
 from netchannel.errors import ProtocolError
+from netchannel.reporting import log
 from netchannel.wire import messages
 
 from .borrowing import Borrowing
@@ -46,8 +48,16 @@ class ReceiverControl(AcceptedControl):
     def connected(self, now: float) -> None:
         if self.local and self.core.sharing is not None:
             self.features |= {messages.MEMORY}
-            self.borrowing = Borrowing(self.core, self.core.sharing, self.peer, self.say)
         super().connected(now)
+
+    def established(self, now: float) -> None:
+        super().established(now)
+        if not self.local or self.closing is not Closing.OPEN:
+            return
+        if self.core.sharing is not None:
+            self.borrowing = Borrowing(self.core, self.core.sharing, self.peer, self.say)
+        elif self.core.sharing_is_off:
+            log.info("%s sends no messages in shared memory: shared_memory is 0 here", self.peer)
 
     def told(self, message: Message, now: float) -> None:
         match message:

@@ -94,7 +94,8 @@ class Lending:
         self._sharing = sharing
         self._peer = peer
         self._say = say
-        self._asked = self._met = self._over = False
+        self._asked = self._met = False
+        self._over = False  # nothing is lent any more, or ever
         self._handed_over: memoryview | None = None
         self._memory: memoryview | None = None
         self._free = Free(0)
@@ -163,11 +164,22 @@ class Lending:
         """The receiver has it, or will not have any."""
         memory, self._handed_over = self._handed_over, None
         if size == 0:
+            self._have_none()
             return
         if memory is None or len(memory) != size:
             raise ProtocolError(f"{self._peer} has {size} bytes of memory that were not handed over")
         self._memory, self._free = memory, Free(size)
         log.info("%s takes messages in shared memory: %d bytes of it at most", self._peer, size)
+
+    def _have_none(self) -> None:
+        # A receiver may say so as often as it likes, and it is news once.
+        if self._asked and self._memory is None and not self._over:
+            self._over = True
+            text = (
+                "%s takes no messages in shared memory: it runs as another user or in another container, or could not "
+                "take it, as its log says"
+            )
+            log.info(text, self._peer)
 
     def returned(self, loan: Loan, packed: Buffer) -> None:
         """Free what was lent. Raises ProtocolError if it was not lent."""

@@ -19,6 +19,7 @@ from netchannel.errors import (
     ProtocolError,
     SchemaMismatch,
 )
+from netchannel.reporting import log
 from netchannel.wire import messages
 
 from .data_sender import SenderData
@@ -265,6 +266,15 @@ class SenderControl(DialedControl):
         if self.local and sharing is not None and messages.MEMORY in self.peer_features:
             self.lending = Lending(sharing, self.peer, self.say)
         super().established(now)
+        if self.local and self.lending is None:
+            self._say_why_nothing_is_lent()
+
+    def _say_why_nothing_is_lent(self) -> None:
+        if self.core.sharing_is_off:
+            log.info("%s gets no messages in shared memory: shared_memory is 0 here", self.peer)
+        elif self.core.sharing is not None:
+            text = "%s takes no messages in shared memory: shared_memory is 0 there, or its system has none"
+            log.info(text, self.peer)
 
     def _lost(self, reason: str, now: float) -> None:
         if self.lending is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -209,6 +210,25 @@ def test_what_a_receiver_may_not_say(what: str) -> None:
             lending.told(message)  # type: ignore[arg-type]
     with pytest.raises(ProtocolError, match="peer"):
         lending.told(last)  # type: ignore[arg-type]
+
+
+def test_a_receiver_without_memory_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it says so, and only if it was asked; one that has memory has it."""
+    caplog.set_level(logging.INFO, "netchannel")
+    none = messages.Shared(size=0)
+    lending = Lending(_Known(bytearray(SIZE)), "peer", lambda message: None)  # type: ignore[arg-type]
+    lending.told(none)
+    assert caplog.records == []
+    lending.lend(Loan(), b"x")
+    for _ in range(3):
+        lending.told(none)
+    (line,) = caplog.records
+    assert line.getMessage().startswith("peer takes no messages in shared memory: ")
+    caplog.clear()
+    lent(bytearray(SIZE), []).told(none)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"peer takes messages in shared memory: {SIZE} bytes of it at most"
+    ]
 
 
 def test_what_was_returned_is_not_returned_again() -> None:

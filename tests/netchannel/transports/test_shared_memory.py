@@ -6,8 +6,10 @@ import array
 import asyncio
 import fcntl
 import gc
+import logging
 import mmap
 import os
+import re
 import signal
 import socket
 import sys
@@ -22,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from netchannel import BufferPolicy, ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
+from netchannel import BufferPolicy, ReceiverChannel, ReceiverServer, SenderChannel, SenderServer, Tls
 from netchannel.core.receiving.borrowing import Borrowing
 from netchannel.testing.deadlines import eventually
 from netchannel.transports import shared_memory
@@ -168,7 +170,11 @@ async def test_a_step_that_fails_leaves_the_socket(
             assert sent() - before > LARGE
 
 
-async def test_processes_of_another_place_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_processes_of_another_place_share_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And both say so, once."""
+    caplog.set_level(logging.INFO, "netchannel")
     async with ReceiverServer() as receiver:
         monkeypatch.setattr(shared_memory, "place", lambda: bytes(16))
         async with SenderServer() as sender:
@@ -176,6 +182,57 @@ async def test_processes_of_another_place_share_nothing(monkeypatch: pytest.Monk
             outbox = sender.register_channel("c", receiver.address, codec="bytes")
             await exchange(outbox, inbox, *[os.urandom(LARGE)] * 4)
             assert sender.statistics().bytes_sent > 4 * LARGE
+    assert told(caplog) == ["sender sends no messages", "receiver takes no messages"]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is logged of shared memory: whom it is about, and what."""
+    lines = [record.getMessage() for record in caplog.records]
+    found = [
+        re.match(r"(sender|receiver) .* at \S+ (\w+ (?:no )?messages) in shared memory: ", line)
+        for line in lines
+    ]
+    return [" ".join(line.groups()) for line in found if line]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["sender sends messages", "receiver takes messages"]),
+        ({"sender_memory": 0}, ["receiver gets no messages"]),
+        ({"receiver_memory": 0}, ["receiver takes no messages", "sender sends no messages"]),
+        (
+            {"sender_memory": 0, "receiver_memory": 0},
+            ["receiver gets no messages", "sender sends no messages"],
+        ),
+        ({"address": "mem:here", "sender_memory": 0, "receiver_memory": 0}, []),
+    ],
+    ids=str,
+)
+async def test_whether_memory_is_shared_is_logged_once(
+    settings: dict[str, Any], expected: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also that it is not: for each control connection, whatever goes over it."""
+    caplog.set_level(logging.INFO, "netchannel")
+    async with connected(**settings) as (outbox, inbox, _):
+        for _ in range(20):
+            await exchange(outbox, inbox, bytes(LARGE))
+            await asyncio.sleep(0.001)
+        assert sorted(told(caplog)) == sorted(expected)
+        assert (outbox.statistics().shared_bytes > 0) is (settings == {})
+
+
+async def test_tls_is_not_said_to_be_a_setting_of_shared_memory(
+    tls: Tls, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "netchannel")
+    async with ReceiverServer(tls=tls) as receiver, SenderServer(tls=tls) as sender:
+        inbox = receiver.register_channel("c", codec="bytes")
+        outbox = sender.register_channel("c", receiver.address, codec="bytes")
+        await exchange(outbox, inbox, *[bytes(LARGE)] * 4)
+        assert outbox.statistics().shared_bytes == 0
+    assert told(caplog) == []
+    assert "is up" in caplog.text
 
 
 def sealed(size: int = LARGE, seals: int = shared_memory._SEALS) -> int:
