@@ -457,6 +457,72 @@ async def test_a_killed_sender_leaves_what_was_received_and_nothing_else() -> No
     assert address[1:].decode() not in Path("/proc/net/unix").read_text()
 
 
+CONSUMER = """
+import asyncio, os, sys, netchannel
+async def main():
+    position = netchannel.Position(sys.argv[3], int(sys.argv[2])) if sys.argv[3] else None
+    async with netchannel.ReceiverServer(sys.argv[1]) as receiver:
+        inbox = receiver.register_channel("c", codec="bytes", ack="explicit", resume_from=position)
+        async for body in inbox:
+            await asyncio.sleep(0.002)  # slower than its producer, so that some are waiting
+            stream, end = inbox.position
+            told = inbox.statistics()
+            whole = body == bytes(body[:8]) * (1 << 17)
+            number = int.from_bytes(body[:8], "little") if whole else -1
+            # One write: a kill leaves it whole or not at all.
+            os.write(1, f"{stream} {end} {number} {told.shared_bytes} {told.buffered_messages}\\n".encode())
+            if end % 10 == 0:
+                await inbox.ack(end)
+        await inbox.ack(inbox.position)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.processes
+async def test_killed_receivers_and_their_successors_take_every_large_message_once(free_address: str) -> None:
+    """kill -9 with messages in memory, read and not: the successor has the rest, in memory again; none is left."""
+    gc.collect()
+    before = mappings()
+    total = 120
+    assert await through_kills(free_address, total) == list(range(total))
+    gc.collect()
+    assert mappings() == before
+
+
+async def through_kills(address: str, total: int) -> list[int]:
+    """The numbers in what a consumer and its successors have read of ``total`` messages, all but the last killed."""
+    numbers: list[int] = []
+    stream = ""
+    async with SenderServer() as sender, asyncio.timeout(120):
+        outbox = sender.register_channel("c", address, codec="bytes")
+
+        async def produce() -> None:
+            for number in range(total):
+                await outbox.send(number.to_bytes(8, "little") * (1 << 17))
+            await outbox.close()
+
+        producing = asyncio.create_task(produce())
+        for kill_at in (30, 57, 85, total):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", CONSUMER, address, str(len(numbers)), stream),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            # What it printed before it was killed is committed, whether it was read by then or not.
+            while line := await process.stdout.readline():
+                stream, end, number, shared, waiting = line.decode().split()
+                numbers.append(int(number))
+                assert int(end) == len(numbers)
+                if len(numbers) == kill_at:
+                    assert int(shared) >= LARGE
+                    if kill_at < total:
+                        assert int(waiting) > 0
+                        process.send_signal(signal.SIGKILL)
+            await process.wait()
+        await producing
+    return numbers
+
+
 async def test_servers_leave_no_descriptors() -> None:
     left = []
     for _ in range(3):
