@@ -1,18 +1,35 @@
 """What a fragment computes: Z-sets, operators and circuits, pure and synchronous."""
 
-from nebuli.dataflow.circuit import Circuit, OperatorStatistics
-from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.circuit import Circuit
+from nebuli.dataflow.errors import (
+    CircuitChanged,
+    DataflowError,
+    StateDamaged,
+    StateTooLarge,
+    StateUnusable,
+)
+from nebuli.dataflow.nodes import OperatorStatistics
 from nebuli.dataflow.progress import Progress
+from nebuli.dataflow.stepped import SteppedCircuit
+from nebuli.dataflow.steps.saving import Saved
+from nebuli.dataflow.steps.trades import Received, Sending
 from nebuli.dataflow.types import arrow_schema, arrow_type
 from nebuli.dataflow.zset import WEIGHT, insertions
 
 __all__ = [
     "WEIGHT",
     "Circuit",
+    "CircuitChanged",
     "DataflowError",
     "OperatorStatistics",
     "Progress",
+    "Received",
+    "Saved",
+    "Sending",
+    "StateDamaged",
     "StateTooLarge",
+    "StateUnusable",
+    "SteppedCircuit",
     "arrow_schema",
     "arrow_type",
     "insertions",

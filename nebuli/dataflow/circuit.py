@@ -2,65 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
-from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.join import Join
+from nebuli.dataflow.nodes import Node, check_event_time
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
-from nebuli.dataflow.running import output_columns, own_bound, running
-from nebuli.dataflow.types import arrow_schema
-from nebuli.dataflow.window import Window, Windows
-from nebuli.dataflow.zset import weighted
+from nebuli.dataflow.window import Window
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from placement.plan import BoundSource, WindowOperator
-from placement.sql.typing_rules import MOMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from nebuli.dataflow.operators import Operator
+    from nebuli.dataflow.nodes import OperatorStatistics
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
-    from topology.schema import Schema
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorStatistics:
-    """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now.
-
-    ``late_rows`` are those of them that came when their window was over, and were dropped.
-    """
-
-    rows_in: int
-    rows_out: int
-    state_bytes: int
-    late_rows: int
 
 
 @dataclass(slots=True)
-class _Node:
-    """An operator in place: who reads it, at which port, and how many of its inputs are open.
+class _Node(Node):
+    """Who reads an operator, at which port, and how many of its inputs are open.
 
-    ``inputs`` is how far event time has come at each port, ``progress`` what they make together. ``origin`` is there
-    if a watermark begins here, which then counts instead of that.
+    ``inputs`` is how far event time has come at each port, ``progress`` what they make together; where a watermark
+    begins, that counts instead.
     """
 
-    id: str
-    operator: Operator
-    columns: Schema
-    open_inputs: int
-    max_state_bytes: int
-    inputs: list[Progress]
+    open_inputs: int = 1
+    inputs: list[Progress] = field(default_factory=list)
     progress: Progress = BEGINNING
-    origin: Origin | None = None
-    state_bytes: int = 0
     reader: _Node | None = None
     port: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
 
 
 class Circuit:
@@ -95,10 +70,10 @@ class Circuit:
         for operator in operators:
             self._add(operator)
         for settings in watermarks:
-            self._column_of(settings.operator, settings.time)
+            check_event_time(self._nodes, settings.operator, settings.time)
             self._nodes[settings.operator].origin = Origin(settings)
         for closing in closings:
-            self._column_of(closing.operator, closing.column)
+            check_event_time(self._nodes, closing.operator, closing.column)
         self._origins = self._origins_of_sources()
         self._idle: set[str] = set()
         self._windows = {
@@ -121,17 +96,15 @@ class Circuit:
         self.progress = BEGINNING
         """How far event time has come at the root."""
         root = self._nodes[operators[-1].id]
-        self.sources: dict[str, pa.Schema] = {id_: _zsets(node.columns) for id_, node in self._open.items()}
+        self.sources: dict[str, pa.Schema] = {id_: node.schema for id_, node in self._open.items()}
         """What ``push`` takes: Z-sets of this schema (the weight last), by the id of their source."""
-        self.schema: pa.Schema = _zsets(root.columns)
+        self.schema: pa.Schema = root.schema
         """The schema of the Z-sets that come out at the root."""
 
     def push(self, source: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a Z-set of ``source``."""
         node = self._open_source(source)
-        expected = self.sources[source]
-        if batch.schema.names != expected.names or batch.schema.types != expected.types:
-            raise DataflowError(f"a batch has the columns {batch.schema}; expected {expected}", source)
+        node.check(batch, self.sources[source])
         node.rows_in += batch.num_rows
         self._idle.discard(source)
         yield from self._flow(node, iter((batch,)))
@@ -170,7 +143,7 @@ class Circuit:
     @property
     def late_schemas(self) -> dict[str, pa.Schema]:
         """The operators that ``take_late`` gives rows of, and the schema of these Z-sets."""
-        return {id_: _zsets(self._nodes[id_].columns) for id_ in self._windows}
+        return {id_: self._nodes[id_].schema for id_ in self._windows}
 
     @property
     def ended(self) -> bool:
@@ -179,12 +152,7 @@ class Circuit:
 
     def statistics(self) -> dict[str, OperatorStatistics]:
         """What went through each operator so far, by its id."""
-        return {
-            node.id: OperatorStatistics(
-                node.rows_in, node.rows_out, node.state_bytes, node.operator.late_rows
-            )
-            for node in self._nodes.values()
-        }
+        return {node.id: node.statistics for node in self._nodes.values()}
 
     def _open_source(self, source: str) -> _Node:
         if source in self._open:
@@ -204,7 +172,7 @@ class Circuit:
                 return
             node.reader.operator.ended(node.port)
             node = node.reader
-            _measure(node)
+            node.measure()
 
     def _flow(self, start: _Node, outputs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass on what ``start`` gives, each batch all the way before the next is asked for.
@@ -214,10 +182,10 @@ class Circuit:
         stack = [(start, outputs)]
         while stack:
             node, outputs = stack[-1]
-            batch = _next(node, outputs)
+            batch = node.next_of(outputs)
             if batch is None:
                 stack.pop()
-                _measure(node)
+                node.measure()
                 continue
             if not batch.num_rows:
                 continue
@@ -259,16 +227,6 @@ class Circuit:
         if waited_for and self._idle.issuperset(waited_for):
             yield from self._reached(begins, replace(begins.origin.progress, idle=True))
 
-    def _column_of(self, operator: str, name: str) -> None:
-        """Check that there is such a column in an operator's output, whose values are instants."""
-        if operator not in self._nodes:
-            raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")
-        found = [column.type for column in self._nodes[operator].columns if column.name == name]
-        if not found or found[0] not in MOMENTS:
-            raise DataflowError(
-                f"event time is said to be in {name!r}, which is no timestamp or date", operator
-            )
-
     def _origins_of_sources(self) -> dict[str, _Node]:
         """Of the sources above which a watermark begins, where that is."""
         found = {}
@@ -282,37 +240,14 @@ class Circuit:
 
     def _add(self, operator: FragmentOperator) -> None:
         children = [self._nodes[child] for child in operator.children]
-        columns = output_columns(operator, [child.columns for child in children])
-        closing = self._closings.get(operator.id)
-        windows = None if closing is None else Windows(closing)
-        placed = running(operator, [child.columns for child in children], columns, windows)
-        bound = own_bound(operator) or self._max_state_bytes
-        inputs = max(1, len(children))
-        node = _Node(operator.id, placed, columns, inputs, bound, [BEGINNING] * inputs)
+        schemas = [child.columns for child in children]
+        node = _Node.of(operator, schemas, self._closings.get(operator.id), self._max_state_bytes)
+        node.open_inputs = max(1, len(children))
+        node.inputs = [BEGINNING] * node.open_inputs
         for port, child in enumerate(children):
             child.reader, child.port = node, port
-            if isinstance(child.operator, Join) and isinstance(placed, Aggregate):
-                child.operator.leaves_coded = placed.takes_coded
+            if isinstance(child.operator, Join) and isinstance(node.operator, Aggregate):
+                child.operator.leaves_coded = node.operator.takes_coded
         if not children:
             self._open[operator.id] = node
         self._nodes[operator.id] = node
-
-
-def _next(node: _Node, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    try:
-        batch = next(outputs, None)
-        if batch is not None and node.origin is not None:
-            node.origin.observe(batch)
-    except DataflowError as error:
-        raise error.at(node.id) from None
-    return batch
-
-
-def _measure(node: _Node) -> None:
-    node.state_bytes = node.operator.state_bytes
-    if node.state_bytes > node.max_state_bytes:
-        raise StateTooLarge(node.id, node.state_bytes, node.max_state_bytes)
-
-
-def _zsets(columns: Schema) -> pa.Schema:
-    return weighted(arrow_schema(columns))

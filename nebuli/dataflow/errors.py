@@ -1,9 +1,12 @@
-"""What goes wrong while a fragment computes.
+"""What goes wrong while a circuit computes, and with state that it is to go on from.
 
 ::
 
     DataflowError     rows that an operator cannot compute with
     └── StateTooLarge   an operator would have to keep more than it may
+    StateUnusable     saved state that a circuit cannot go on from
+    ├── CircuitChanged  it is another circuit's
+    └── StateDamaged    it is not what was saved
 """
 
 from __future__ import annotations
@@ -37,4 +40,31 @@ class StateTooLarge(DataflowError):
             f"or of its worker (--max-state-bytes); or keep less: drop rows and columns before it, or put a window "
             f"below it, whose state ends with the window",
             operator,
+        )
+
+
+class StateUnusable(Exception):
+    """Saved state that a circuit cannot go on from. The circuit is to be thrown away, the state is as it was."""
+
+
+class CircuitChanged(StateUnusable):
+    """The state is of a circuit with another fingerprint: ``saved``, where this one's is ``running``."""
+
+    def __init__(self, saved: str, running: str) -> None:
+        self.saved = saved
+        self.running = running
+        super().__init__(
+            f"the saved state is of a circuit with the fingerprint {saved}, and this one has {running}: go on with "
+            f"the query and the number of members that it was saved with; or begin anew, without that state"
+        )
+
+
+class StateDamaged(StateUnusable):
+    """What is saved under ``key`` in the table ``table`` is not what a circuit saved there."""
+
+    def __init__(self, table: str, key: str, what: str) -> None:
+        self.table = table
+        self.key = key
+        super().__init__(
+            f"the saved state of {table} is damaged, at {key}: {what}; go on from another checkpoint"
         )

@@ -17,7 +17,7 @@ from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
 from placement.checking.schemas import joined_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nebuli.dataflow.window import Windows
     from topology.schema import Schema
@@ -84,6 +84,21 @@ class Join:
     def late_rows(self) -> int:
         """The rows that came for a window that was over."""
         return 0 if self._windows is None else self._windows.late_rows
+
+    @property
+    def states(self) -> Sequence[KeyedState]:
+        """The inputs."""
+        return self._states
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """What is known of windows."""
+        return {} if self._windows is None else self._windows.memory
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Have it be known."""
+        if self._windows is not None:
+            self._windows.recall(memory)
 
     @property
     def state_bytes(self) -> int:

@@ -12,8 +12,9 @@ from nebuli.dataflow.zset import weighted
 from placement.sql.expressions import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from nebuli.dataflow.state import KeyedState
     from topology.schema import Schema
 
 
@@ -37,6 +38,17 @@ class Operator(Protocol):
         """All inputs have ended: give what is still owed."""
 
     @property
+    def states(self) -> Sequence[KeyedState]:
+        """What it keeps of rows, always in the same order."""
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """What it keeps beside that, a few numbers."""
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Have ``memory`` be what an operator like this one gave as such."""
+
+    @property
     def state_bytes(self) -> int:
         """The memory that its state holds."""
 
@@ -46,14 +58,23 @@ class Operator(Protocol):
 
 
 class Stateless:
-    """An operator that keeps nothing, so that neither a watermark nor the end matters to it."""
+    """An operator that keeps no rows, so that neither a watermark nor the end matters to it."""
 
+    states: Sequence[KeyedState] = ()
     state_bytes = 0
     late_rows = 0
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Nothing is complete, and nothing over."""
         return iter(())
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """Nothing is kept."""
+        return {}
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Nothing is kept."""
 
     def ended(self, port: int) -> None:
         """Nothing to drop."""

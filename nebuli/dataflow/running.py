@@ -21,21 +21,31 @@ from placement.plan import (
     ProjectOperator,
     WindowOperator,
 )
+from placement.stepped import (
+    AlignOperator,
+    ExchangeOperator,
+    GatherOperator,
+    InputOperator,
+    ShardOperator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
+    from placement.stepped import StepOperator
     from topology.schema import Schema
 
+    PlanOperator = FragmentOperator | StepOperator
 
-def output_columns(operator: FragmentOperator, inputs: Sequence[Schema]) -> Schema:
+
+def output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
     """What an operator gives out; ``DataflowError`` if it cannot work on these inputs."""
     match operator:
-        case BoundSource() | NetworkSource():
+        case BoundSource() | NetworkSource() | InputOperator():
             return operator.columns
-        case NetworkSink():
+        case NetworkSink() | ExchangeOperator() | ShardOperator() | GatherOperator() | AlignOperator():
             return inputs[0]
     faults: list[Fault] = []
     columns = output_schema(operator, inputs, faults)
@@ -45,7 +55,7 @@ def output_columns(operator: FragmentOperator, inputs: Sequence[Schema]) -> Sche
 
 
 def running(  # noqa: PLR0911 - one per kind
-    operator: FragmentOperator, inputs: Sequence[Schema], output: Schema, windows: Windows | None
+    operator: PlanOperator, inputs: Sequence[Schema], output: Schema, windows: Windows | None
 ) -> Operator:
     """The operator, ready to run; with ``windows`` it is done with each when it is over."""
     match operator:
@@ -64,7 +74,7 @@ def running(  # noqa: PLR0911 - one per kind
     return PassThrough()
 
 
-def own_bound(operator: FragmentOperator) -> int | None:
+def own_bound(operator: PlanOperator) -> int | None:
     """What the plan says that an operator's state may hold."""
     match operator:
         case JoinOperator() | AggregateOperator() | DistinctOperator():

@@ -8,6 +8,7 @@ the logarithm of the state, where a rebuilt hash table costs the whole state eve
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,10 +43,25 @@ class Run:
     rows: pa.RecordBatch
     hashes: NDArray[np.uint64]
     directory: Directory = field(init=False, repr=False, compare=False)
+    _name: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Make the directory, which takes nothing until it is used."""
         object.__setattr__(self, "directory", Directory(self.hashes))
+
+    @classmethod
+    def named(cls, name: bytes, rows: pa.RecordBatch, hashes: NDArray[np.uint64]) -> Run:
+        """A run that has its name already."""
+        run = cls(rows, hashes)
+        object.__setattr__(run, "_name", name)
+        return run
+
+    @property
+    def name(self) -> bytes:
+        """Its name, which no other run ever has, in no process: it is drawn when it is first asked for."""
+        if not self._name:
+            object.__setattr__(self, "_name", os.urandom(12).hex().encode())
+        return self._name
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, keys: Sequence[str]) -> Run:
@@ -161,6 +177,18 @@ class KeyedState:
                 expired.append(gone)
         self._runs = [run for run in self._runs if len(run.hashes)]
         return expired
+
+    @property
+    def runs(self) -> tuple[Sequence[Run], Sequence[Run]]:
+        """All rows: the runs that they lie in, oldest first, and what has come since the last lookup."""
+        return tuple(self._runs), tuple(self._fresh)
+
+    def restore(self, settled: Sequence[Run], fresh: Sequence[Run]) -> None:
+        """Have its rows be those that a state like this one gave as its ``runs``."""
+        self.clear()
+        self._runs += settled
+        for run in fresh:
+            self.insert(run)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -15,7 +15,7 @@ from nebuli.dataflow.zset import weighted
 from placement.durations import microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -68,6 +68,16 @@ class Window(Stateless):
         """From now on, what belongs to windows that end no later is late."""
         self._watermark = watermark
         return iter(())
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """Where event time is, and how many rows were late."""
+        return {"watermark": self._watermark, "late_rows": self.late_rows}
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Have it be as it was."""
+        self._watermark = memory["watermark"] or 0
+        self.late_rows = memory["late_rows"] or 0
 
     def take_late(self) -> list[pa.RecordBatch]:
         """What was late since the last time that somebody asked."""
@@ -131,6 +141,22 @@ class Windows:
         """
         windows = (instants_of(batch.column(self.column)) // self._slide).astype(np.uint64)
         return (windows << _HASH_BITS) | (hashes >> _WINDOW_BITS)
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """Where event time is, where windows end, which have, and how many rows were late."""
+        return {
+            "watermark": self._watermark,
+            "an_end": self._an_end,
+            "passed": self._passed,
+            "late_rows": self.late_rows,
+        }
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Have it be as it was."""
+        self._watermark = memory["watermark"] or 0
+        self._an_end, self._passed = memory["an_end"], memory["passed"]
+        self.late_rows = memory["late_rows"] or 0
 
     def advance(self, watermark: int) -> int | None:
         """The greatest value of ``column`` that is over now; None if no window has ended since the last time."""

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.rows import group_rows
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, group_rows, with_one_zero
 from placement.checking.schemas import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,6 +77,48 @@ def merged(batch: pa.RecordBatch, *order: NDArray[np.uint64]) -> tuple[pa.Record
     return rows.set_column(len(columns), _WEIGHT_FIELD, pa.array(weights[present])), kept
 
 
+def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """As ``consolidate``, its rows in an order that is their own: by their hashes, and of one hash by their values.
+
+    Equal Z-sets are thus equal batches, if equal floats in them have equal bits.
+    """
+    rows, _ = merged(batch)
+    hashes = hashing.hash_rows(rows.columns[:-1], rows.num_rows)
+    if not (hashes[1:] == hashes[:-1]).any():
+        return rows
+    columns = [pa.array(hashes), *rows.columns[:-1]]
+    names = [str(index) for index, _ in enumerate(columns)]
+    order = pc.sort_indices(pa.record_batch(columns, names), [(name, "ascending") for name in names])
+    return rows.take(order)
+
+
+def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of bounded size: long ones cut, short ones put together."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
+            part = batch.slice(start, MAX_BATCH_ROWS) if batch.num_rows > MAX_BATCH_ROWS else batch
+            if rows + part.num_rows > MAX_BATCH_ROWS:
+                yield _one(waiting)
+                waiting, rows = [], 0
+            waiting.append(part)
+            rows += part.num_rows
+    if waiting:
+        yield _one(waiting)
+
+
+def with_canonical_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with equal floats spelled alike: 0.0 for -0.0, and one NaN."""
+    for index, type_ in enumerate(batch.schema.types):
+        if pa.types.is_floating(type_):
+            column = with_one_zero(batch.column(index))
+            if pc.any(odd := pc.is_nan(column)).as_py():
+                column = pc.if_else(odd, pa.scalar(float("nan"), type_), column)
+            batch = batch.set_column(index, batch.schema.field(index), column)
+    return batch
+
+
 def expand(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows themselves, each repeated by its weight; raises ``DataflowError`` for a negative weight."""
     weights = weights_of(batch)
@@ -91,4 +134,4 @@ def _one(batches: Any) -> pa.RecordBatch:
         return batches
     if isinstance(batches, pa.Table):
         return pa.concat_batches([empty(batches.schema), *batches.to_batches()])
-    return pa.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

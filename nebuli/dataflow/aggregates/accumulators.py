@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nebuli.dataflow.rows import Groups
-    from nebuli.dataflow.state import Run
+    from nebuli.dataflow.state import KeyedState, Run
 
     Integers = NDArray[np.int64]
     Reals = NDArray[np.float64]
@@ -72,22 +72,16 @@ class Accumulator(Protocol):
     def result(self, columns: Sequence[Any]) -> Any:
         """The aggregate's value of each row of state."""
 
-    def expire(self, column: str, upto: int) -> None:
-        """Forget groups whose ``column`` of the key is at most ``upto``."""
-
     @property
-    def state_bytes(self) -> int:
-        """The memory that it holds beside its columns."""
+    def states(self) -> Sequence[KeyedState]:
+        """What it keeps beside its columns, by the groups' keys."""
 
 
 class _Numbers:
     """An accumulator whose columns start at zero and hold all that it has."""
 
     types: tuple[pa.DataType, ...]
-    state_bytes = 0
-
-    def expire(self, column: str, upto: int) -> None:
-        """Nothing is held beside the columns."""
+    states: Sequence[KeyedState] = ()
 
     def empty(self, rows: int) -> list[Any]:
         return [pa.array(np.zeros(rows), type_) for type_ in self.types]

@@ -26,7 +26,6 @@ from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded, plain
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import (
-    MAX_BATCH_ROWS,
     coded_groups,
     equal_values,
     group_numbers,
@@ -35,7 +34,7 @@ from nebuli.dataflow.rows import (
 )
 from nebuli.dataflow.state import KeyedState, Run
 from nebuli.dataflow.types import arrow_schema, arrow_type
-from nebuli.dataflow.zset import weighted, weights_of
+from nebuli.dataflow.zset import portions, weighted, weights_of
 from placement.sql.expressions import AggregateCall, parse_aggregate
 from placement.sql.typed_tree import columns_of
 
@@ -71,14 +70,16 @@ class Aggregate:
     ) -> None:
         self._windows = windows
         calls = [parse_aggregate(sql, schema) for sql in aggregates.values()]
-        self._by = tuple(by)
+        self.by = tuple(by)
         arguments = [call.argument.tree for call in calls if call.argument is not None]
         self.takes_coded = frozenset(by).difference(*map(columns_of, arguments))
         """The columns that may come with codes: those that are only grouped by."""
         self._schema = weighted(arrow_schema(output))
-        self._keys = [f"key{index}" for index in range(len(self._by))]
+        self._keys = [f"key{index}" for index in range(len(self.by))]
         self._parts = [_Part(CountRows(), None, "count(*)")]  # a group is there while it has rows
         self._parts += [_part(call, self._keys, arrow_schema(schema)) for call in calls]
+        self.adds_floats = any(isinstance(part.accumulator, RealSum) for part in self._parts)
+        """Whether what it gives may depend on the order of a batch's rows, and on how often one stands in it."""
         self._state = KeyedState(self._keys, self._compacted)
         self._given = False
 
@@ -104,9 +105,9 @@ class Aggregate:
         upto = None if self._windows is None else self._windows.advance(watermark)
         if self._windows is None or upto is None:
             return
-        column = self._keys[self._by.index(self._windows.column)]
-        for part in self._parts:
-            part.accumulator.expire(column, upto)
+        column = self._keys[self.by.index(self._windows.column)]
+        for state in self.states[1:]:
+            state.expire(column, upto)
         expired = self._state.expire(column, upto)
         if expired:
             rows = pa.concat_batches([run.rows for run in expired])
@@ -124,18 +125,38 @@ class Aggregate:
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Give the windows that are left; without ``by``: the row of no rows, if none came."""
         yield from self.advance(GREATEST)
-        if not self._by and not self._given:
+        yield from self.begin()
+
+    def begin(self) -> Iterator[pa.RecordBatch]:
+        """Without ``by``: give the row of no rows, if no row was given."""
+        if not self.by and not self._given:
             keys = self._key_run([], hashing.hash_rows([], 1), np.zeros(1, dtype=np.int64))
             yield from self._changes(keys, self._stored(keys), self._stored(keys))
 
     @property
+    def states(self) -> Sequence[KeyedState]:
+        """The groups, and what min, max and count(DISTINCT) keep beside them."""
+        return (self._state, *(state for part in self._parts for state in part.accumulator.states))
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """Whether the one row was given, and what is known of windows."""
+        return {"given": int(self._given), **({} if self._windows is None else self._windows.memory)}
+
+    def recall(self, memory: Mapping[str, int | None]) -> None:
+        """Have it be known."""
+        self._given = bool(memory["given"])
+        if self._windows is not None:
+            self._windows.recall(memory)
+
+    @property
     def state_bytes(self) -> int:
         """The memory of the groups and of what min and max keep beside them."""
-        return self._state.nbytes + sum(part.accumulator.state_bytes for part in self._parts)
+        return sum(state.nbytes for state in self.states)
 
     def _grouped(self, batch: pa.RecordBatch) -> tuple[Groups, Run]:
         """The groups of the rows, and their keys."""
-        columns = [with_one_zero(coded(batch.column(name))) for name in self._by]
+        columns = [with_one_zero(coded(batch.column(name))) for name in self.by]
         if self._windows is None and (found := coded_groups(columns)) is not None:
             groups, hashes = found
             return groups, self._key_run(columns, hashes, groups.firsts)
@@ -173,19 +194,19 @@ class Aggregate:
         taken = _rows([*keys.rows.columns, *before], np.flatnonzero(was & differs), -1)
         given = _rows([*keys.rows.columns, *after], np.flatnonzero(is_ & differs), 1)
         columns = [pa.concat_arrays(pair) for pair in zip(taken, given, strict=True)]
-        yield from _portions(pa.record_batch(columns, schema=self._schema))
+        yield from portions([pa.record_batch(columns, schema=self._schema)])
 
     def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
         """The rows of groups that will not change any more."""
         states = self._split(run.rows)
         columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
         given = _rows(columns, np.flatnonzero(self._there(states, True)), 1)
-        yield from _portions(pa.record_batch(given, schema=self._schema))
+        yield from portions([pa.record_batch(given, schema=self._schema)])
 
     def _there(self, states: States, without_by: bool) -> NDArray[np.bool_]:
         """Which groups have a row in the result."""
         rows = states[0][0].to_numpy()
-        return rows > 0 if self._by else np.full(len(rows), without_by)
+        return rows > 0 if self.by else np.full(len(rows), without_by)
 
     def _results(self, states: States) -> list[Any]:
         pairs = zip(self._parts[1:], states[1:], strict=True)
@@ -265,7 +286,3 @@ def _accumulator(  # noqa: PLR0911 - one per function
 
 def _rows(columns: Sequence[Any], rows: NDArray[np.int64], weight: int) -> list[Any]:
     return [*(column.take(pa.array(rows)) for column in columns), pa.array(np.full(len(rows), weight))]
-
-
-def _portions(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    return (batch.slice(start, MAX_BATCH_ROWS) for start in range(0, batch.num_rows, MAX_BATCH_ROWS))

@@ -47,13 +47,9 @@ class Extreme:
         self._values = KeyedState(keys, ordered(_CODE))
 
     @property
-    def state_bytes(self) -> int:
-        """The memory of all values."""
-        return self._values.nbytes
-
-    def expire(self, column: str, upto: int) -> None:
-        """Forget the values of groups that are over."""
-        self._values.expire(column, upto)
+    def states(self) -> Sequence[KeyedState]:
+        """All values."""
+        return (self._values,)
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The extremes after the batch."""

@@ -1,0 +1,101 @@
+"""Operators in their places in a circuit: what each computes, what it may keep, and what went through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from nebuli.dataflow.errors import DataflowError, StateTooLarge
+from nebuli.dataflow.running import output_columns, own_bound, running
+from nebuli.dataflow.types import arrow_schema
+from nebuli.dataflow.window import Windows
+from nebuli.dataflow.zset import weighted
+from placement.sql.typing_rules import MOMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nebuli.dataflow.operators import Operator
+    from nebuli.dataflow.progress import Origin
+    from nebuli.dataflow.running import PlanOperator
+    from placement.plan import Closing
+    from topology.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStatistics:
+    """What went through an operator so far, counted in rows of its Z-sets, and the bytes of its state now.
+
+    ``late_rows`` are those of them that came when their window was over, and were dropped.
+    """
+
+    rows_in: int
+    rows_out: int
+    state_bytes: int
+    late_rows: int
+
+
+@dataclass(slots=True)
+class Node:
+    """An operator in place, beside its ``plan``. ``origin`` is there if a watermark begins here."""
+
+    id: str
+    plan: PlanOperator
+    operator: Operator
+    columns: Schema
+    max_state_bytes: int
+    origin: Origin | None = None
+    state_bytes: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+
+    @classmethod
+    def of(
+        cls, operator: PlanOperator, inputs: Sequence[Schema], closing: Closing | None, max_state_bytes: int
+    ) -> Self:
+        """The operator of a plan, ready to run; ``closing`` is what says when its windows are over."""
+        columns = output_columns(operator, inputs)
+        placed = running(operator, inputs, columns, None if closing is None else Windows(closing))
+        return cls(operator.id, operator, placed, columns, own_bound(operator) or max_state_bytes)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the Z-sets that it gives out."""
+        return weighted(arrow_schema(self.columns))
+
+    def next_of(self, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """The next of what the operator gives, or None; errors name it."""
+        try:
+            batch = next(outputs, None)
+            if batch is not None and self.origin is not None:
+                self.origin.observe(batch)
+        except DataflowError as error:
+            raise error.at(self.id) from None
+        return batch
+
+    def measure(self) -> None:
+        """Take notice of what its state holds; raises ``StateTooLarge``."""
+        self.state_bytes = self.operator.state_bytes
+        if self.state_bytes > self.max_state_bytes:
+            raise StateTooLarge(self.id, self.state_bytes, self.max_state_bytes)
+
+    def check(self, batch: pa.RecordBatch, expected: pa.Schema) -> None:
+        """Refuse what has not the columns ``expected``, those of its Z-sets."""
+        if batch.schema.names != expected.names or batch.schema.types != expected.types:
+            raise DataflowError(f"a batch has the columns {batch.schema}; expected {expected}", self.id)
+
+    @property
+    def statistics(self) -> OperatorStatistics:
+        """What went through it so far."""
+        return OperatorStatistics(self.rows_in, self.rows_out, self.state_bytes, self.operator.late_rows)
+
+
+def check_event_time(nodes: Mapping[str, Node], operator: str, name: str) -> None:
+    """Check that there is such a column in an operator's output, whose values are instants."""
+    if operator not in nodes:
+        raise DataflowError(f"event time is said to be at {operator}, which is none of the operators")
+    found = [column.type for column in nodes[operator].columns if column.name == name]
+    if not found or found[0] not in MOMENTS:
+        raise DataflowError(f"event time is said to be in {name!r}, which is no timestamp or date", operator)

@@ -1,0 +1,185 @@
+"""Operators of a stepped plan in their places, at one of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nebuli.dataflow.aggregates.aggregate import Aggregate
+from nebuli.dataflow.errors import DataflowError
+from nebuli.dataflow.join import Join
+from nebuli.dataflow.nodes import Node, check_event_time
+from nebuli.dataflow.progress import LEAST, Origin
+from nebuli.dataflow.steps.trades import Trade
+from placement.graph import bottom_up
+from placement.plan import BoundSink, ProjectOperator, WindowOperator
+from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator
+from topology import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from placement.stepped import SteppedPlan
+
+_FLOATS = (DataType.FLOAT32, DataType.FLOAT64)
+
+
+@dataclass(slots=True, eq=False)
+class StepNode(Node):
+    """An operator, what it reads, and who reads it at which port.
+
+    One that ``collects`` is to have all rows of a step before it works on them, by port in ``waiting``; others work
+    on rows as they come.
+    """
+
+    inputs: Sequence[StepNode] = field(default=(), repr=False)
+    readers: list[tuple[StepNode, int]] = field(default_factory=list, repr=False)
+    collects: bool = False
+    waiting: list[list[pa.RecordBatch]] = field(default_factory=list)
+    trade: Trade | None = None
+    place: int | None = None
+    """The only member at which it can have rows, if that is known."""
+    spells: bool = False
+    """Whether it may give equal floats that are spelled differently."""
+    begins: bool = False
+    """Whether it has a row to give in the first step, whatever comes."""
+    cancels: bool = False
+    """Whether nobody is to see rows that it gives and takes back within a step: somebody above looks at times."""
+    origins: Sequence[StepNode] = field(default=(), repr=False)
+    """Where its event time begins."""
+    closes: bool = False
+    """Whether it is told when event time moves."""
+    aligned: bool = False
+    """Whether members tell one another of the watermark that begins here."""
+    reached: int = LEAST
+    """Where the watermark is that begins here, for all members."""
+    watermark: int = LEAST
+    """Where it was told that event time is."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps anything between steps."""
+        return bool(self.operator.states) or self.closes or self.origin is not None
+
+    @property
+    def numbers(self) -> dict[str, int | None]:
+        """What it keeps beside rows."""
+        return {**self.operator.memory, "told": self.watermark, "reached": self.reached}
+
+    def recall(self, numbers: Mapping[str, int | None]) -> None:
+        """Have it keep what another one kept."""
+        self.operator.recall(numbers)
+        self.watermark, self.reached = numbers["told"] or 0, numbers["reached"] or 0
+        self.state_bytes = self.operator.state_bytes
+
+    @property
+    def seen(self) -> int:
+        """Where the watermark is that begins here, as far as this member knows."""
+        return self.reached if self.origin is None else max(self.reached, self.origin.progress.watermark)
+
+    @property
+    def due(self) -> int:
+        """Where event time is."""
+        return min((each.reached for each in self.origins), default=LEAST)
+
+    def taken(self, port: int) -> list[pa.RecordBatch]:
+        """What waits at a port, which then waits no more."""
+        taken, self.waiting[port] = self.waiting[port], []
+        return taken
+
+
+def built(plan: SteppedPlan, member: int, max_state_bytes: int) -> list[StepNode]:
+    """All operators, inputs before their readers, in an order that depends on nothing but the graph and its names."""
+    if not 0 <= member < plan.members:
+        raise DataflowError(f"there is no member {member} of {plan.members}; the first is 0")
+    return _Building(plan, member, max_state_bytes).nodes
+
+
+class _Building:
+    def __init__(self, plan: SteppedPlan, member: int, max_state_bytes: int) -> None:
+        self._member = member
+        self._members = plan.members
+        self._max_state_bytes = max_state_bytes
+        self._closings = {closing.operator: closing for closing in plan.closings}
+        self._nodes: dict[str, StepNode] = {}
+        self._trades = 0
+        operators = {each.id: each for each in plan.operators}
+        inputs = {id_: each.children for id_, each in operators.items()}
+        for id_ in bottom_up(inputs, *sorted(each.id for each in plan.outputs)):
+            self._add(operators[id_])
+        self._begin_times(plan)
+        self.nodes = list(self._nodes.values())
+
+    def _add(self, operator: Any) -> None:
+        inputs = [self._nodes[child] for child in operator.children]
+        closing = self._closings.get(operator.id)
+        node = StepNode.of(operator, [each.columns for each in inputs], closing, self._max_state_bytes)
+        node.inputs = inputs
+        for port, child in enumerate(inputs):
+            child.readers.append((node, port))
+        if isinstance(operator, Exchanging):
+            node.trade = Trade(operator, self._trades, node.schema, self._members)
+            self._trades += 1
+        node.place = self._place_of(node)
+        node.collects = isinstance(node.operator, Join | Aggregate) or isinstance(operator, BoundSink)
+        node.collects |= node.trade is not None and not isinstance(operator, AlignOperator)
+        node.waiting = [[] for _ in inputs]
+        if any(column.type in _FLOATS for column in node.columns):
+            node.spells = isinstance(operator, InputOperator | ProjectOperator) or isinstance(
+                node.operator, Aggregate
+            )
+        if isinstance(operator, WindowOperator) and operator.late is not None:
+            raise DataflowError(
+                "late rows are counted in steps, and not kept: leave its setting late out", node.id
+            )
+        node.closes = isinstance(operator, WindowOperator) or closing is not None
+        if isinstance(node.operator, Aggregate) and not node.operator.by:
+            if node.place is None:
+                raise DataflowError("without by it needs all rows at one member: put a gather below", node.id)
+            node.begins = node.place == self._member
+        self._nodes[node.id] = node
+
+    def _place_of(self, node: StepNode) -> int | None:
+        if self._members == 1:
+            return 0
+        if isinstance(node.plan, GatherOperator):
+            return node.plan.member
+        if node.trade is not None and not isinstance(node.plan, AlignOperator):
+            return None
+        places = {each.place for each in node.inputs}
+        return places.pop() if len(places) == 1 else None
+
+    def _begin_times(self, plan: SteppedPlan) -> None:
+        """Let watermarks begin, and everybody know where that is."""
+        for settings in plan.watermarks:
+            check_event_time(self._nodes, settings.operator, settings.time)
+            self._nodes[settings.operator].origin = Origin(settings)
+        for closing in plan.closings:
+            check_event_time(self._nodes, closing.operator, closing.column)
+        for node in self._nodes.values():
+            below = {id(each): each for child in node.inputs for each in child.origins}
+            node.origins = (node,) if node.origin is not None else tuple(below.values())
+            if isinstance(node.plan, AlignOperator):
+                _mark(node.origins)
+            if node.origin is not None:
+                _let_cancel(node.inputs)
+        for node in self._nodes.values():
+            if node.origin is not None and not node.aligned and self._members > 1:
+                raise DataflowError(
+                    "a watermark begins here, and no align tells other members of it", node.id
+                )
+
+
+def _mark(origins: Iterable[StepNode]) -> None:
+    for each in origins:
+        each.aligned = True
+
+
+def _let_cancel(below: Iterable[StepNode]) -> None:
+    stack = list(below)
+    while stack:
+        node = stack.pop()
+        node.cancels = True
+        stack += node.inputs

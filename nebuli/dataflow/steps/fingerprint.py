@@ -1,0 +1,34 @@
+"""What a circuit's saved state belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from placement.stepped import SteppedPlan
+
+STATE_FORMAT = 1
+"""Of saved state, and of the hashes that its rows lie in order of: it changes with either."""
+_OF_NO_MEANING = frozenset({"sink", "target", "max_state_bytes", "late", "idle_after"})
+"""Where outputs go, and what state may hold: state is the same whatever they say."""
+
+
+def fingerprint_of(plan: SteppedPlan) -> str:
+    """A digest of what a plan computes and how it is divided, the same for all its members."""
+    said = plan.model_dump(mode="json", by_alias=True)
+    operators = sorted((_meaning(each) for each in said["operators"]), key=repr)
+    times = [sorted((_meaning(each) for each in said[key]), key=repr) for key in ("watermarks", "closings")]
+    content = [STATE_FORMAT, plan.members, operators, *times]
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _meaning(value: Any) -> Any:
+    """Settings by name, in the names' order; but the order of computed columns is theirs."""
+    return [
+        [name, list(map(list, each.items())) if isinstance(each, dict) else each]
+        for name, each in sorted(value.items())
+        if name not in _OF_NO_MEANING
+    ]

@@ -1,0 +1,158 @@
+"""State as it is saved: runs of rows that never change, each with a name, and a few numbers.
+
+Every operator that keeps something has a table. In it are its runs by their names, Arrow IPC streams of one batch
+whose last column is the hashes that the rows lie in order of; and ``manifest``, which says which runs its states
+have, and has its numbers. The table ``the circuit`` has only a manifest: whose state it all is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow.errors import StateDamaged
+from nebuli.dataflow.state import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nebuli.dataflow.state import KeyedState
+
+Key = tuple[str, bytes]
+"""A table and a key in it."""
+Encoder = Callable[[], Any]
+"""Gives the bytes of a value, which do not change: it may be called whenever, by any thread, while steps go on."""
+Tables = dict[str, dict[bytes, Encoder]]
+
+CIRCUIT = "the circuit"
+"""The table of the circuit itself; no operator has a name with a space."""
+MANIFEST = b"manifest"
+_HASHES = "the hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A circuit's state between two steps.
+
+    ``tables`` is all of it. What has to be put to have it from what was last ``kept`` or loaded is ``new``, what has
+    to be deleted ``gone``. A value's bytes are made when its encoder is called.
+    """
+
+    tables: Mapping[str, Mapping[bytes, Encoder]]
+    new: Sequence[Key]
+    gone: Sequence[Key]
+    kept: Callable[[], None]
+    """To be called once it is durable: what is saved from then on is compared with it."""
+
+
+class Kept:
+    """What of a circuit's state is durable: values by their keys, of runs only that they are there."""
+
+    def __init__(self) -> None:
+        self._values: dict[Key, bytes] = {}
+
+    def compared(self, tables: Tables) -> Saved:
+        """State beside what is durable."""
+        values = dict(_values(tables))
+        known = self._values
+        new = [key for key, value in values.items() if known.get(key) != value]
+        gone = [key for key in known if key not in values]
+        return Saved(tables, new, gone, partial(self.become, values))
+
+    def become(self, values: dict[Key, bytes]) -> None:
+        """This is durable, and nothing else."""
+        self._values = values
+
+    def loaded(self, tables: Tables) -> None:
+        """As ``become``."""
+        self.become(dict(_values(tables)))
+
+
+def _values(tables: Tables) -> Iterator[tuple[Key, bytes]]:
+    for table, entries in tables.items():
+        for key, encode in entries.items():
+            yield (table, key), encode() if key == MANIFEST else b""
+
+
+def table_of(states: Sequence[KeyedState], numbers: Mapping[str, int | None]) -> dict[bytes, Encoder]:
+    """What an operator with these states and numbers keeps; only references are taken."""
+    entries: dict[bytes, Encoder] = {}
+    manifest: list[list[list[str]]] = []
+    for state in states:
+        runs = state.runs
+        entries |= {run.name: partial(encoded, run) for part in runs for run in part}
+        manifest.append([[run.name.decode() for run in part] for part in runs])
+    return {MANIFEST: _as_manifest({"states": manifest, "numbers": dict(numbers)}), **entries}
+
+
+def identity(fingerprint: str, member: int) -> dict[bytes, Encoder]:
+    """Whose state it is."""
+    return {MANIFEST: _as_manifest({"fingerprint": fingerprint, "member": member})}
+
+
+def _as_manifest(content: Mapping[str, Any]) -> Encoder:
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+    return lambda: text
+
+
+def encoded(run: Run) -> pa.Buffer:
+    """The rows and hashes of a run as an Arrow IPC stream, uncompressed, so that they can be used where they lie."""
+    columns = [*run.rows.columns, pa.array(run.hashes)]
+    batch = pa.record_batch(columns, [*run.rows.schema.names, _HASHES])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+class Loading:
+    """Reads the saved table of an operator. Whatever is wrong with it is ``StateDamaged``."""
+
+    def __init__(self, table: str, entries: Mapping[bytes, Any]) -> None:
+        self._table = table
+        self._entries = dict(entries)
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as it was given."""
+        try:
+            manifest = json.loads(bytes(self._taken(MANIFEST)))
+        except ValueError as error:
+            raise StateDamaged(self._table, MANIFEST.decode(), str(error)) from None
+        if not isinstance(manifest, dict):
+            raise StateDamaged(self._table, MANIFEST.decode(), "it is no object")
+        return manifest
+
+    def into(self, states: Sequence[KeyedState], recall: Callable[[Mapping[str, int | None]], None]) -> None:
+        """Give the states their rows again, and to ``recall`` the numbers that were saved beside them."""
+        manifest = self.manifest()
+        try:
+            for state, (settled, fresh) in zip(states, manifest["states"], strict=True):
+                state.restore(*([self._run(name.encode()) for name in part] for part in (settled, fresh)))
+            recall(manifest["numbers"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateDamaged(self._table, MANIFEST.decode(), f"it does not fit: {error!r}") from None
+        for key in self._entries:  # which nobody would ever delete
+            raise StateDamaged(self._table, key.decode(errors="replace"), "the manifest does not name it")
+
+    def _run(self, name: bytes) -> Run:
+        try:
+            batch = pa.ipc.open_stream(pa.py_buffer(self._taken(name))).read_next_batch()
+            hashes = np.asarray(batch.column(batch.num_columns - 1).to_numpy())
+            rows = batch.select(batch.schema.names[:-1])
+        except (pa.ArrowException, StopIteration, OSError, ValueError) as error:
+            raise StateDamaged(self._table, name.decode(), f"it is no run: {error!r}") from None
+        if batch.schema.names[-1:] != [_HASHES] or hashes.dtype != np.uint64:
+            raise StateDamaged(self._table, name.decode(), "it has no hashes")
+        return Run.named(name, rows, hashes)
+
+    def _taken(self, key: bytes) -> Any:
+        try:
+            return self._entries.pop(key)
+        except KeyError:
+            raise StateDamaged(self._table, key.decode(errors="replace"), "it is missing") from None

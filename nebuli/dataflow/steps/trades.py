@@ -1,0 +1,126 @@
+"""Trades: what the members of a circuit send to one another within a step.
+
+A trade is asked for by its circuit, which knows no network: it gives a ``Sending`` out and goes on with what came
+from all members. All members ask for the same trades in the same order, in every step, whether they have rows or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.zset import empty, portions, weighted
+from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from numpy.typing import NDArray
+
+    from placement.stepped import Exchanging
+
+    PartOf = Callable[[NDArray[np.uint64], int], NDArray[np.int64]]
+
+Received = Sequence[pa.RecordBatch]
+"""A Z-set from each member, in their order: its own part as the member gave it, of who does not send one without rows."""
+
+_HALF = np.uint64(32)
+WATERMARKS = weighted(pa.schema([("watermark", pa.int64())]))
+"""What is traded of event time: a row for each place where a watermark begins, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """The ``index``-th trade of a step: a Z-set for each member, in their order.
+
+    Only ``senders`` have rows to send, and only to ``receivers``; the parts for others are without rows. A member that
+    is among neither goes on at once, with Z-sets without rows.
+    """
+
+    index: int
+    parts: Sequence[pa.RecordBatch]
+    senders: Sequence[int]
+    receivers: Sequence[int]
+
+
+class Trade:
+    """What an operator of a plan sends of rows with ``schema``, and to whom."""
+
+    def __init__(self, operator: Exchanging, index: int, schema: pa.Schema, members: int) -> None:
+        self._index = index
+        self._members = members
+        self._nothing = empty(schema)
+        self._senders = self._receivers = tuple(range(members))
+        self._by: tuple[str, ...] = ()
+        match operator:
+            case ExchangeOperator(by=by):
+                self._by = by
+            case ShardOperator(by=by, member=member):
+                self._by, self._senders = by, (member,)
+            case GatherOperator(member=member):
+                self._receivers = (member,)
+
+    @property
+    def receivers(self) -> Sequence[int]:
+        """The members at which rows are afterwards."""
+        return self._receivers
+
+    def of_rows(self, batches: Sequence[pa.RecordBatch]) -> Generator[None, None, Sending]:
+        """Give rows to the members that they belong to. Gives control back between pieces of the work."""
+        if not batches:
+            return self._sending([self._nothing] * self._members)
+        if not self._by:
+            parts = [self._nothing] * self._members
+            parts[self._receivers[0]] = together(batches)
+            return self._sending(parts)
+        divided = yield from by_hash(batches, self._by, self._members, owners_of)
+        return self._sending([together(part) if part else self._nothing for part in divided])
+
+    def of_watermarks(self, watermarks: Iterable[int]) -> Sending:
+        """Tell all members the same."""
+        values = pa.array(watermarks, pa.int64())
+        rows = pa.record_batch([values, pa.array(np.ones(len(values), dtype=np.int64))], schema=WATERMARKS)
+        return self._sending([rows] * self._members)
+
+    def _sending(self, parts: Sequence[pa.RecordBatch]) -> Sending:
+        return Sending(self._index, parts, self._senders, self._receivers)
+
+
+def by_hash(
+    batches: Sequence[pa.RecordBatch], by: Sequence[str], parts: int, part_of: PartOf
+) -> Generator[None, None, list[list[pa.RecordBatch]]]:
+    """Divide rows by what ``part_of`` says of the hashes of their columns ``by``.
+
+    Gives control back between pieces of the work.
+    """
+    divided: list[list[pa.RecordBatch]] = [[] for _ in range(parts)]
+    for batch in portions(batches):
+        numbers = part_of(hashing.hash_rows([batch.column(name) for name in by], batch.num_rows), parts)
+        rows = batch.take(pa.array(np.argsort(numbers, kind="stable")))
+        start = 0
+        for part, size in zip(divided, np.bincount(numbers, minlength=parts).tolist(), strict=True):
+            if size:
+                part.append(rows.slice(start, size))
+            start += size
+        yield
+    return divided
+
+
+def watermarks_of(received: pa.RecordBatch) -> list[int]:
+    """What a member has told of its watermarks."""
+    return list(received.column(0).to_pylist())
+
+
+def owners_of(hashes: NDArray[np.uint64], members: int) -> NDArray[np.int64]:
+    """The member that each hash belongs to: equal ranges of hashes, in the order of members."""
+    return (((hashes >> _HALF) * np.uint64(members)) >> _HALF).astype(np.int64)
+
+
+def together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of batches, at least one, as one batch."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,0 +1,55 @@
+"""All members of a circuit in one thread, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+
+import pyarrow as pa
+
+from nebuli.dataflow import Received, Sending, SteppedCircuit
+
+Inputs = Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
+Outputs = dict[str, pa.RecordBatch]
+
+
+def run_alone(circuits: Sequence[SteppedCircuit], inputs: Sequence[Inputs]) -> list[Outputs]:
+    """A step of all members, with the inputs and the outputs of each."""
+    members = [_until(circuit.step(each)) for circuit, each in zip(circuits, inputs, strict=True)]
+    outputs: list[Outputs] = []
+    answers: list[Received | None] = [None] * len(members)
+    while not outputs:
+        asked = []
+        for member, answer in zip(members, answers, strict=True):
+            try:
+                asked.append(member.send(answer))
+            except StopIteration as stop:
+                outputs.append(stop.value)
+        assert len(asked) + len(outputs) == len(members)
+        assert not (asked and outputs), "all members ask for the same trades"
+        answers = list(_traded(asked))
+    return outputs
+
+
+def _until(
+    step: Generator[Sending | None, Received | None, Outputs],
+) -> Generator[Sending, Received | None, Outputs]:
+    """Only what others are asked for: members have no turns to give one another."""
+    answer = None
+    try:
+        while True:
+            asked = step.send(answer)
+            answer = None if asked is None else (yield asked)
+    except StopIteration as stop:
+        outputs: Outputs = stop.value
+        return outputs
+
+
+def _traded(asked: Sequence[Sending]) -> Generator[Received]:
+    """What each member receives. Nobody sends who is no sender, or to who is no receiver."""
+    assert len({(each.index, tuple(each.senders), tuple(each.receivers)) for each in asked}) <= 1
+    for member, each in enumerate(asked):
+        assert len(each.parts) == len(asked)
+        for to, part in enumerate(each.parts):
+            assert not part.num_rows or (member in each.senders and to in each.receivers)
+    for member, _ in enumerate(asked):
+        yield [each.parts[member] for each in asked]
