@@ -51,10 +51,12 @@ class Join:
         if self._windows is not None:
             rows = self._windows.in_time(rows)
         delta = self._hashed(coded_rows(rows, self._on))
+        if kept := self._is_needed(port):  # as it will be kept, it is found faster, too
+            delta = Run.sorted(delta.rows, delta.hashes)
         others = [state for index, state in enumerate(self._states) if index != port]
         yield from self._portions(self._joined(delta, others))
-        if self._is_needed(port):
-            self._states[port].insert(Run.sorted(rows, delta.hashes))
+        if kept:
+            self._states[port].insert(Run(plain_rows(delta.rows), delta.hashes))
 
     def ended(self, port: int) -> None:
         """Forget the input that only changes of this one would have met; this one is complete."""
@@ -123,7 +125,7 @@ class Join:
         mine = rows.rows
         if len(match.probe) < mine.num_rows or not np.array_equal(match.probe, np.arange(mine.num_rows)):
             mine = mine.take(pa.array(match.probe))
-        theirs = match.found.select([*names, WEIGHT]).take(pa.array(match.rows))
+        theirs = match.found.select([*names, WEIGHT])
         weights = weights_of(mine) * weights_of(theirs)
         columns = [*mine.columns[:-1], *theirs.select(names).columns, pa.array(weights)]
         return Run(

@@ -20,7 +20,7 @@ from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded_rows
 from nebuli.dataflow.keys.directory import Directory
 from nebuli.dataflow.progress import instants_of
-from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_rows
+from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values
 from nebuli.dataflow.zset import merged
 
 if TYPE_CHECKING:
@@ -82,11 +82,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Pairs of equal keys: ``probe[i]`` is a row of the run looked up, ``rows[i]`` one of ``found``."""
+    """Rows of the state, and beside each the row of the run looked up whose key it has."""
 
-    probe: NDArray[np.int64]
+    probe: Positions
     found: pa.RecordBatch
-    rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +132,22 @@ class KeyedState:
     def settle(self) -> None:
         """No more rows will be inserted: make it one run, so that a lookup is one search, of coded rows."""
         self._take_in()
-        while len(self._runs) > 1 and _addressable(self._runs[-2:]):
+        while len(self._runs) > 1 and _addressable([run.rows for run in self._runs[-2:]]):
             self._runs[-2:] = self._merged(self._runs[-2:])
         self._runs = [Run(coded_rows(run.rows), run.hashes) for run in self._runs]
 
     def lookup(self, probe: Run) -> Iterator[Match]:
         """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""
         self._take_in()
+        some: list[Match] = []
         for run in list(self._runs):
-            for probe_rows, rows in _pairs(*run.directory.find(probe.hashes)):
-                yield self._verified(probe, run, probe_rows, rows)
+            for match in _candidates(run, *run.directory.find(probe.hashes)):
+                if some and not _fit(some, match):
+                    yield self._verified(probe, some)
+                    some = []
+                some.append(match)
+        if some:
+            yield self._verified(probe, some)
 
     def seek(self, probe: Run, order: str, start: NDArray[np.uint64], limit: int) -> Found:
         """The first rows with each key of ``probe`` from ``start`` on, up to ``limit`` of each run.
@@ -159,8 +164,8 @@ class KeyedState:
             cut = np.flatnonzero(last - first > limit)
             found.more[cut] = True
             found.bounds[cut] = np.minimum(found.bounds[cut], orders[first[cut] + limit - 1])
-            pairs = _pairs(first, np.minimum(last - first, limit))
-            found.matches.extend(self._verified(probe, run, *each) for each in pairs)
+            candidates = _candidates(run, first, np.minimum(last - first, limit))
+            found.matches.extend(self._verified(probe, [each]) for each in candidates)
         return found
 
     def expire(self, column: str, upto: int) -> list[Run]:
@@ -209,19 +214,23 @@ class KeyedState:
         """Make runs of what has come since the last time: one, if Arrow can hold it."""
         fresh, self._fresh = self._fresh, []
         self._fresh_rows = self._fresh_bytes = 0
-        for run in self._merged(fresh) if len(fresh) > 1 and _addressable(fresh) else fresh:
+        for run in (
+            self._merged(fresh) if len(fresh) > 1 and _addressable([run.rows for run in fresh]) else fresh
+        ):
             self._runs.append(run)
             while len(self._runs) > 1 and _worth_merging(*self._runs[-2:]):
                 self._runs[-2:] = self._merged(self._runs[-2:])
 
-    def _verified(self, probe: Run, run: Run, probe_rows: Positions, rows: Positions) -> Match:
-        """Of pairs with equal hashes those with equal keys."""
-        mine = [probe.rows.column(key) for key in self._keys]
-        theirs = [run.rows.column(key) for key in self._keys]
-        same = equal_rows(mine, theirs, probe_rows, rows)
-        return (
-            Match(probe_rows, run.rows, rows) if same.all() else Match(probe_rows[same], run.rows, rows[same])
-        )
+    def _verified(self, probe: Run, candidates: Sequence[Match]) -> Match:
+        """Of pairs with equal hashes those with equal keys, all in one."""
+        rows, found = candidates[0].probe, candidates[0].found
+        if len(candidates) > 1:
+            rows = np.concatenate([each.probe for each in candidates])
+            found = pa.concat_batches([each.found for each in candidates])
+        same, places = np.ones(len(rows), dtype=np.bool_), pa.array(rows)
+        for key in self._keys:
+            same &= equal_values(probe.rows.column(key).take(places), found.column(key))
+        return Match(rows, found) if same.all() else Match(rows[same], found.filter(pa.array(same)))
 
     def _merged(self, runs: Sequence[Run]) -> list[Run]:
         """The newest runs, older before newer, as one; none if nothing is left of them."""
@@ -268,16 +277,31 @@ def _part(run: Run, start: int, stop: int) -> Run:
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:
-    return len(older.hashes) <= 2 * len(newer.hashes) and _addressable([older, newer])
+    return len(older.hashes) <= 2 * len(newer.hashes) and _addressable([older.rows, newer.rows])
 
 
-def _addressable(runs: Sequence[Run]) -> bool:
-    """Whether Arrow can hold the runs as one."""
+def _addressable(batches: Sequence[pa.RecordBatch]) -> bool:
+    """Whether Arrow can hold them as one."""
     return all(
-        sum(run.rows.column(index).nbytes for run in runs) <= _MAX_TEXT_BYTES
-        for index, type_ in enumerate(runs[0].rows.schema.types)
+        sum(batch.column(index).nbytes for batch in batches) <= _MAX_TEXT_BYTES
+        for index, type_ in enumerate(batches[0].schema.types)
         if pa.types.is_string(type_) or pa.types.is_binary(type_)
     )
+
+
+def _candidates(run: Run, first: Positions, counts: Positions) -> Iterator[Match]:
+    """The rows of a run that have the hashes that were looked up."""
+    for probe, rows in _pairs(first, counts):
+        if len(probe):
+            yield Match(probe, run.rows.take(pa.array(rows)))
+
+
+def _fit(some: Sequence[Match], match: Match) -> bool:
+    """Whether matches can be put together: so little is found in each run that it is worth it."""
+    rows = sum(len(each.probe) for each in some) + len(match.probe)
+    schema = match.found.schema  # codes are numbers of the texts of their own run
+    alike = schema == some[0].found.schema and not any(map(pa.types.is_dictionary, schema.types))
+    return alike and rows <= MAX_BATCH_ROWS and _addressable([each.found for each in (*some, match)])
 
 
 def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:

@@ -63,18 +63,27 @@ def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -
 
     Null equals null, NaN equals NaN, and -0.0 equals 0.0.
     """
-    return merged(_one(batches))[0]
+    return _merged(_one(batches))[0]
 
 
 def merged(batch: pa.RecordBatch, *order: NDArray[np.uint64]) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """As ``consolidate``, the rows by ``order``, which equal rows have the same of; and which of them were kept."""
+    rows, kept, _ = _merged(batch, *order)
+    return rows, kept
+
+
+def _merged(
+    batch: pa.RecordBatch, *order: NDArray[np.uint64]
+) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.uint64]]:
+    """As ``merged``; and the hashes of the rows that are left."""
     columns = batch.columns[:-1]
-    groups = group_rows(columns, *order, hashing.hash_rows(columns, batch.num_rows))
+    hashes = hashing.hash_rows(columns, batch.num_rows)
+    groups = group_rows(columns, *order, hashes)
     weights = groups.sum(weights_of(batch))
     present = np.flatnonzero(weights)
     kept = groups.firsts[present]
     rows = batch.take(pa.array(kept))
-    return rows.set_column(len(columns), _WEIGHT_FIELD, pa.array(weights[present])), kept
+    return rows.set_column(len(columns), _WEIGHT_FIELD, pa.array(weights[present])), kept, hashes[kept]
 
 
 def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -82,8 +91,7 @@ def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     Equal Z-sets are thus equal batches, if equal floats in them have equal bits.
     """
-    rows, _ = merged(batch)
-    hashes = hashing.hash_rows(rows.columns[:-1], rows.num_rows)
+    rows, _, hashes = _merged(batch)
     if not (hashes[1:] == hashes[:-1]).any():
         return rows
     columns = [pa.array(hashes), *rows.columns[:-1]]
@@ -110,13 +118,14 @@ def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def with_canonical_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows with equal floats spelled alike: 0.0 for -0.0, and one NaN."""
-    for index, type_ in enumerate(batch.schema.types):
-        if pa.types.is_floating(type_):
-            column = with_one_zero(batch.column(index))
-            if pc.any(odd := pc.is_nan(column)).as_py():
-                column = pc.if_else(odd, pa.scalar(float("nan"), type_), column)
-            batch = batch.set_column(index, batch.schema.field(index), column)
-    return batch
+    columns = [_canonical(column) if pa.types.is_floating(column.type) else column for column in batch.columns]
+    return pa.record_batch(columns, schema=batch.schema)
+
+
+def _canonical(column: Any) -> Any:
+    column = with_one_zero(column)
+    odd = pc.is_nan(column)
+    return pc.if_else(odd, pa.scalar(float("nan"), column.type), column) if odd.true_count else column
 
 
 def expand(batch: pa.RecordBatch) -> pa.RecordBatch:

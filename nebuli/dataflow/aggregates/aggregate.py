@@ -172,7 +172,7 @@ class Aggregate:
         states = [[part.accumulator.empty(len(keys.hashes)) for part in self._parts]]
         for match in self._state.lookup(keys):
             numbers.append(match.probe)
-            states.append(self._split(match.found.take(pa.array(match.rows))))
+            states.append(self._split(match.found))
         return self._combined(np.concatenate(numbers), states)
 
     def _combined(self, numbers: NDArray[np.int64], portions: Sequence[States]) -> States:

@@ -42,7 +42,7 @@ class CountDistinct:
         delta, owners = self._delta(change)
         before = np.zeros(len(owners), dtype=np.int64)
         for match in self._values.lookup(delta):
-            np.add.at(before, match.probe, weights_of(match.found.take(pa.array(match.rows))))
+            np.add.at(before, match.probe, weights_of(match.found))
         after = before + weights_of(delta.rows)
         self._values.insert(delta)
         counts = np.zeros(len(change.keys.hashes), dtype=np.int64)

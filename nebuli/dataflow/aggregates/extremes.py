@@ -95,10 +95,9 @@ class Extreme:
         """The values found, without those whose weight may be in more rows than were seen."""
         owners, values, weights = [_NONE], [pa.nulls(0, self.types[0])], [_NONE]
         for match in found.matches:
-            rows = match.found.take(pa.array(match.rows))
             owners.append(match.probe)
-            values.append(rows.column(_VALUE))
-            weights.append(weights_of(rows))
+            values.append(match.found.column(_VALUE))
+            weights.append(weights_of(match.found))
         seen = self._values_of(np.concatenate(owners), pa.concat_arrays(values), np.concatenate(weights))
         return seen.rows((seen.codes < found.bounds[seen.owners]) | ~found.more[seen.owners])
 

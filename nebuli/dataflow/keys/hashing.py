@@ -72,8 +72,11 @@ def _bits(column: Any) -> NDArray[np.uint64]:
     if pa.types.is_boolean(type_):
         return np.asarray(pc.cast(column, pa.uint8()).fill_null(0).to_numpy(), dtype=np.uint64)
     if pa.types.is_floating(type_):
-        return float_bits(np.asarray(column.fill_null(0).to_numpy(), dtype=np.float64))
-    integers = column.view(f"int{type_.bit_width}").fill_null(0)
+        filled = column.fill_null(0) if column.null_count else column
+        return float_bits(np.asarray(filled.to_numpy(), dtype=np.float64))
+    integers = column.view(f"int{type_.bit_width}")
+    if integers.null_count:  # asked first: of few rows, filling takes as long as all the rest
+        integers = integers.fill_null(0)
     return np.asarray(integers.to_numpy(), dtype=np.int64).view(np.uint64)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     PartOf = Callable[[NDArray[np.uint64], int], NDArray[np.int64]]
 
 Received = Sequence[pa.RecordBatch]
-"""A Z-set from each member, in their order: its own part as the member gave it, of who does not send one without rows."""
+"""A Z-set from each member, in their order: its own part as it gave it; from who does not send, one without rows."""
 
 _HALF = np.uint64(32)
 WATERMARKS = weighted(pa.schema([("watermark", pa.int64())]))

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from random import Random
 from typing import Any
 
-import pyarrow as pa
 import yaml
 from hypothesis import strategies as st
 
-from nebuli.dataflow import SteppedCircuit, arrow_schema, zset
 from placement import SteppedPlan, check_stepped, distribute
+from tests.nebuli.dataflow.dealing import Change, Row, Rows, spelled, spelled_row
 from tests.support.documents import op, query
-from tests.support.stepping import run_alone
 from topology import Column, DataType, parse_topology
 
 COLUMNS = (
@@ -30,8 +27,6 @@ COLUMNS = (
     Column(name="n", type=DataType.INT64),
 )
 SOURCES = ("a", "b")
-Row = tuple[Any, ...]
-Rows = Counter[Row]
 Compute = Callable[[Sequence[Rows]], Rows]
 
 TOPOLOGY = parse_topology(
@@ -57,17 +52,6 @@ ROWS: st.SearchStrategy[Row] = st.tuples(
     st.none() | st.integers(-4, 4).map(lambda n: n / 4) | st.sampled_from([-0.0, float("nan"), float("inf")]),
     st.none() | st.integers(-2, 2),
 )
-
-
-def spelled(value: Any) -> Any:
-    """A value that equals those that are equal to it in SQL's grouping."""
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
-    return value
-
-
-def spelled_row(row: Iterable[Any]) -> Row:
-    return tuple(map(spelled, row))
 
 
 # -- operators, one at a time: what they are in a query, and by brute force
@@ -298,10 +282,6 @@ def graphs(draw: st.DrawFn) -> Graph:
 # -- steps
 
 
-Change = list[tuple[Row, int]]
-"""Rows with weights, some of which may be the same."""
-
-
 @st.composite
 def steps(draw: st.DrawFn, most: int = 5) -> list[dict[str, Change]]:
     """What the inputs are given in steps; a row is taken back only while it is there."""
@@ -320,60 +300,6 @@ def steps(draw: st.DrawFn, most: int = 5) -> list[dict[str, Change]]:
             step[source] = change
         made.append(step)
     return made
-
-
-def zset_of(change: Change, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``COLUMNS`` that are in a schema, and the weight."""
-    full = arrow_schema(COLUMNS)
-    columns = {
-        name: pa.array([row[place] for row, _ in change], full.field(name).type)
-        for place, name in enumerate(full.names)
-    }
-    columns[zset.WEIGHT] = pa.array([weight for _, weight in change], pa.int64())
-    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
-
-
-def rows_of(batch: pa.RecordBatch) -> Rows:
-    """A Z-set, in which every row stands once."""
-    *columns, weights = (column.to_pylist() for column in batch.columns)
-    rows = [spelled_row(row) for row in zip(*columns, strict=True)]
-    assert len(rows) == len(set(rows))
-    assert 0 not in weights
-    return Counter(dict(zip(rows, weights, strict=True)))
-
-
-class Members:
-    """All members of a plan; what they are given is dealt out at random."""
-
-    def __init__(self, plan: SteppedPlan, seed: int, spread: Sequence[str] = SOURCES) -> None:
-        self.plan = plan
-        self.random = Random(seed)
-        self._spread = spread
-        self.circuits = [SteppedCircuit(plan, member) for member in range(plan.members)]
-
-    def step(self, step: Mapping[str, Change]) -> dict[str, pa.RecordBatch]:
-        """The outputs, each as the one member gives it that has rows of it, if one has."""
-        inputs: list[dict[str, list[pa.RecordBatch]]] = [{} for _ in self.circuits]
-        for source, change in step.items():
-            if source in self.circuits[0].inputs:
-                self._deal(source, change, inputs)
-        outputs = run_alone(self.circuits, inputs)
-        given = {}
-        for name in outputs[0]:
-            some = [each[name] for each in outputs if each[name].num_rows] or [outputs[0][name]]
-            assert len(some) == 1
-            given[name] = some[0]
-        return given
-
-    def _deal(self, source: str, change: Change, inputs: Sequence[dict[str, list[pa.RecordBatch]]]) -> None:
-        schema = self.circuits[0].inputs[source]
-        left = list(change)
-        self.random.shuffle(left)
-        while left:
-            size = self.random.randint(1, len(left))
-            batch, left = zset_of(left[:size], schema), left[size:]
-            to = self.random.randrange(len(inputs)) if source in self._spread else self.plan.homes[source]
-            inputs[to].setdefault(source, []).append(batch)
 
 
 def accumulated(before: Mapping[str, Rows], step: Mapping[str, Change]) -> dict[str, Rows]:

@@ -66,9 +66,7 @@ def test_finds_what_was_inserted(
         found = Counter[tuple[int | None, str]]()
         keys = probe.rows.column("key").to_pylist()
         for match in keyed.lookup(probe):
-            for position, row in zip(
-                match.probe.tolist(), match.found.take(pa.array(match.rows)).to_pylist(), strict=True
-            ):
+            for position, row in zip(match.probe.tolist(), match.found.to_pylist(), strict=True):
                 assert row["key"] == keys[position]
                 found[row["key"], row["value"]] += row["_weight"]
     assert {each: weight for each, weight in found.items() if weight} == {
@@ -185,7 +183,7 @@ def test_what_is_settled_is_one_run_of_codes(most: int, runs: int, monkeypatch: 
     found = {
         (row["key"], row["value"], row["_weight"])
         for match in keyed.lookup(probe)
-        for row in match.found.take(pa.array(match.rows)).to_pylist()
+        for row in match.found.to_pylist()
     }
     assert found == {entry for each in entries for entry in each}
 

@@ -7,16 +7,13 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
 from tests.nebuli.dataflow.graphs import (
     SOURCES,
-    Change,
     Graph,
-    Members,
-    Rows,
     accumulated,
     difference,
     graphs,
-    rows_of,
     steps,
 )
 from tests.support.sizes import examples
@@ -29,7 +26,7 @@ def check(
 ) -> None:
     """Every step of so many members, and of one, is the difference that brute force makes."""
     several = Members(graph.plan(members, spread), seed, spread)
-    alone = Members(graph.plan(1), seed)
+    alone = Members(graph.plan(1), seed, SOURCES)
     inputs: dict[str, Rows] = {source: Counter() for source in SOURCES}
     outputs: dict[str, Rows] = {sink: Counter() for sink in graph.sinks}
     for step in all_steps:

@@ -1,0 +1,213 @@
+"""Windows in steps: closed by what all members have seen, so that it does not matter who has seen it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nebuli.dataflow import DataflowError, SteppedCircuit
+from placement import SteppedPlan, check_stepped, distribute
+from tests.nebuli.dataflow.dealing import Members, rows_of
+from tests.nebuli.dataflow.windowed import EPOCH, ROWS, WINDOWS, Changes, source, window
+from tests.support.documents import op, query
+from tests.support.sizes import examples
+from topology import parse_topology
+
+BY = ["window_start", "window_end", "k"]
+Timed = Counter[tuple[tuple[Any, ...], int]]
+"""Rows (time, key, value) in windows, which are the seconds that they start at."""
+TOPOLOGY = parse_topology(
+    "logical:\n"
+    + "".join(
+        f"  - {{name: {name}, schema: [{{name: t, type: timestamp}}, {{name: k, type: int64}}, "
+        "{name: x, type: float64}]}\n"
+        for name in "ab"
+    )
+    + "nodes: [{address: 'n:1', sinks: [{name: out, type: Print, mode: changes}]}]"
+)
+LATENESS = st.sampled_from([0, 30, 200])
+STEPS = st.lists(
+    st.fixed_dictionaries(
+        {
+            name: st.lists(st.tuples(ROWS | ROWS.map(lambda row: (None, *row[1:])), st.just(1)), max_size=5)
+            for name in "ab"
+        }
+    ),
+    max_size=8,
+)
+
+
+def plan(members: int, spread: str, *operators: dict[str, Any]) -> SteppedPlan:
+    sink = op("sink", "out", input=operators[-1]["id"], sink="out")
+    return distribute(check_stepped(query(*operators, sink), TOPOLOGY), members, spread)
+
+
+def at(seconds: int) -> dt.datetime:
+    return (EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=dt.UTC)
+
+
+class Watermark:
+    """By brute force: the greatest time of an input so far, less the lateness."""
+
+    def __init__(self, lateness: int) -> None:
+        self.reached = -(10**9)
+        self._lateness = lateness
+
+    def move(self, changes: Changes) -> None:
+        times = [row[0] - self._lateness for row, _ in changes if row[0] is not None]
+        self.reached = max([self.reached, *times])
+
+
+def in_time(changes: Changes, size: int, slide: int, watermark: int) -> tuple[Timed, int]:
+    """The rows in the windows that are not over, and how many are late."""
+    found, late = Timed(), 0
+    for row, weight in changes:
+        if row[0] is None:
+            late += 1
+            continue
+        starts = [row[0] // slide * slide - back * slide for back in range(-(-size // slide))]
+        for start in (each for each in starts if each + size > row[0]):
+            if start + size <= watermark:
+                late += 1
+            else:
+                found[row, start] += weight
+    return found, late
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(STEPS, WINDOWS, LATENESS, st.integers(1, 4), st.sampled_from(["ab", "a", ""]), st.integers(0, 99))
+def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
+    steps: list[dict[str, Changes]],
+    sizes: tuple[int, int],
+    lateness: int,
+    members: int,
+    spread: str,
+    seed: int,
+) -> None:
+    """Of two inputs the one that is behind counts; rows are judged by the watermark that was there before the step."""
+    size, slide = sizes
+    running = Members(
+        plan(
+            members,
+            spread,
+            source("a"),
+            source("b"),
+            op("union", "u", inputs=["a", "b"]),
+            window("w", "u", size, slide, lateness),
+            op(
+                "aggregate", "g", input="w", by=BY, aggregates={"n": "count(*)", "s": "sum(x)", "m": "min(x)"}
+            ),
+        ),
+        seed,
+        spread,
+    )
+    marks = {name: Watermark(lateness) for name in "ab"}
+    groups: dict[tuple[int, Any], list[float | None]] = {}
+    all_late = 0
+    for step in steps:
+        before = min(mark.reached for mark in marks.values())
+        for name, changes in step.items():
+            rows, late = in_time(changes, size, slide, before)
+            all_late += late
+            for ((_, key, value), start), count in rows.items():
+                groups.setdefault((start, key), []).extend([value] * count)
+            marks[name].move(changes)
+        after = min(mark.reached for mark in marks.values())
+        over = [group for group in groups if group[0] + size <= after]
+        wanted = Counter[Any]()
+        for start, key in over:
+            values = groups.pop((start, key))
+            some = [each for each in values if each is not None]
+            summed, least = (sum(some), min(some)) if some else (None, None)
+            wanted[at(start), at(start + size), key, len(values), summed, least] = 1
+        assert rows_of(running.step(step)["out"]) == wanted
+        assert sum(each.statistics()["w"].late_rows for each in running.circuits) == all_late
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(STEPS, WINDOWS, LATENESS, st.integers(1, 4), st.integers(0, 99))
+def test_a_join_on_windows_keeps_them_until_both_inputs_have_passed(
+    steps: list[dict[str, Changes]], sizes: tuple[int, int], lateness: int, members: int, seed: int
+) -> None:
+    size, slide = sizes
+    running = Members(
+        plan(
+            members,
+            "ab",
+            source("a"),
+            source("b"),
+            window("v", "a", size, slide, lateness),
+            window("w", "b", size, slide, lateness),
+            op("join", "j", inputs=["v", "w"], on=BY),
+        ),
+        seed,
+        "ab",
+    )
+    marks = {name: Watermark(lateness) for name in "ab"}
+    kept = {name: Timed() for name in "ab"}
+    given_before = Counter[Any]()
+    for step in steps:
+        for name, changes in step.items():
+            kept[name] += in_time(changes, size, slide, marks[name].reached)[0]
+            marks[name].move(changes)
+        pairs = Counter[Any]()
+        for (left, start), count in kept["a"].items():
+            for (right, other), times in kept["b"].items():
+                if start == other and left[1] == right[1] is not None:
+                    key = (at(start), at(start + size), left[1])
+                    pairs[(*key, at(left[0]), left[2], at(right[0]), right[2])] += count * times
+        assert rows_of(running.step(step)["out"]) == pairs - given_before
+        given_before = pairs
+    reached = min(mark.reached for mark in marks.values())
+    held = any(
+        start + size > reached for rows in kept.values() for (row, start) in rows if row[1] is not None
+    )
+    state = sum(each.statistics()["j"].state_bytes for each in running.circuits)
+    assert bool(state) == held
+
+
+def test_what_one_member_has_seen_closes_windows_at_all_of_them() -> None:
+    """Also at those that never saw a row."""
+    operators = (
+        source("a"),
+        window("w", "a", 60, 60, 0),
+        op("aggregate", "g", input="w", by=["window_start", "k"], aggregates={"n": "count(*)"}),
+    )
+    members = Members(plan(4, "a", *operators), 1, "a")
+    for key in range(40):
+        assert not members.step({"a": [((10, key, 1.0), 1)]})["out"].num_rows
+    out = members.step({"a": [((60, 0, 1.0), 1)]})["out"]
+    assert rows_of(out) == Counter({(at(0), key, 1): 1 for key in range(40)})
+
+
+def test_an_input_without_event_time_is_not_waited_for() -> None:
+    operators = (
+        source("a"),
+        op("project", "names", input="b", columns={"k": "k", "y": "x"}),
+        source("b"),
+        window("w", "a", 60, 60, 0),
+        op("join", "j", inputs=["w", "names"], on=["k"]),
+        op("aggregate", "g", input="j", by=["window_start", "y"], aggregates={"n": "count(*)"}),
+    )
+    members = Members(plan(2, "ab", *operators), 1, "ab")
+    members.step({"a": [((10, 1, 1.0), 1)], "b": [((None, 1, 0.5), 1)]})
+    assert rows_of(members.step({"a": [((70, 1, 1.0), 1)]})["out"]) == Counter({(at(0), 0.5, 1): 1})
+    members.step({"b": [((None, 1, 0.75), 1)]})
+    assert sum(each.statistics()["g"].late_rows for each in members.circuits) == 1
+
+
+def test_a_place_for_late_rows_is_refused() -> None:
+    wanted = plan(1, "a", source("a"), window("w", "a", 60, 60, 0, late="late.csv"))
+    with pytest.raises(DataflowError, match="operator w: late rows are counted"):
+        SteppedCircuit(wanted, 0)
+
+
+def test_a_watermark_that_members_do_not_tell_one_another_of_is_refused() -> None:
+    alone = plan(1, "a", source("a"), window("w", "a", 60, 60, 0))
+    with pytest.raises(DataflowError, match=r"operator a: .* no align"):
+        SteppedCircuit(alone.model_copy(update={"members": 2}), 0)
