@@ -18,8 +18,6 @@ from nebuli.dataflow.steps.saving import CIRCUIT, Kept, Loading, Saved, Tables, 
 from nebuli.dataflow.steps.trades import Received, Sending, Trade, by_hash, together, watermarks_of
 from nebuli.dataflow.zset import canonical, empty, portions, with_canonical_floats
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.plan import BoundSink
-from placement.stepped import InputOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,11 +56,11 @@ class SteppedCircuit:
         """The same for circuits that can go on from one another's state, and for all members."""
         self._nodes: dict[str, StepNode] = {node.id: node for node in built(plan, member, max_state_bytes)}
         self.inputs: dict[str, pa.Schema] = {
-            id_: node.schema for id_, node in self._nodes.items() if isinstance(node.plan, InputOperator)
+            id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.inputs)
         }
         """What a step takes: Z-sets of this schema (the weight last), by input."""
         self.outputs: dict[str, pa.Schema] = {
-            id_: node.schema for id_, node in self._nodes.items() if isinstance(node.plan, BoundSink)
+            id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.outputs)
         }
         """What a step gives: Z-sets of this schema, by output."""
         self._nothing = {id_: empty(schema) for id_, schema in self.outputs.items()}

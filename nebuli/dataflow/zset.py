@@ -118,7 +118,9 @@ def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def with_canonical_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows with equal floats spelled alike: 0.0 for -0.0, and one NaN."""
-    columns = [_canonical(column) if pa.types.is_floating(column.type) else column for column in batch.columns]
+    columns = [
+        _canonical(column) if pa.types.is_floating(column.type) else column for column in batch.columns
+    ]
     return pa.record_batch(columns, schema=batch.schema)
 
 

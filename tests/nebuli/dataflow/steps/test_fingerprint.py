@@ -1,0 +1,71 @@
+"""Fingerprints: the same for circuits that mean the same, and for no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nebuli.dataflow import SteppedCircuit
+from nebuli.dataflow.steps import fingerprint
+from placement import SteppedPlan, check_stepped, distribute
+from tests.nebuli.dataflow.graphs import SOURCES, TOPOLOGY
+from tests.support.documents import op, query
+
+
+def plan(members: int = 2, sink: str = "o0", **settings: Any) -> SteppedPlan:
+    """An aggregate by k, with other settings."""
+    aggregate = {"by": ["k"], "aggregates": {"n": "count(*)", "m": "sum(n)"}} | settings
+    operators = [
+        op("source", "a", logical="a"),
+        op("aggregate", "g", input="a", **aggregate),
+        op("sink", "out", input="g", sink=sink),
+    ]
+    return distribute(check_stepped(query(*operators), TOPOLOGY), members, SOURCES)
+
+
+def of(plan: SteppedPlan) -> str:
+    return SteppedCircuit(plan, 0).fingerprint
+
+
+def test_it_is_the_same_for_all_members() -> None:
+    assert len({SteppedCircuit(plan(4), member).fingerprint for member in range(4)}) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(sink="o1"),
+        plan(max_state_bytes=5),
+        plan().model_copy(update={"name": "other"}),
+        plan().model_copy(update={"operators": plan().operators[::-1]}),
+    ],
+    ids=["another sink", "another bound", "another name", "another order"],
+)
+def test_it_is_the_same_where_state_is(other: SteppedPlan) -> None:
+    assert of(other) == of(plan())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(members=3),
+        plan(members=1),
+        plan(by=["k", "g"]),
+        plan(aggregates={"n": "count(*)", "m": "sum(k)"}),
+        plan(aggregates={"m": "sum(n)", "n": "count(*)"}),
+        plan(aggregates={"n": "count(*)"}),
+    ],
+)
+def test_it_is_another_where_state_is_another(other: SteppedPlan) -> None:
+    assert of(other) != of(plan())
+
+
+def test_it_is_another_for_another_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = of(plan())
+    monkeypatch.setattr(fingerprint, "STATE_FORMAT", fingerprint.STATE_FORMAT + 1)
+    assert of(plan()) != before
+
+
+def test_it_does_not_change_between_versions() -> None:
+    assert of(plan()) == "67703534c9fbda2f8f5fc34efdfe871343226be238cb08ad4275e03c2c772a1f"
