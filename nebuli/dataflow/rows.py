@@ -137,6 +137,11 @@ def group_numbers(numbers: NDArray[np.int64]) -> Groups:
     return Groups(order, np.flatnonzero(_changes([numbers[order]])))
 
 
+def pairs_of(rows: int) -> Groups:
+    """Each of the first ``rows`` rows together with that of the rows behind them which has its number there."""
+    return Groups(np.arange(2 * rows).reshape(2, rows).T.ravel(), np.arange(0, 2 * rows, 2))
+
+
 def equal_rows(
     a: Sequence[Any], b: Sequence[Any], a_rows: NDArray[np.int64], b_rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:

@@ -30,6 +30,7 @@ from nebuli.dataflow.rows import (
     equal_values,
     group_numbers,
     group_rows,
+    pairs_of,
     with_one_zero,
 )
 from nebuli.dataflow.state import KeyedState, Run
@@ -97,8 +98,8 @@ class Aggregate:
         ]
         self._state.insert(self._state_run(keys, delta))
         if self._windows is None:
-            rows = np.arange(len(keys.hashes))
-            yield from self._changes(keys, old, self._combined(np.concatenate([rows, rows]), [old, delta]))
+            new = self._combined(pairs_of(len(keys.hashes)), [old, delta])
+            yield from self._changes(keys, old, new)
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Give the groups whose window is over, in the order of windows, and forget them."""
@@ -173,11 +174,10 @@ class Aggregate:
         for match in self._state.lookup(keys):
             numbers.append(match.probe)
             states.append(self._split(match.found))
-        return self._combined(np.concatenate(numbers), states)
+        return self._combined(group_numbers(np.concatenate(numbers)), states)
 
-    def _combined(self, numbers: NDArray[np.int64], portions: Sequence[States]) -> States:
-        """One state per group from all: ``numbers`` are the groups of their rows; older portions first."""
-        groups = group_numbers(numbers)
+    def _combined(self, groups: Groups, portions: Sequence[States]) -> States:
+        """One state per group of their rows from all; older portions first."""
         return [
             part.accumulator.combine([pa.concat_arrays(each) for each in zip(*columns, strict=True)], groups)
             for part, columns in zip(self._parts, zip(*portions, strict=True), strict=True)
@@ -216,7 +216,7 @@ class Aggregate:
         """One row per group; a group without rows is forgotten where nothing older says otherwise."""
         columns = run.rows.columns[: len(self._keys)]
         groups = group_rows(columns, run.hashes)
-        states = self._combined(groups.ids, [self._split(run.rows)])
+        states = self._combined(groups, [self._split(run.rows)])
         firsts = groups.firsts
         merged = self._state_run(self._key_run(columns, run.hashes[firsts], firsts), states)
         if not complete:

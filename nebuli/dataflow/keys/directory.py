@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _FEWEST = 4096
 """Among fewer hashes a binary search stays in the processor's caches, and is as fast."""
+_FEW, _NOT_MANY = 4096, 65536
+"""So few hashes are found among so many as fast by a binary search: the table's work is in its number of passes."""
 _PER_SEARCH = 8
 """So many hashes are put into the table in the time that seeking one takes."""
 _STEPS = 4
@@ -42,6 +44,8 @@ class Directory:
 
     def find(self, wanted: Hashes) -> tuple[Positions, Positions]:
         """The first position of each hash, and how often it is there: where that is never, the position is any."""
+        if len(wanted) < _FEW and len(self._hashes) < _NOT_MANY:
+            return self._searched(wanted)
         if self._table is None:
             self._sought += len(wanted)
             if _PER_SEARCH * self._sought < len(self._hashes) or not _FEWEST <= len(self._hashes) < 1 << 31:

@@ -65,11 +65,6 @@ class Trade:
             case GatherOperator(member=member):
                 self._receivers = (member,)
 
-    @property
-    def receivers(self) -> Sequence[int]:
-        """The members at which rows are afterwards."""
-        return self._receivers
-
     def of_rows(self, batches: Sequence[pa.RecordBatch]) -> Generator[None, None, Sending]:
         """Give rows to the members that they belong to. Gives control back between pieces of the work."""
         if not batches:
@@ -117,7 +112,10 @@ def watermarks_of(received: pa.RecordBatch) -> list[int]:
 
 
 def owners_of(hashes: NDArray[np.uint64], members: int) -> NDArray[np.int64]:
-    """The member that each hash belongs to: equal ranges of hashes, in the order of members."""
+    """The member that each hash belongs to: equal ranges of hashes, in the order of members.
+
+    That is the upper half of the hash's bits, times the number of members, divided by 2 to the 32.
+    """
     return (((hashes >> _HALF) * np.uint64(members)) >> _HALF).astype(np.int64)
 
 

@@ -27,6 +27,7 @@ def test_finds_what_is_there(there: list[int], wanted: list[int]) -> None:
     hashes = np.sort(np.array(there, dtype=np.uint64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(directory, "_FEWEST", 1)
+        patch.setattr(directory, "_FEW", 0)
         found = Directory(hashes)
         for sought in (wanted, there, [*wanted, *there, *EDGES]):  # by search at first, and then by table
             agrees(found, hashes, np.array(sought, dtype=np.uint64))
@@ -47,11 +48,19 @@ def test_finds_what_lies_in_lumps(lumps: int) -> None:
     assert found.nbytes > 0
 
 
-def test_a_table_is_made_once_as_many_were_sought_as_there_are() -> None:
+def test_few_are_sought_among_not_many_without_a_table() -> None:
+    hashes = np.sort(np.random.default_rng(0).integers(0, 1 << 63, 20_000).astype(np.uint64))
+    found = Directory(hashes)
+    for index in range(100):
+        agrees(found, hashes, hashes[index::100])
+    assert found.nbytes == 0
+
+
+def test_a_table_is_made_once_one_was_sought_for_every_eight_that_are_there() -> None:
     hashes = np.sort(np.random.default_rng(0).integers(0, 1 << 63, MANY).astype(np.uint64))
     found = Directory(hashes)
     for index in range(9):
-        found.find(hashes[index::10][: MANY // 10])
+        found.find(hashes[index::80][: MANY // 80])
         assert found.nbytes == 0
-    found.find(hashes[::10])
+    found.find(hashes[::80])
     assert 0 < found.nbytes <= 16 * MANY

@@ -53,6 +53,7 @@ def test_finds_what_was_inserted(
         patch.setattr(hashing, "hash_rows", hash_rows)
         patch.setattr(state, "_FRESH_ROWS", fresh_rows)
         patch.setattr(directory, "_FEWEST", 1)
+        patch.setattr(directory, "_FEW", 0)
         keyed, expected = KeyedState(["key"], consolidated), Counter[tuple[int | None, str]]()
         for delta in deltas:
             keyed.insert(_run(delta))

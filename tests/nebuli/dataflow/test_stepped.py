@@ -124,12 +124,9 @@ def test_each_operator_is_what_brute_force_says(
 
 
 def ugly(count: int, seed: int) -> Change:
-    """Floats of all sizes, some spelled differently, and some twice."""
+    """Floats of which two hold no sum of three: what is left of small ones depends on what was added before."""
     drawn = random.Random(seed)
-    values = [
-        drawn.choice([1e16, 1.0, -1e16, 0.1, 1e-9, 3e300, -3e300, -0.0]) * drawn.random()
-        for _ in range(count)
-    ]
+    values = [drawn.choice([3e300, -3e300, 1e100, -1e100, 0.1, 0.7, -0.0]) for _ in range(count)]
     return [((n % 3, "a", value, n % 2), drawn.choice([1, 1, 3])) for n, value in enumerate(values)]
 
 
@@ -142,6 +139,8 @@ def test_sums_of_floats_are_the_same_to_the_bit(hash_rows: Any, monkeypatch: pyt
     graph.finish()
     found = set()
     for seed in range(12):
+        for module in (zset, stepped):  # also where the work comes in many pieces
+            monkeypatch.setattr(module, "MAX_BATCH_ROWS", 7 if seed % 3 else 65536)
         members = Members(graph.plan(1 + seed % 4), seed, SOURCES)
         given_ = [members.step({"a": ugly(60, step)}) for step in range(4)]
         found.add(tuple(batch.serialize().to_pybytes() for outputs in given_ for batch in outputs.values()))
