@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(0x2545F4914F6CDD1D)
+_THREE = np.uint64(3)
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _BASE = 0x100000001B3  # FNV's prime: odd, so that multiplying by it loses nothing
 _BLOCK = 1 << 16  # bytes of text hashed at once: bounds the temporary arrays, and the table of powers
 
@@ -32,7 +35,9 @@ def hash_rows(columns: Sequence[Any], rows: int) -> NDArray[np.uint64]:
     """One hash per row over ``columns``, Arrow arrays of ``rows`` values each."""
     result = np.full(rows, _SEED, dtype=np.uint64)
     for column in columns:
-        result = _mix(result * np.uint64(3) + _hash_column(column))
+        result *= _THREE
+        result += _hash_column(column)
+        result = _mix(result)
     return result
 
 
@@ -40,7 +45,7 @@ def combined(hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """One hash per row over several."""
     result = hashes[0]
     for each in hashes[1:]:
-        result = result * np.uint64(3) + _mix(each)
+        result = result * _THREE + _mix(each)
     return result
 
 
@@ -56,11 +61,14 @@ def _hash_column(column: Any) -> NDArray[np.uint64]:
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of splitmix64, a bijection whose every input bit reaches every output bit."""
-    values = values ^ (values >> np.uint64(30))
-    values *= np.uint64(0xBF58476D1CE4E5B9)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
+    shifted = (
+        values >> _SHIFTS[0]
+    )  # one array for all shifts: of few rows, making one takes as long as filling it
+    values = values ^ shifted
+    values *= _FACTORS[0]
+    values ^= np.right_shift(values, _SHIFTS[1], out=shifted)
+    values *= _FACTORS[1]
+    values ^= np.right_shift(values, _SHIFTS[2], out=shifted)
     return values
 
 

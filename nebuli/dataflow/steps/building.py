@@ -162,7 +162,7 @@ class _Building:
             below = {id(each): each for child in node.inputs for each in child.origins}
             node.origins = (node,) if node.origin is not None else tuple(below.values())
             if isinstance(node.plan, AlignOperator):
-                _mark(node.origins)
+                _align(node.origins)
             if node.origin is not None:
                 _let_cancel(node.inputs)
         for node in self._nodes.values():
@@ -172,7 +172,7 @@ class _Building:
                 )
 
 
-def _mark(origins: Iterable[StepNode]) -> None:
+def _align(origins: Iterable[StepNode]) -> None:
     for each in origins:
         each.aligned = True
 

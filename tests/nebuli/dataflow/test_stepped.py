@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +18,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nebuli.dataflow import DataflowError, StateTooLarge, SteppedCircuit, join, rows, state, stepped, zset
+from nebuli.dataflow import (
+    DataflowError,
+    StateTooLarge,
+    SteppedCircuit,
+    join,
+    operators,
+    rows,
+    state,
+    stepped,
+    zset,
+)
 from nebuli.dataflow.keys import hashing
 from placement import SteppedPlan, check_stepped
 from tests.nebuli.dataflow import test_stepped_windows as windows
-from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
+from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of, zset_of
 from tests.nebuli.dataflow.graphs import (
     AGGREGATES,
     KEYS,
@@ -217,7 +228,7 @@ def of_input(circuit: SteppedCircuit, name: str, count: int) -> pa.RecordBatch:
 
 
 def test_others_have_their_turn_between_pieces_of_bounded_size() -> None:
-    """DBSP-DIST-1: a step is one generator, in the thread of whoever runs it; it goes on when it is asked to."""
+    """A step goes on when it is asked to."""
     graph = Graph()
     graph.add_sink(graph.add_join(["a", "b"], ("k",)))
     graph.add_sink(graph.add_aggregate("a", ("k",), {"g": "max(g)", "x": "sum(x)", "n": "count(*)"}))
@@ -236,6 +247,38 @@ def test_others_have_their_turn_between_pieces_of_bounded_size() -> None:
     assert sum(seen) == 3 * rows_
     assert max(seen) < 2 * rows.MAX_BATCH_ROWS
     assert turns >= 3 * rows_ / rows.MAX_BATCH_ROWS
+
+
+def test_a_record_goes_from_an_input_through_operators_to_an_output_in_one_thread() -> None:
+    """DBSP-DIST-1."""
+    graph = Graph()
+    sink = graph.add_sink(graph.add_projection(graph.add_filter("a", 0), 0))
+    circuit, trace = SteppedCircuit(graph.finish().plan(1), 0), list[tuple[int, str]]()
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (operators.PassThrough, operators.Filter, operators.Project):
+            push = kind.push
+
+            def traced(self: Any, port: int, batch: pa.RecordBatch, push: Any = push) -> Any:
+                trace.append((threading.get_ident(), type(self).__name__))
+                return push(self, port, batch)
+
+            patch.setattr(kind, "push", traced)
+        before = threading.active_count()
+        (outputs,) = run_alone(
+            [circuit], [{"a": zset_of([((1, "a", 0.5, 3), 1)], "kgxn", circuit.inputs["a"])}]
+        )
+        assert threading.active_count() == before
+    assert rows_of(outputs[sink]) == Counter({(3, "A", -0.5, 1): 1})
+    assert trace == [(threading.get_ident(), each) for each in ("PassThrough", "Filter", "Project")]
+    through = {id_: (each.rows_in, each.rows_out) for id_, each in circuit.statistics().items()}
+    assert through == {
+        "a": (1, 1),
+        "filter2": (1, 1),
+        "project3": (1, 1),
+        sink: (1, 1),
+        "b": (0, 0),
+        "out1": (0, 0),
+    }
 
 
 # -- what is refused
