@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FRESH_ROWS, _FRESH_RUNS = 65536, 64
 """So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
+_LITTLE = 8192
+"""No more than so many rows that were found in several runs are put together."""
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
 
 
@@ -145,7 +147,10 @@ class KeyedState:
                 if some and not _fit(some, match):
                     yield self._verified(probe, some)
                     some = []
-                some.append(match)
+                if len(match.probe) > _LITTLE:  # of much, what was just taken is not to leave the caches
+                    yield self._verified(probe, [match])
+                else:
+                    some.append(match)
         if some:
             yield self._verified(probe, some)
 
@@ -297,11 +302,10 @@ def _candidates(run: Run, first: Positions, counts: Positions) -> Iterator[Match
 
 
 def _fit(some: Sequence[Match], match: Match) -> bool:
-    """Whether matches can be put together: so little is found in each run that it is worth it."""
+    """Whether matches can be put together: of one run the texts may be coded, and of another not."""
     rows = sum(len(each.probe) for each in some) + len(match.probe)
-    schema = match.found.schema  # codes are numbers of the texts of their own run
-    alike = schema == some[0].found.schema and not any(map(pa.types.is_dictionary, schema.types))
-    return alike and rows <= MAX_BATCH_ROWS and _addressable([each.found for each in (*some, match)])
+    alike = match.found.schema == some[0].found.schema
+    return alike and rows <= _LITTLE and _addressable([each.found for each in (*some, match)])
 
 
 def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Positions]]:

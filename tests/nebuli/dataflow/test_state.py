@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import state
 from nebuli.dataflow.keys import directory, hashing
-from nebuli.dataflow.keys.coding import is_coded
+from nebuli.dataflow.keys.coding import coded_rows, is_coded
 from nebuli.dataflow.state import KeyedState, Run, consolidated
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def test_what_nobody_looks_up_is_not_kept_as_it_came(rows: int, deltas: int) -> 
 
 def test_a_key_with_many_rows_is_looked_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_BATCH_ROWS", 100)
+    monkeypatch.setattr(state, "_LITTLE", 100)
     keyed = KeyedState(["key"], consolidated)
     keyed.insert(_run([(1, "a", 1)] * 1000))
     portions = [len(match.probe) for match in keyed.lookup(_run([(1, "", 0), (1, "", 0), (2, "", 0)]))]
@@ -187,6 +188,25 @@ def test_what_is_settled_is_one_run_of_codes(most: int, runs: int, monkeypatch: 
         for row in match.found.to_pylist()
     }
     assert found == {entry for each in entries for entry in each}
+
+
+def test_runs_with_and_without_codes_are_looked_up_together() -> None:
+    runs = [_run([(each, f"{each % 5:03}", 1) for each in range(600 * n, 600 * n + 600)]) for n in range(3)]
+    coded = [Run(coded_rows(run.rows), run.hashes) for run in runs[:2]]
+    keyed = KeyedState(["key"], consolidated)
+    keyed.restore([*coded, runs[2]], [])
+    matches = list(keyed.lookup(_run([(key, "", 0) for key in range(1800)])))
+    assert sorted(each.found.num_rows for each in matches) == [600, 1200]
+    values = [row["value"] for each in matches for row in each.found.to_pylist()]
+    assert sorted(values) == sorted(f"{each % 5:03}" for each in range(1800))
+
+
+@pytest.mark.parametrize(("each", "portions"), [(100, 1), (9000, 3)])
+def test_little_that_lies_in_several_runs_is_given_in_one_portion(each: int, portions: int) -> None:
+    keyed = KeyedState(["key"], consolidated)
+    keyed.restore([_run([(n * each + at, "a", 1) for at in range(each)]) for n in range(3)], [])
+    matches = list(keyed.lookup(_run([(key, "", 0) for key in range(3 * each)])))
+    assert [match.found.num_rows for match in matches] == [3 * each // portions] * portions
 
 
 def test_runs_are_not_merged_beyond_what_arrow_can_address(monkeypatch: pytest.MonkeyPatch) -> None:

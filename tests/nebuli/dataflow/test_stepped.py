@@ -31,6 +31,7 @@ from nebuli.dataflow import (
 )
 from nebuli.dataflow.keys import hashing
 from placement import SteppedPlan, check_stepped
+from placement.graph import bottom_up
 from tests.nebuli.dataflow import test_stepped_windows as windows
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of, zset_of
 from tests.nebuli.dataflow.graphs import (
@@ -392,6 +393,23 @@ def shuffled(graph: Graph, seed: int) -> SteppedPlan:
     operators = list(graph.operators)
     random.Random(seed).shuffle(operators)
     return check_stepped(query(*operators), TOPOLOGY)
+
+
+def test_members_may_have_the_operators_of_their_plan_in_any_order() -> None:
+    """They ask for the same trades in the same order."""
+    graph = Graph()
+    graph.add_sink(graph.add_join(["a", "b"], ("k",)))
+    graph.add_sink(graph.add_aggregate("a", *AGGREGATES[0]))
+    plan = graph.plan(2)
+    children = {each.id: each.children for each in plan.operators}
+    by_id = {each.id: each for each in plan.operators}
+    orders = [bottom_up(children, *sinks) for sinks in (("out0", "out1"), ("out1", "out0"))]
+    plans = [plan.model_copy(update={"operators": tuple(by_id[id_] for id_ in order)}) for order in orders]
+    circuits = [SteppedCircuit(each, member) for member, each in enumerate(plans)]
+    outputs = run_alone(
+        circuits, [{"a": of_input(circuits[0], "a", 9)}, {"b": of_input(circuits[0], "b", 9)}]
+    )
+    assert sum(outputs[0]["out0"].column("_weight").to_pylist()) == 9
 
 
 def test_the_order_in_a_querys_file_does_not_matter() -> None:

@@ -10,6 +10,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.steps import fingerprint
 from placement import SteppedPlan, check_stepped, distribute
 from tests.nebuli.dataflow.graphs import SOURCES, TOPOLOGY
+from tests.nebuli.dataflow.steps.test_saving import windowed
 from tests.support.documents import op, query
 
 
@@ -59,6 +60,13 @@ def test_it_is_the_same_where_state_is(other: SteppedPlan) -> None:
 )
 def test_it_is_another_where_state_is_another(other: SteppedPlan) -> None:
     assert of(other) != of(plan())
+
+
+def test_the_order_of_what_is_said_of_event_time_does_not_matter() -> None:
+    timed = windowed(2)
+    turned = {"watermarks": timed.watermarks[::-1], "closings": timed.closings[::-1]}
+    assert len(timed.watermarks) > 1
+    assert of(timed.model_copy(update=turned)) == of(timed)
 
 
 def test_it_is_another_for_another_format(monkeypatch: pytest.MonkeyPatch) -> None:
