@@ -216,13 +216,15 @@ class Aggregate:
         """One row per group; a group without rows is forgotten where nothing older says otherwise."""
         columns = run.rows.columns[: len(self._keys)]
         groups = group_rows(columns, run.hashes)
-        states = self._combined(groups, [self._split(run.rows)])
-        firsts = groups.firsts
-        merged = self._state_run(self._key_run(columns, run.hashes[firsts], firsts), states)
+        if len(groups.starts) < len(groups.order):
+            states, firsts = self._combined(groups, [self._split(run.rows)]), groups.firsts
+            run = self._state_run(self._key_run(columns, run.hashes[firsts], firsts), states)
         if not complete:
-            return merged
-        alive = np.flatnonzero(states[0][0].to_numpy())
-        return Run(merged.rows.take(pa.array(alive)), merged.hashes[alive])
+            return run
+        is_alive = self._split(run.rows)[0][0].to_numpy() != 0
+        if is_alive.all():
+            return run
+        return Run(run.rows.filter(pa.array(is_alive)), run.hashes[is_alive])
 
     def _key_run(self, columns: Sequence[Any], hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> Run:
         """The keys in ``rows``, which have these hashes."""

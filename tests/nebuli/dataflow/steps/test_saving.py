@@ -167,6 +167,38 @@ def test_what_is_saved_again_is_only_what_is_new() -> None:
     assert database.put_bytes == 0
 
 
+def test_what_was_saved_in_vain_is_saved_again() -> None:
+    circuit, database = SteppedCircuit(everything().plan(1), 0), Database()
+    run_alone([circuit], [{"a": joined(100)}])
+    in_vain = circuit.save()
+    saved = circuit.save()
+    assert list(saved.new) == list(in_vain.new) != []
+    database.put(saved)
+
+
+def test_rows_that_nobody_has_looked_up_yet_are_saved_too() -> None:
+    graph = Graph()
+    graph.add_sink(graph.add_join(["a", "b"], ("k",)))
+    plan, database = graph.plan(1), Database()
+    circuit = SteppedCircuit(plan, 0)
+    run_alone([circuit], [{"a": joined(100)}])
+    database.put(circuit.save())
+    again = SteppedCircuit(plan, 0)
+    again.load(database.tables)
+    (outputs,) = run_alone([again], [{"b": joined(100)}])
+    assert outputs["out0"].num_rows == 100
+
+
+def test_how_far_event_time_has_come_is_saved_too() -> None:
+    members, database = Members(windowed(1), 1, SOURCES), Database()
+    members.step({name: [((1000, 1, 0.5), 1)] for name in SOURCES})
+    database.put(members.circuits[0].save())
+    again = Members(windowed(1), 1, SOURCES)
+    again.circuits[0].load(database.tables)
+    again.step({"a": [((10, 1, 0.5), 1)]})
+    assert again.circuits[0].statistics()["w"].late_rows == 3
+
+
 def test_taking_the_state_encodes_nothing_and_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     circuit = SteppedCircuit(everything().plan(1), 0)
     run_alone([circuit], [{"a": joined(2_000)}])
