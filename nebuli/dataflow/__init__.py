@@ -8,7 +8,7 @@ from nebuli.dataflow.errors import (
     StateTooLarge,
     StateUnusable,
 )
-from nebuli.dataflow.nodes import OperatorStatistics
+from nebuli.dataflow.placed_operators import OperatorStatistics
 from nebuli.dataflow.progress import Progress
 from nebuli.dataflow.stepped import SteppedCircuit
 from nebuli.dataflow.steps.saving import Saved

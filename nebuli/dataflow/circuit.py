@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.join import Join
-from nebuli.dataflow.nodes import Node, check_event_time
+from nebuli.dataflow.placed_operators import Node, check_event_time
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
 from nebuli.dataflow.window import Window
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.dataflow.nodes import OperatorStatistics
+    from nebuli.dataflow.placed_operators import OperatorStatistics
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
 
 

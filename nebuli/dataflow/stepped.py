@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.dataflow.nodes import OperatorStatistics
+    from nebuli.dataflow.placed_operators import OperatorStatistics
     from placement.stepped import SteppedPlan
 
 Work = Generator[Sending | None, Received | None, None]

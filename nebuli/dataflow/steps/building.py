@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.join import Join
-from nebuli.dataflow.nodes import Node, check_event_time
+from nebuli.dataflow.placed_operators import Node, check_event_time
 from nebuli.dataflow.progress import LEAST, Origin
 from nebuli.dataflow.steps.trades import Trade
 from placement.graph import bottom_up
