@@ -20,13 +20,13 @@ class _Member:
 
 
 class Arrivals:
-    """Of all members, in one epoch."""
+    """What all members said of steps to come, in one epoch."""
 
     def __init__(self, members: int) -> None:
         self._members = [_Member() for _ in range(members)]
 
     def received(self, member: int, step: int, rows: int, now: float) -> None:
-        """So many more. Raises ProtocolViolated for a step that the member replays."""
+        """Count rows of a member. Raises ProtocolViolated for a step that the member replays."""
         found = self._members[member]
         if step in found.logged:
             raise ProtocolViolated(
@@ -40,7 +40,7 @@ class Arrivals:
         self._members[member].logged = logged
 
     def issued(self, step: int) -> None:
-        """With all that had arrived. Not for a replayed step, which whoever has no log for it runs empty."""
+        """Forget what a step was issued with. Not for a replayed one, which whoever has no log for it runs empty."""
         for member in self._members:
             member.rows = {each: rows for each, rows in member.rows.items() if each > step}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Phase(Enum):
-    """Of an epoch, at one member."""
+    """How far an epoch has come, at one member."""
 
     LOOKING = "looking"
     JOINED = "joined"
@@ -84,9 +84,8 @@ class Following:
         elif isinstance(message, say.Greet):
             self._check(message.epoch > self.epoch, message)
             if self.epoch:
-                self._say(
-                    say.Refused(message.epoch)
-                )  # who is left may be waiting for something, and say nothing
+                # Whoever is left may be waiting for something, and say nothing.
+                self._say(say.Refused(message.epoch))
             self.epoch = message.epoch
             self._begin_epoch()
             self._do(do.LookAround(self.epoch))

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """Of the coordinator."""
+    """How far the coordinator has come in its epoch."""
 
     CLAIMING = "claiming"
     JOINING = "joining"
@@ -72,7 +72,7 @@ class Phase(Enum):
 
 
 class Lockstep:
-    """Of ``members`` members, by their indices. Begins when its first epoch is claimed.
+    """The coordinator of ``members`` members, which it knows by their indices. Begins when its first epoch is claimed.
 
     `handle` raises CoordinationError where the circuit cannot go on, and from then on for every event.
     """

@@ -50,12 +50,12 @@ class Membership:
 
 
 def from_list(text: str, own: int) -> Membership:
-    """Of addresses with commas between them. Raises MembershipUnclear."""
+    """The members in a list of addresses with commas between them. Raises MembershipUnclear."""
     return Membership(tuple(each.strip() for each in text.split(",")), own)
 
 
 def of_stateful_set(host_name: str, members: int, service: str, port: int) -> Membership:
-    """Of a process whose host name is ``NAME-INDEX``, with or without its domain; the others have the same NAME.
+    """The members beside a process whose host name is ``NAME-INDEX``, with or without its domain; all have one NAME.
 
     ``service`` is the domain that their names are found in; if it is empty, that of the own host name. Raises
     MembershipUnclear.

@@ -228,7 +228,7 @@ class Circuit:
             yield from self._reached(begins, replace(begins.origin.progress, idle=True))
 
     def _origins_of_sources(self) -> dict[str, _Node]:
-        """Of the sources above which a watermark begins, where that is."""
+        """The place above each source where its watermark begins, for sources that have one."""
         found = {}
         for source, leaf in self._open.items():
             node: _Node | None = leaf

@@ -62,7 +62,7 @@ class Node:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the Z-sets that it gives out."""
+        """The schema of the Z-sets that it gives out."""
         return weighted(arrow_schema(self.columns))
 
     def next_of(self, outputs: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -227,7 +227,7 @@ class KeyedState:
                 self._runs[-2:] = self._merged(self._runs[-2:])
 
     def _verified(self, probe: Run, candidates: Sequence[Match]) -> Match:
-        """Of pairs with equal hashes those with equal keys, all in one."""
+        """Those of pairs with equal hashes that have equal keys, all in one."""
         rows, found = candidates[0].probe, candidates[0].found
         if len(candidates) > 1:
             rows = np.concatenate([each.probe for each in candidates])
@@ -247,7 +247,7 @@ class KeyedState:
 
 
 def consolidated(run: Run, complete: bool) -> Run:
-    """For runs that are Z-sets: equal rows put together, and those of weight zero dropped."""
+    """A run that is a Z-set with equal rows put together, and those of weight zero dropped."""
     return _consolidated(run, run.hashes)
 
 
@@ -330,7 +330,7 @@ def _pairs(first: Positions, counts: Positions) -> Iterator[tuple[Positions, Pos
 def _search_each(
     values: NDArray[np.uint64], first: Positions, last: Positions, wanted: NDArray[np.uint64]
 ) -> Positions:
-    """For each ``i`` the first position in ``first[i] : last[i]`` whose value is not below ``wanted[i]``."""
+    """The first position for each ``i`` in ``first[i] : last[i]`` whose value is not below ``wanted[i]``."""
     while (first < last).any():
         middle = (first + last) // 2
         below = (first < last) & (values[np.minimum(middle, len(values) - 1)] < wanted)

@@ -65,7 +65,7 @@ class Window(Stateless):
             yield self._with_windows(batch, inside & ~over, starts)
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        """From now on, what belongs to windows that end no later is late."""
+        """Have what belongs to windows that end no later be late from now on."""
         self._watermark = watermark
         return iter(())
 

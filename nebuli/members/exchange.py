@@ -59,7 +59,7 @@ class _Trade:
     index: int
     deadline: float
     awaited: dict[int, Peer]
-    """Whose part is not whole yet."""
+    """The members whose part is not whole yet."""
     parts: list[pa.RecordBatch | None]
     arrived: asyncio.Future[None]
 
@@ -194,7 +194,7 @@ class Exchange:
         await self._why()
 
     def _end(self, reason: str | None, why: MemberError) -> None:
-        """It is over: whoever waits for something is interrupted, and the others are told ``reason``."""
+        """End it: whoever waits for something is interrupted, and the others are told ``reason``."""
         if self._leaving is not None:
             return
         self._failure = why

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NOTE = struct.Struct("<QQIB")
-"""With each message: the step, the bytes of the whole part, the number of the exchange within the step, flags."""
+"""The note of a message: the step, the bytes of the whole part, the number of the exchange within the step, flags."""
 LAST, STREAM, NOTHING = 1, 2, 4
 """Flags: the part ends with this message; it begins with its schema; there is no batch at all."""
 

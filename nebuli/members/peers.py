@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nebuli.members.errors import ExchangeFailed
 
 GOODBYE_S = 0.5
-"""So long others that are there are waited for, until they have heard that this member leaves."""
+"""How long others that are there are waited for, until they have heard that this member leaves."""
 _ASK_S = 1.0
 _IN_ORDER = "this member has closed the exchange, after its last trade"
 

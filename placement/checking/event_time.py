@@ -179,7 +179,7 @@ class EventTimes:
         return {}
 
     def _joined_columns(self, join: JoinOperator) -> dict[str, WindowColumn]:
-        """Of a join: keys that are a window's in all inputs with windows, and columns of the only such input.
+        """The window columns of a join: keys that are a window's in all inputs with some, and columns of the only one.
 
         Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
         where the key was computed there: that input's watermark says nothing of it.

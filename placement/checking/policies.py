@@ -32,13 +32,13 @@ class Policies:
 
     @classmethod
     def of(cls, query: Query, topology: Topology) -> Policies:
-        """Of a query over a topology. What a query says of a source holds for its parts as well."""
+        """The policies of a query over a topology. What a query says of a source holds for its parts as well."""
         of_nodes = {node.address: node.channels for node in topology.nodes}
         operators = frozenset(operator.id for operator in query.operators)
         return cls(query.channels.of, query.channels, of_nodes, topology.channels, operators)
 
     def at(self, node: str, operator: str) -> ChannelPolicies:
-        """Of the channel with the output of ``operator``, at its end on ``node``."""
+        """The policies of the channel with the output of ``operator``, at its end on ``node``."""
         return first_of(self._levels(node, operator))
 
     def _levels(self, node: str, operator: str) -> Iterator[ChannelPolicies]:

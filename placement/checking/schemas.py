@@ -89,7 +89,7 @@ def joined_schema(join: JoinOperator, inputs: Sequence[Schema]) -> Schema:
 
 
 def joined_names(on: Sequence[str], inputs: Sequence[Schema], output: Schema) -> list[dict[str, str]]:
-    """By input of a join: what its columns that are no keys are called in the join's output."""
+    """What columns that are no keys are called in a join's output, by input."""
     given = iter([column.name for column in output[len(on) :]])
     return [{column.name: next(given) for column in schema if column.name not in on} for schema in inputs]
 

@@ -45,12 +45,12 @@ class Engines:
         self._masters: Mapping[str, str] = placement.plan.spark_masters
         self._bounded: dict[str, bool] = {}
         self._taking_back: dict[str, str] = {}
-        """For an operator whose output takes rows back: the aggregate that begins it."""
+        """The aggregate that begins it, for an operator whose output takes rows back."""
         for key, operator in self._plan.operators.items():
             self._learn(key, operator)
 
     def of(self, node: str, operators: Iterable[FragmentOperator]) -> SparkEngine | None:
-        """Of a fragment at ``node``; None: the worker's own."""
+        """The engine of a fragment at ``node``; None: the worker's own."""
         master = self._masters.get(node)
         computing = [each for each in operators if not isinstance(each, _ENDS)]
         if master is None or not computing:
@@ -105,7 +105,7 @@ class Engines:
         yield from refusals(operator, inputs)
 
     def _without_end(self, key: str, operator: FragmentOperator) -> Iterator[str]:
-        """In append mode Spark computes row by row, and aggregates by windows that its watermark closes."""
+        """What Spark does not compute in append mode: all but single rows, and windows that its watermark closes."""
         match operator:
             case FilterOperator() | ProjectOperator() | UnionOperator():
                 return

@@ -144,7 +144,7 @@ class _Distribution:
         return [self._hashed(child, order) for child in children], by_hash(order)
 
     def _order(self, children: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
-        """That order of the keys by which most of the children are divided already."""
+        """The order of the keys by which most of the children are divided already."""
         counts: Counter[tuple[str, ...]] = Counter()
         for child in children:
             orders = [key_order(stream.where, keys) for stream in self._streams[child]]
@@ -211,7 +211,7 @@ def _reading(operator: StepOperator, inputs: Sequence[str]) -> StepOperator:
 
 
 def _first_outputs(plan: SteppedPlan) -> dict[str, str]:
-    """By operator: the first output by name that its rows lead to."""
+    """The first output by name that an operator's rows lead to, by operator."""
     found = {each.id: each.id for each in plan.outputs}
     for operator in reversed(plan.operators):
         for child in operator.children:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     Where = int | tuple[frozenset[str], ...] | None
-    """Of rows: all at this member; each where the hash of columns says, which have any of these names; anywhere."""
+    """Where rows are: all at a member; each where the hash of columns says, which have any of these names; anywhere."""
 
 
 def by_hash(columns: Iterable[str]) -> Where:
@@ -28,7 +28,7 @@ def key_order(where: Where, keys: Iterable[str]) -> tuple[str, ...] | None:
 
 
 def renamed(where: Where, names: Mapping[str, str]) -> Where:
-    """Of rows with these columns only, of which ``names`` says what they were called."""
+    """Where rows are with these columns only, of which ``names`` says what they were called."""
     if where is None or isinstance(where, int):
         return where
     found = tuple(frozenset(new for new, old in names.items() if old in before) for before in where)
@@ -36,7 +36,7 @@ def renamed(where: Where, names: Mapping[str, str]) -> Where:
 
 
 def common(inputs: Sequence[Where]) -> Where:
-    """Of the rows of all inputs, whose columns are alike."""
+    """Where the rows of all inputs are, whose columns are alike."""
     first, *others = inputs
     for other in others:
         if first is None or other is None or isinstance(first, int) or isinstance(other, int):

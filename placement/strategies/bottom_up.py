@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _DETOURS = 8
 """Further draws where the rule runs out of capacity; on random small cases they find most that exist."""
 _DETOUR_PAIRS = 2_000_000
-"""Of operators and nodes, that all further draws may look at: a draw that fails looks at nearly all, in seconds."""
+"""How many operators and nodes all further draws may look at: a draw that fails looks at nearly all, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Meeting:
         self.points = self._find_points()
 
     def lowest(self, nodes: Sequence[str], preferred: str | None = None) -> str:
-        """Of the nodes that all of ``nodes`` reach, or are, and that reach the sink's, the lowest.
+        """The lowest of the nodes that all of ``nodes`` reach, or are, and that reach the sink's.
 
         Lowest has the fewest hops in total; among several that have, it is the preferred one, or any.
         """

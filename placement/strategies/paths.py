@@ -41,7 +41,7 @@ class Paths:
         self._hops_from: Callable[[str], Hops] = cache(lambda node: _hops(onward, self._ranks[node]))
         self._hops_to: Callable[[str], Hops] = cache(lambda node: _hops(back, self._ranks[node]))
         self.hops_to: Callable[[str], Mapping[str, int]] = cache(self._named)
-        """For each node that reaches the given one: over how many links, at least."""
+        """Over how many links, at least, each node reaches the given one."""
 
     def _named(self, node: str) -> dict[str, int]:
         pairs = zip(self._names, self._hops_to(node).tolist(), strict=True)
@@ -81,7 +81,7 @@ class Paths:
         return lambda node: [end for end in self._downstream[node] if end in hops]
 
     def most_room(self, target: str, room: Room) -> dict[str, float]:
-        """For each node that reaches ``target``, the most room that the nodes after it have, over all ways there."""
+        """The most room that the nodes after each node have that reaches ``target``, over all ways there."""
         steps = self._onward(target)
         most: dict[str, float] = {}
         for node in self._last_first:

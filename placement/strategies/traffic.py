@@ -26,7 +26,7 @@ class Traffic:
 
     @classmethod
     def of(cls, plan: BoundPlan) -> Traffic:
-        """Of all operators but the sink."""
+        """The traffic behind all operators but the sink."""
         sources = [each for each in plan.operators.values() if isinstance(each, BoundSource)]
         if any(source.physical.rate is None for source in sources):
             return cls(dict.fromkeys(plan.readers, 1.0), "hops")
@@ -39,5 +39,5 @@ class Traffic:
         return cls({key: weights[key] for key in plan.readers}, "bytes/s over links")
 
     def cost(self, placement: Placement) -> float:
-        """Of all edges: what goes over it, times the links that it crosses."""
+        """The sum over all edges of what goes over it, times the links that it crosses."""
         return sum(self.weights[child] * (len(path) - 1) for child, path in placement.paths.items())

@@ -129,7 +129,7 @@ class Aggregate:
         yield from self.begin()
 
     def begin(self) -> Iterator[pa.RecordBatch]:
-        """Without ``by``: give the row of no rows, if no row was given."""
+        """Give the row of no rows where there is no ``by``, if no row was given."""
         if not self.by and not self._given:
             keys = self._key_run([], hashing.hash_rows([], 1), np.zeros(1, dtype=np.int64))
             yield from self._changes(keys, self._stored(keys), self._stored(keys))

@@ -61,9 +61,8 @@ def _hash_column(column: Any) -> NDArray[np.uint64]:
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of splitmix64, a bijection whose every input bit reaches every output bit."""
-    shifted = (
-        values >> _SHIFTS[0]
-    )  # one array for all shifts: of few rows, making one takes as long as filling it
+    # One array for all shifts: of few rows, making one takes as long as filling it.
+    shifted = values >> _SHIFTS[0]
     values = values ^ shifted
     values *= _FACTORS[0]
     values ^= np.right_shift(values, _SHIFTS[1], out=shifted)

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from placement.stepped import SteppedPlan
 
 STATE_FORMAT = 1
-"""Of saved state, and of the hashes that its rows lie in order of: it changes with either."""
+"""The format of saved state, and of the hashes that its rows lie in order of: it changes with either."""
 _OF_NO_MEANING = frozenset({"sink", "target", "max_state_bytes", "late", "idle_after"})
-"""Where outputs go, and what state may hold: state is the same whatever they say."""
+"""Settings of where outputs go, and what state may hold: state is the same whatever they say."""
 
 
 def fingerprint_of(plan: SteppedPlan) -> str:

@@ -48,7 +48,7 @@ class Saved:
     new: Sequence[Key]
     gone: Sequence[Key]
     kept: Callable[[], None]
-    """To be called once it is durable: what is saved from then on is compared with it."""
+    """Call it once it is durable: what is saved from then on is compared with it."""
 
 
 class Kept:
