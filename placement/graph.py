@@ -59,7 +59,7 @@ def second_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     first, *others = sinks_of(outlines)
     for other in others:
         message = f"{other}: a second sink beside {first}; expected exactly one, for a query that runs free"
-        yield other.path, f"{message}: make it a query of its own, or run this one in steps"
+        yield other.path, f"{message}: make it a query of its own"
 
 
 def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
@@ -69,7 +69,7 @@ def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]
         for path, child in outline.inputs:
             if child in reader:
                 message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
-                yield path, f"{message}: repeat what both read under other ids, or run the query in steps"
+                yield path, f"{message}: repeat what both read under other ids"
             else:
                 reader[child] = outline
 
