@@ -24,6 +24,7 @@
     ├── DatabaseClosed         it was committed or closed
     ├── StepOutOfRange         a step that a log does not have, and will not have next
     ├── LogTaken               another one writes the log now
+    ├── EpochTaken             another one has claimed a greater epoch of the circuit
     └── SequenceError          a producer and the log do not agree
         ├── SequenceGap          something is missing before it
         └── SequenceReused       the number was used for something else
@@ -254,6 +255,19 @@ class LogTaken(StorageError):
     def __init__(self, log: str) -> None:
         super().__init__(
             f"another member appends to {log} now: end this one, or open the log again if it is the right one"
+        )
+
+
+class EpochTaken(StorageError):
+    """Another one claimed the epoch ``found`` of the circuit, which is greater than ``own``."""
+
+    def __init__(self, circuit: str, own: int, found: int) -> None:
+        self.circuit = circuit
+        self.own = own
+        self.found = found
+        super().__init__(
+            f"epoch {found} of circuit {circuit} was claimed by another one, after {own}: leave the circuit to it, or "
+            f"claim again after {found} if this is the one to lead"
         )
 
 

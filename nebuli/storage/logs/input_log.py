@@ -6,28 +6,27 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
-
-from nebuli.dataflow.zset import weighted
-from nebuli.storage.errors import LogTaken, StepOutOfRange, StorageError, StoreClosed, UpperMismatch
+from nebuli.storage.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 
 from . import producers
+from .arrivals import Arrivals
 from .producers import Producers
-from .sums import added, digest
+from .remap import Remap
+from .sums import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    import pyarrow as pa
+
     from nebuli.storage.shards.access import NewPart
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
-_HOLD = "log"
-_REMAP = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
+    from .remap import Offsets
 
-Offsets = dict[str, tuple[int, int]]
-"""The first arrival that counts, and the first that does not any more, by handle."""
+_HOLD = "log"
 
 
 @dataclass(eq=False, slots=True)
@@ -35,9 +34,11 @@ class _Push:
     """What a producer sent, until it is durable."""
 
     handle: str
+    producer: str
     rows: pa.RecordBatch
     change: pa.RecordBatch
     logged: asyncio.Future[None]
+    arrival: int = -1
 
 
 class InputLog:
@@ -48,17 +49,16 @@ class InputLog:
     """
 
     def __init__(
-        self, name: str, store: Store, shards: Mapping[str, Shard], remap: Shard, known: Shard
+        self, name: str, store: Store, arrivals: Mapping[str, Arrivals], remap: Remap, known: Shard
     ) -> None:
         self.name = name
-        self.schemas = {handle: shard.schema for handle, shard in shards.items()}
+        self.schemas = {handle: each.shard.schema for handle, each in arrivals.items()}
         self._store = store
-        self._shards = shards
+        self._arrivals = arrivals
         self._remap = remap
         self._known = known
         self._producers = Producers([])
         self._failure: StorageError | None = None
-        self._assigned: dict[str, int] = {}
         self._pushes: list[_Push] = []
         self._appending: list[_Push] = []
         self._pushed = asyncio.Event()
@@ -68,22 +68,19 @@ class InputLog:
     @classmethod
     async def open(cls, store: Store, name: str, handles: Mapping[str, pa.Schema]) -> Self:
         """Open a log, made if it is not there, with these handles and their Z-sets' schemas. Raises SchemaMismatch."""
-        shards = {
-            handle: await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates")
+        arrivals = {
+            handle: Arrivals(await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates"))
             for handle, schema in handles.items()
         }
-        remap = await store.create_shard(f"{name}/remap", _REMAP, keeps="updates")
+        remap = await Remap.open(store, name, arrivals)
         known = await store.create_shard(f"{name}/producers", producers.SCHEMA)
-        return cls(name, store, shards, remap, known)
+        return cls(name, store, arrivals, remap, known)
 
     async def __aenter__(self) -> Self:
         """Learn where it is."""
         self._producers = await self._known_producers()
-        self._assigned = {handle: shard.since for handle, shard in self._shards.items()}
-        if self.first < self.last:
-            self._assigned |= {
-                handle: until for handle, (_, until) in (await self.offsets(self.last - 1)).items()
-            }
+        await self._remap.catch_up()
+        await self._count()
         self._writer = asyncio.create_task(self._write())
         return self
 
@@ -99,12 +96,17 @@ class InputLog:
     @property
     def first(self) -> int:
         """The first step that it has."""
-        return self._remap.since
+        return self._remap.first
 
     @property
     def last(self) -> int:
         """The step that comes next."""
-        return self._remap.upper
+        return self._remap.last
+
+    @property
+    def ended_at(self) -> int | None:
+        """The last step that `end` was called for; it stays known when the step is trimmed."""
+        return self._remap.ended_at
 
     # -- what producers send
 
@@ -117,11 +119,13 @@ class InputLog:
         """
         if self._failure is not None:
             raise self._failure
-        self._shards[handle].part([(0, rows)], 0, 1)  # its schema is checked before its number is taken
+        shard = self._arrivals[handle].shard
+        shard.part([(0, rows)], 0, 1)  # its schema is checked before its number is taken
         sent = (producer, sequence, handle, digest(rows))
         key = (producer, sequence)
         if self._producers.is_new(sent):
-            push = _Push(handle, rows, self._producers.take(sent), asyncio.get_running_loop().create_future())
+            change = self._producers.take(sent, rows.num_rows)
+            push = _Push(handle, producer, rows, change, asyncio.get_running_loop().create_future())
             self._on_their_way[key] = push.logged
             push.logged.add_done_callback(lambda _: self._on_their_way.pop(key))
             self._pushes.append(push)
@@ -132,6 +136,14 @@ class InputLog:
     def next_sequence(self, producer: str) -> int:
         """The number that a producer sends next."""
         return self._producers.next(producer)
+
+    def position(self, producer: str) -> int:
+        """How many rows of a producer are durable, over all that it pushed."""
+        return self._producers.position(producer)
+
+    def waiting_rows(self) -> int:
+        """How many rows are durable and count for no step yet, over all handles."""
+        return sum(each.rows for each in self._arrivals.values())
 
     async def _write(self) -> None:
         """Append what came while the disk was busy, all at once."""
@@ -145,17 +157,21 @@ class InputLog:
                 await self._recover(error)
             else:
                 for push in self._appending:
+                    self._producers.logged(push.producer, push.rows.num_rows)
+                    self._arrivals[push.handle].arrived(push.arrival, push.rows.num_rows)
                     push.logged.set_result(None)
             self._appending = []
 
     def _parts(self, pushes: Sequence[_Push]) -> list[NewPart]:
         parts = []
-        for handle, shard in self._shards.items():
-            here = [push.rows for push in pushes if push.handle == handle]
+        for handle, each in self._arrivals.items():
+            shard = each.shard
+            here = [push for push in pushes if push.handle == handle]
+            for arrival, push in enumerate(here, shard.upper):
+                push.arrival = arrival
             if here:
-                parts.append(
-                    shard.part(list(enumerate(here, shard.upper)), shard.upper, shard.upper + len(here))
-                )
+                updates = [(push.arrival, push.rows) for push in here]
+                parts.append(shard.part(updates, shard.upper, shard.upper + len(here)))
         known = self._known
         changes = [(known.upper, push.change) for push in pushes]
         parts.append(known.part(changes, known.upper, known.upper + 1, holds={_HOLD: known.upper}))
@@ -166,7 +182,8 @@ class InputLog:
         if isinstance(error, UpperMismatch):
             error = LogTaken(f"input log {self.name}")
         try:
-            self._producers = await self._known_producers()
+            await self._count()
+            self._producers = await self._known_producers()  # last: who pushes meanwhile, fails
         except StorageError as second:
             self._failure = second
         if isinstance(error, LogTaken):
@@ -186,6 +203,11 @@ class InputLog:
             return Producers([])
         return Producers((await self._known.snapshot(self._known.upper - 1)).to_batches())
 
+    async def _count(self) -> None:
+        """Count the rows of what has arrived and is not counted."""
+        for each in self._arrivals.values():
+            await each.count()
+
     # -- what counts for which step
 
     async def read(self, step: int, cancelled: asyncio.Event) -> dict[str, pa.RecordBatch] | None:
@@ -203,23 +225,32 @@ class InputLog:
 
         What counts is durable when this returns, and nothing is added to it, ever. Raises StepOutOfRange.
         """
-        if step == self.last:
-            until = {handle: shard.upper for handle, shard in self._shards.items()}
-            remap = [(step, _remap(self._assigned, until))]
-            try:
-                await self._remap.compare_and_append(remap, step, step + 1)
-            except UpperMismatch as error:
-                raise LogTaken(f"input log {self.name}") from error
-        offsets = await self.offsets(step)
-        if step + 1 == self.last:
-            self._assigned |= {handle: until for handle, (_, until) in offsets.items()}
-        return {handle: await self._arrived(handle, *offsets.get(handle, (0, 0))) for handle in self._shards}
+        return await self._rows(await self._remap.fix(step))
+
+    async def pass_over(self, step: int) -> None:
+        """Fix the next step with nothing in it, durably; what has arrived waits on.
+
+        A step that is fixed, or was, stays as it is. Raises StepOutOfRange for a step beyond the next one.
+        """
+        await self._remap.pass_over(step)
+
+    async def end(self, step: int) -> dict[str, pa.RecordBatch]:
+        """The same as `fix`, and the step is, durably, the one in which all inputs have ended: see `ended_at`.
+
+        More can be pushed all the same, and a later step be the one. Raises StepOutOfRange.
+        """
+        return await self._rows(await self._remap.end(step))
+
+    async def _rows(self, offsets: Offsets) -> dict[str, pa.RecordBatch]:
+        return {
+            handle: await each.read(*offsets.get(handle, (0, 0))) for handle, each in self._arrivals.items()
+        }
 
     async def _has_arrived(self, cancelled: asyncio.Event) -> bool:
         """Whether something has that counts for no step yet; False once ``cancelled`` is set."""
         waiting = [
-            asyncio.ensure_future(shard.written(self._assigned[handle], deadline_s=None))
-            for handle, shard in self._shards.items()
+            asyncio.ensure_future(each.shard.written(each.assigned, deadline_s=None))
+            for each in self._arrivals.values()
         ]
         cancelling = asyncio.ensure_future(cancelled.wait())
         try:
@@ -235,37 +266,12 @@ class InputLog:
 
     async def offsets(self, step: int) -> Offsets:
         """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
-        if not self.first <= step < self.last:
-            raise StepOutOfRange(f"input log {self.name}", step, self.first, self.last)
-        return {
-            handle: (first, until)
-            for _, rows in await self._remap.read(step, step + 1)
-            for handle, first, until in zip(*(rows.column(n).to_pylist() for n in range(3)), strict=True)
-        }
-
-    async def _arrived(self, handle: str, first: int, until: int) -> pa.RecordBatch:
-        """Arrivals from ``first`` up to but not including ``until``, added."""
-        shard = self._shards[handle]
-        updates = await shard.read(first, until) if first < until else []
-        return added([rows for _, rows in updates], shard.schema)
+        return await self._remap.offsets(step)
 
     async def waiting(self) -> dict[str, int]:
         """Arrivals that count for no step yet, by handle."""
-        return {handle: shard.upper - self._assigned[handle] for handle, shard in self._shards.items()}
+        return {handle: each.waiting for handle, each in self._arrivals.items()}
 
     async def trim(self, step: int) -> None:
         """Forget all steps below: no version of a database needs them any more. Raises StepOutOfRange."""
-        if not self.first <= step <= self.last:
-            raise StepOutOfRange(f"input log {self.name}", step, self.first, self.last)
-        needed = self._assigned
-        if step < self.last:
-            needed = {handle: first for handle, (first, _) in (await self.offsets(step)).items()}
-        holds = {self._shards[handle]: first for handle, first in needed.items()}
-        await self._store.hold(_HOLD, holds | {self._remap: step})
-
-
-def _remap(first: Mapping[str, int], until: Mapping[str, int]) -> pa.RecordBatch:
-    columns = [list(until), [first[handle] for handle in until], list(until.values()), [1] * len(until)]
-    return pa.record_batch(
-        [pa.array(column, kind.type) for column, kind in zip(columns, _REMAP, strict=True)], schema=_REMAP
-    )
+        await self._remap.trim(step)

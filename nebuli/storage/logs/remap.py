@@ -1,0 +1,162 @@
+"""Which arrivals count for which step: fixed step by step, and never changed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from nebuli.dataflow.zset import weighted
+from nebuli.storage.errors import LogTaken, StepOutOfRange, Unclear, UpperMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nebuli.storage.shards.access import NewPart
+    from nebuli.storage.shards.shard import Shard
+    from nebuli.storage.store import Store
+
+    from .arrivals import Arrivals
+
+_HOLD = "log"
+_SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
+_NO_ROWS = weighted(pa.schema([]))
+
+Offsets = dict[str, tuple[int, int]]
+"""The first arrival that counts, and the first that does not any more, by handle."""
+
+
+class Remap:
+    """A shard whose times are steps, of those who fix them one after the other: one member at a time.
+
+    Another shard, which has no rows and is not trimmed, has for its upper the step that follows `ended_at`.
+    """
+
+    def __init__(
+        self, store: Store, log: str, shard: Shard, ends: Shard, arrivals: Mapping[str, Arrivals]
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._shard = shard
+        self._ends = ends
+        self._arrivals = arrivals
+        self._fixing = asyncio.Lock()
+        self._assigned_below = 0  # the step up to which the arrivals know what counts
+        self._id = os.urandom(8)
+
+    @classmethod
+    async def open(cls, store: Store, name: str, arrivals: Mapping[str, Arrivals]) -> Self:
+        """Open that of a log, made if it is not there."""
+        shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
+        ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")
+        return cls(store, f"input log {name}", shard, ends, arrivals)
+
+    @property
+    def first(self) -> int:
+        """The first step that it has."""
+        return self._shard.since
+
+    @property
+    def last(self) -> int:
+        """The step that comes next."""
+        return self._shard.upper
+
+    @property
+    def ended_at(self) -> int | None:
+        """The last step that `end` was called for; it stays known when the step is trimmed."""
+        return self._ends.upper - 1 if self._ends.upper else None
+
+    async def offsets(self, step: int) -> Offsets:
+        """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
+        if not self.first <= step < self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return {
+            handle: (first, until)
+            for _, rows in await self._shard.read(step, step + 1)
+            for handle, first, until in zip(*(rows.column(n).to_pylist() for n in range(3)), strict=True)
+        }
+
+    async def catch_up(self) -> None:
+        """Have the arrivals know which of them count, also when a call was cancelled that fixed a step."""
+        last = self.last
+        if max(self.first, self._assigned_below) < last:
+            self._assign(last - 1, await self.offsets(last - 1))
+
+    def _assign(self, step: int, offsets: Offsets) -> None:
+        for handle, (_, until) in offsets.items():
+            if handle in self._arrivals:
+                self._arrivals[handle].assign(until)
+        self._assigned_below = step + 1
+
+    async def fix(self, step: int) -> Offsets:
+        """The arrivals that count for a step; for the next one it is all that are there. Raises StepOutOfRange."""
+        if step == self.last:
+            await self._fix_next(step)
+        offsets = await self.offsets(step)
+        if step + 1 == self.last:
+            self._assign(step, offsets)
+        return offsets
+
+    async def end(self, step: int) -> Offsets:
+        """The same, and the step is `ended_at`, unless a later one is. Raises StepOutOfRange."""
+        if step == self.last:
+            await self._fix_next(step, *self._mark(step))
+        offsets = await self.fix(step)
+        for mark in self._mark(step):  # it was fixed before
+            try:
+                await self._store.append([mark])
+            except UpperMismatch as error:
+                raise LogTaken(self._log) from error
+        return offsets
+
+    def _mark(self, step: int) -> Sequence[NewPart]:
+        """What makes the step `ended_at`, if there is need."""
+        upper = self._ends.upper
+        return [self._ends.part([], upper, step + 1)] if upper <= step else []
+
+    async def pass_over(self, step: int) -> None:
+        """Fix the next step with nothing in it; one that is fixed stays as it is. Raises StepOutOfRange."""
+        if step > self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        async with self._fixing:
+            if step == self.last:
+                await self.catch_up()
+                assigned = {handle: each.assigned for handle, each in self._arrivals.items()}
+                await self._append(step, self._part(step, assigned))
+                await self.catch_up()
+
+    async def _fix_next(self, step: int, *also: NewPart) -> None:
+        async with self._fixing:
+            if step == self.last:
+                await self.catch_up()
+                there = {handle: each.upper for handle, each in self._arrivals.items()}
+                await self._append(step, self._part(step, there), *also)
+
+    def _part(self, step: int, until: Mapping[str, int]) -> NewPart:
+        firsts = [self._arrivals[handle].assigned for handle in until]
+        columns = [list(until), firsts, list(until.values()), [1] * len(until)]
+        arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
+        return self._shard.part([(step, pa.record_batch(arrays, schema=_SCHEMA))], step, step + 1)
+
+    async def _append(self, step: int, *parts: NewPart) -> None:
+        """Append what fixes a step, once: also when it is unclear whether it has happened, or it was cancelled."""
+        try:
+            await self._store.append(parts, append_id=self._id + step.to_bytes(8))
+        except UpperMismatch as error:
+            raise LogTaken(self._log) from error
+        except Unclear as error:
+            if self.last > step + 1:  # others have fixed steps since, so many that ids are forgotten
+                raise LogTaken(self._log) from error
+            raise
+
+    async def trim(self, step: int) -> None:
+        """Forget all steps below, and the arrivals that count for them. Raises StepOutOfRange."""
+        if not self.first <= step <= self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        needed = {handle: each.assigned for handle, each in self._arrivals.items()}
+        if step < self.last:
+            needed = {handle: first for handle, (first, _) in (await self.offsets(step)).items()}
+        holds = {self._arrivals[handle].shard: first for handle, first in needed.items()}
+        await self._store.hold(_HOLD, holds | {self._shard: step})
