@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     UNREACHABLE = 3
     INTERRUPTED = 130
+    TERMINATED = 128 + signal.SIGTERM
 
 
 _BAD_INPUT = (
@@ -66,6 +69,14 @@ def exit_code(command: Callable[[], object]) -> int:
         click.echo(str(error) if has_places else f"Error: {error}", err=True)
         return ExitCode.BAD_INPUT
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def end_on_termination() -> None:
+    """SIGTERM and a lost terminal end the task as Ctrl-C does, for which asyncio sees itself."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 def _open_closed_streams() -> None:

@@ -1,4 +1,4 @@
-"""What members said that they have for steps to come: rows that arrived, and steps that are in their logs.
+"""What members said that they have for steps to come: rows that arrived, steps that are in their logs, no more.
 
 Rows that are reported for a step that was issued meanwhile belong to the next one; at worst that one is empty. A member
 that says both for one step would have rows in a step whose input is fixed: it is mistaken.
@@ -13,10 +13,15 @@ from nebuli.coordinator.errors import ProtocolViolated
 
 @dataclass(slots=True)
 class _Member:
-    """``rows`` and since when, by the step that they can be in at the earliest; ``logged`` steps, the last excluded."""
+    """``rows`` and since when, by the step that they can be in at the earliest; ``logged`` steps, the last excluded.
+
+    All its inputs had ended in the step ``logged_end``, and they have if it ``ended``.
+    """
 
     rows: dict[int, tuple[int, float]] = field(default_factory=dict)
     logged: range = range(0)
+    logged_end: int | None = None
+    ended: bool = False
 
 
 class Arrivals:
@@ -35,9 +40,14 @@ class Arrivals:
         before, since = found.rows.get(step, (0, now))
         found.rows[step] = before + rows, since
 
-    def replay(self, member: int, logged: range) -> None:
-        """These are in its log; it has reported no rows yet."""
+    def replay(self, member: int, logged: range, *, ended: bool) -> None:
+        """These are in its log; it has reported no rows yet. All inputs had ``ended`` in the last one."""
         self._members[member].logged = logged
+        self._members[member].logged_end = logged[-1] if ended else None
+
+    def end(self, member: int) -> None:
+        """All inputs of a member have ended."""
+        self._members[member].ended = True
 
     def issued(self, step: int) -> None:
         """Forget what a step was issued with. Not for a replayed one, which whoever has no log for it runs empty."""
@@ -47,6 +57,15 @@ class Arrivals:
     def replays(self, step: int) -> bool:
         """Whether somebody has it in its log."""
         return any(step in member.logged for member in self._members)
+
+    def ends(self, step: int) -> bool:
+        """Whether all inputs had ended in a step that somebody has in its log."""
+        return any(member.logged_end == step for member in self._members)
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether all inputs of all members have."""
+        return all(member.ended for member in self._members)
 
     def waiting(self, step: int) -> tuple[tuple[int, ...], float]:
         """How many rows there are for a step, by member, and since when the first of them; 0.0 if there are none."""

@@ -10,6 +10,7 @@
     ├── LogIncomplete          a member's input log does not go on where the checkpoint ends
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
+    ├── CheckpointNotMade      a checkpoint was given up; steps go on
     └── MembershipUnclear      what was given does not say who the members are
 """
 
@@ -94,6 +95,14 @@ class MemberFailed(CoordinationError):
     def __init__(self, member: int, why: str) -> None:
         self.member = member
         super().__init__(f"member {member} failed, and would again: {why}")
+
+
+class CheckpointNotMade(CoordinationError):
+    """A checkpoint at ``step`` was given up, at all members; steps go on, and the next one may be made."""
+
+    def __init__(self, step: int, why: str) -> None:
+        self.step = step
+        super().__init__(f"there is no checkpoint at step {step}: {why}; ask again when that is mended")
 
 
 class MembershipUnclear(CoordinationError):

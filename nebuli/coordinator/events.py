@@ -127,10 +127,17 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class InputsEnded:
+    """All inputs have ended, and all that comes of them is in the outputs below ``step``."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end that was asked for. ``step``: the next one of all members, which they have a version at; or none."""
 
     step: int | None
 
 
-Order = Tell | ClaimEpoch | CheckpointMade | CheckpointFailed | Finished
+Order = Tell | ClaimEpoch | CheckpointMade | CheckpointFailed | InputsEnded | Finished

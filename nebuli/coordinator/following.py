@@ -47,12 +47,14 @@ class Following:
         self._fingerprint = fingerprint
         self._address = address
         self._tasks: list[do.Task] = []
+        self._ended = False
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self.state = Stopped()
         self._phase = _Phase.LOOKING
         self._logged_until = 0
+        self._logged_end = False
         self._in_step = False
         self._pause = 0
         self._attempt: int | None = None
@@ -66,6 +68,9 @@ class Following:
                 self._told(message)
             case do.HasArrived(rows):
                 self._arrived(rows)
+            case do.HasEnded():
+                self._ended = True
+                self._say_ended()
             case _ if happened.epoch == self.epoch and self._phase is not _Phase.FAILED:
                 self._came_of_it(happened)
         return self._tasks
@@ -101,11 +106,11 @@ class Following:
                 self._do(do.OpenState(self.epoch, checkpoint, addresses))
             case _ if self._phase is not _Phase.OPEN:
                 self._check(False, message)
-            case say.Step(_, step, replayed):
+            case say.Step(_, step, replayed, ended):
                 allowed = self.state == Run() or (isinstance(self.state, Stop) and step < self.state.step)
                 self._check(allowed and step == self.step and not self._in_step, message)
                 self._in_step = True
-                self._do(do.RunStep(self.epoch, step, replayed))
+                self._do(do.RunStep(self.epoch, step, replayed, ended))
             case say.Trim(_, step):
                 self._do(do.TrimLog(self.epoch, step))
             case say.Prepare() | say.Commit() | say.GiveUp():
@@ -167,7 +172,8 @@ class Following:
 
     def _came_of_it(self, happened: do.Happening) -> None:
         match happened:
-            case do.Found(_, checkpoints, first, last):
+            case do.Found(_, checkpoints, first, last, ended):
+                self._logged_end = ended
                 self._join(checkpoints, first, last)
             case do.HasOpened(_, waiting):
                 self._open(waiting)
@@ -213,9 +219,14 @@ class Following:
         self._phase = _Phase.OPEN
         self.state = Run()
         if self.step < self._logged_until:
-            self._say(say.Replay(self.epoch, self.step, self._logged_until))
+            self._say(say.Replay(self.epoch, self.step, self._logged_until, self._logged_end))
         self._say(say.Opened(self.epoch, self.step))
         self._arrived(waiting)
+        self._say_ended()
+
+    def _say_ended(self) -> None:
+        if self._ended and self._phase is _Phase.OPEN:
+            self._say(say.Ended(self.epoch))
 
     def _arrived(self, rows: int) -> None:
         """They are in no step that is in the log, nor in the one that goes on: its input may be fixed."""

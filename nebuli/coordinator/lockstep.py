@@ -45,6 +45,7 @@ from nebuli.coordinator.events import (
     EpochTaken,
     Finished,
     Heard,
+    InputsEnded,
     Lost,
     PauseAsked,
     ShutdownAsked,
@@ -108,6 +109,8 @@ class Lockstep:
         self._pauses = 0
         self._round: TwoPhases | None = None
         self._stepped_at = 0.0
+        self._ending: int | None = None
+        """The step in which all inputs have ended, if it is the last one that was issued."""
         self.quiet = False
 
     def handle(self, event: Event, now: float) -> list[Order]:
@@ -213,15 +216,15 @@ class Lockstep:
         match message:
             case say.Joined():
                 self._join(member, message)
-            case say.Replay(_, first, last):
+            case say.Replay(_, first, last, ended):
                 opening = self.phase is Phase.OPENING and member not in self._opened
-                self._check(opening and first == self.next_step, member, message)
-                self._arrivals.replay(member, range(first, last))
+                self._check(opening and first == self.next_step and first < last, member, message)
+                self._arrivals.replay(member, range(first, last), ended=ended)
             case say.Opened(_, step):
                 self._open(member, step, message)
-            case say.Received(_, step, rows):
+            case say.Received() | say.Ended():
                 self._check(member in self._opened, member, message)
-                self._arrivals.received(member, step, rows, self._now)
+                self._heard_of_input(member, message)
             case say.Aborted(_, why, lasting):
                 if lasting:
                     raise MemberFailed(member, why)
@@ -231,11 +234,20 @@ class Lockstep:
             case _:
                 self._heard_of_work(member, message)
 
+    def _heard_of_input(self, member: int, message: say.Received | say.Ended) -> None:
+        match message:
+            case say.Received(_, step, rows):
+                self._arrivals.received(member, step, rows, self._now)
+            case say.Ended():
+                self._arrivals.end(member)
+
     def _heard_of_work(self, member: int, message: say.FromMember) -> None:
         match message:
             case say.Stepped(_, step):
                 self._check(member in self._stepping and step == self.next_step - 1, member, message)
                 self._stepping.remove(member)
+                if not self._stepping and self._ending == step:
+                    self._orders.append(InputsEnded(self.next_step))
             case say.Prepared(_, attempt):
                 self._prepared(member, attempt)
             case say.NotPrepared(_, attempt, why):
@@ -301,6 +313,7 @@ class Lockstep:
             wanted=bool(self._requests),
             checkpointing=self._round is not None,
             replaying=self._arrivals.replays(self.next_step),
+            ending=self._arrivals.have_ended and (self._ending is None or any(rows)),
             paused=self.paused,
         )
 
@@ -314,19 +327,21 @@ class Lockstep:
             match decide(self._settings, self._situation()):
                 case CheckpointNow():
                     self._prepare()
-                case StepNow(replayed):
-                    self._issue(replayed)
+                case StepNow(replayed, ended):
+                    self._issue(replayed=replayed, ended=ended)
                 case WaitUntil():
                     return
 
-    def _issue(self, replayed: bool) -> None:
+    def _issue(self, *, replayed: bool, ended: bool) -> None:
         step = self.next_step
+        ended = ended or (replayed and self._arrivals.ends(step))
+        self._ending = step if ended else None
         self.next_step += 1
         self._stepped_at = self._now
         self._stepping = set(range(self.members))
         if not replayed:
             self._arrivals.issued(step)
-        self._tell_all(say.Step(self.epoch, step, replayed))
+        self._tell_all(say.Step(self.epoch, step, replayed, ended))
 
     # -- checkpoints
 

@@ -56,11 +56,15 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input."""
+    """Run this step. If it is ``replayed``, some member has it in its log: who has not, runs it with no input.
+
+    ``ended``: all inputs have ended, and nothing follows.
+    """
 
     epoch: int
     step: int
     replayed: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,15 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`."""
+    """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`.
+
+    ``ended``: all inputs had ended in the last one.
+    """
 
     epoch: int
     first: int
     last: int
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,13 @@ class Received:
     epoch: int
     step: int
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All inputs of this member have ended; what came of them was reported before."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +252,7 @@ FromMember = (
     | Replay
     | Opened
     | Received
+    | Ended
     | Stepped
     | Prepared
     | NotPrepared
@@ -263,6 +279,7 @@ _FROM_MEMBER: Mapping[str, type[FromMember]] = {
     "replay": Replay,
     "opened": Opened,
     "received": Received,
+    "ended": Ended,
     "stepped": Stepped,
     "prepared": Prepared,
     "not prepared": NotPrepared,

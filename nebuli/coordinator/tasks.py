@@ -37,11 +37,15 @@ class OpenState:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Run it; with no input if it is ``replayed`` and not in the log. Then say `HasStepped`."""
+    """Run it; with no input if it is ``replayed`` and not in the log. Then say `HasStepped`.
+
+    ``ended``: all inputs have; also if it is replayed, and the log has not heard of it.
+    """
 
     epoch: int
     step: int
     replayed: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Nothing of an older epoch goes on; this is there, and the log from ``first`` up to but not including ``last``."""
+    """Nothing of an older epoch goes on; this is there, and the log from ``first`` up to but not including ``last``.
+
+    ``ended``: all inputs had ended in the last step that is in the log.
+    """
 
     epoch: int
     checkpoints: tuple[Checkpoint, ...]
     first: int
     last: int
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,11 @@ class HasArrived:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class HasEnded:
+    """All inputs of this member have ended, and are logged; of no epoch: they stay so."""
+
+
 Happening = (
     Told
     | Found
@@ -182,4 +195,5 @@ Happening = (
     | HasClosed
     | HasFailed
     | HasArrived
+    | HasEnded
 )

@@ -28,6 +28,7 @@ class Situation:
 
     ``rows`` wait, by member, the first of them since ``rows_since``. ``wanted``: somebody asks for a checkpoint.
     ``checkpointing``: one has begun and not ended. ``replaying``: a member has the next step in its log.
+    ``ending``: all inputs have ended, and no step has said so yet.
     """
 
     now: float
@@ -38,6 +39,7 @@ class Situation:
     wanted: bool = False
     checkpointing: bool = False
     replaying: bool = False
+    ending: bool = False
     paused: bool = False
 
 
@@ -46,6 +48,7 @@ class StepNow:
     """Issue the next step."""
 
     replayed: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,10 @@ def decide(settings: TriggerSettings, found: Situation) -> StepNow | CheckpointN
         return WaitUntil(None)
     if found.replaying:
         return StepNow(replayed=True)
-    if sum(found.rows) >= settings.rows:
-        return StepNow()
+    if found.ending:  # whatever is left is taken at once, and then the end
+        return StepNow(ended=not any(found.rows))
     times = [time for time in (_expiry(settings, found), _tick(settings, found)) if time is not None]
-    if any(time <= found.now for time in times):
+    if sum(found.rows) >= settings.rows or any(time <= found.now for time in times):
         return StepNow()
     return WaitUntil(min([*times, *([due] if due is not None else [])], default=None))
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import CircuitChanged, DataflowError, StateDamaged
 from nebuli.dataflow.join import Join
+from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
 from nebuli.dataflow.steps.building import StepNode, built
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
@@ -20,7 +21,7 @@ from nebuli.dataflow.zset import canonical, empty, portions, with_canonical_floa
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -69,13 +70,15 @@ class SteppedCircuit:
         self._used = self._unfinished = False
 
     def step(
-        self, inputs: Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
+        self, inputs: Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]], *, ended: bool = False
     ) -> Generator[Sending | None, Received | None, dict[str, pa.RecordBatch]]:
         """Compute a step. Returns a Z-set for each output, with every row once; only one member has rows of it.
 
         Gives None after a piece of work, where others may have their turn, and ``Sending`` where it needs what comes
         from other members: it is resumed with that. Pieces are bounded, except that one group of an aggregate is
         worked on at once, and so is what an output has in a step.
+
+        ``ended``: no input has anything after this step, at any member. Event time comes to its end.
         """
         self._check_finished()
         self._used = self._unfinished = True
@@ -86,10 +89,12 @@ class SteppedCircuit:
             elif node.trade is not None:
                 work = self._trade if node.collects else self._align
                 yield from work(node, node.trade)
+                if ended:
+                    _end_times(node.origins)
             elif node.begins or any(node.waiting):
                 yield from self._work_off(node)
             if node.origin is not None and not node.aligned:
-                node.reached = node.seen
+                node.reached = GREATEST if ended else node.seen
             if node.closes and node.due > node.watermark:
                 yield from self._advance(node)
         self._unfinished = False
@@ -247,6 +252,12 @@ class SteppedCircuit:
                 outputs = reader.operator.push(port, batch)
                 while (made := reader.next_of(outputs)) is not None:
                     stack.append((reader, made))
+
+
+def _end_times(origins: Iterable[StepNode]) -> None:
+    for each in origins:
+        if each.origin is not None:
+            each.reached = GREATEST
 
 
 def _answered(sending: Sending) -> Generator[Sending, Received | None, Received]:

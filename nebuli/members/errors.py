@@ -12,6 +12,11 @@
         ├── WrongStep         a member sends another step, or exchange, than this one is at
         ├── PartDamaged       what a member sent cannot be read
         └── TradeLate         not all has come, or gone out, within the deadline
+
+    MembersFailed        what runs a circuit's members cannot go on
+    ├── MembersEnd         a member's process ends again and again
+    ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
+    └── StateInUse         another process runs from the state folder
 """
 
 from __future__ import annotations
@@ -109,6 +114,43 @@ class TradeLate(ExchangeFailed):
         self.missing = tuple(missing)
         what = f"is late {at}: after {waited_s:g} s, {of - len(missing)} of {of} parts are here"
         super().__init__(member, address, f"{what}, and none of {list(missing)}" if missing else what)
+
+
+class MembersFailed(Exception):
+    """Whoever runs the members cannot go on; the message says why, and what to do."""
+
+
+class MembersEnd(MembersFailed):
+    """A member's process ends again and again."""
+
+    def __init__(self, member: int, ends: int, within_s: float, how: str, said: Sequence[str]) -> None:
+        self.member = member
+        last = "\n".join(said)
+        super().__init__(
+            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}: it is not started "
+            f"again. Mend what it says, and run the query again, which goes on where it was"
+            + (f"\n{last}" if last else "")
+        )
+
+
+class StateOfAnother(MembersFailed):
+    """The state folder is that of something else."""
+
+    def __init__(self, folder: str, what: str, there: str, here: str) -> None:
+        super().__init__(
+            f"the state in {folder} is that of another {what}: {there} there, {here} here. Run it as it was before, "
+            f"or give another --state, where it begins anew"
+        )
+
+
+class StateInUse(MembersFailed):
+    """Another process runs from the state folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"another process runs from the state in {folder} (fuser {folder}/lock names it): end that one first, or "
+            f"give another --state"
+        )
 
 
 _LOST = re.compile(r"lost ([0-9]+): (.*)", re.DOTALL)

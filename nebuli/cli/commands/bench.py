@@ -96,7 +96,7 @@ def _dropping(operator: FragmentOperator) -> FragmentOperator:
 async def _bench(
     topology: Topology, file: Path, plan: Query, fragments: Sequence[Fragment], runs: int, *, as_json: bool
 ) -> None:
-    from nebuli.cli.commands.run import end_on_termination
+    from nebuli.cli.exits import end_on_termination
     from nebuli.fleet.local import LocalWorkers
 
     end_on_termination()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,10 @@ import click
 
 from nebuli.cli.bounds import max_state_bytes
 from nebuli.cli.engine_option import engine_option
-from nebuli.cli.exits import ExitCode
+from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.late import LateRows, uncounted
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
+from nebuli.cli.run_in_steps import Steps, run_in_steps, step_options
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from placement.plan import Late
     from topology import EngineName, Topology
 
-_TERMINATED = 128 + signal.SIGTERM
 _PROGRESS_S = 5.0
 
 
@@ -55,6 +54,7 @@ _PROGRESS_S = 5.0
 )
 @engine_option
 @max_state_bytes
+@step_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print how it ended as JSON, for programs; not with a Print sink."
 )
@@ -69,11 +69,18 @@ def run(
     engine: EngineName | None,
     max_state_bytes: int,
     as_json: bool,
+    stepped: bool,
+    members: int | None,
+    state: str | None,
+    checkpoint_s: float | None,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
     The result goes where the query's sink says; a Print sink prints on standard output. Progress goes to
     standard error. Paths in TOPOLOGY start at its directory.
+
+    With --stepped it runs in steps instead, in --members processes that keep what they know in --state: whatever
+    is killed, nothing is lost or doubled, and run again it goes on where it was.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted.
@@ -84,7 +91,11 @@ def run(
     from nebuli.rpc.ids import new_query
     from placement.plan import Late
 
+    steps = Steps(stepped, members, state, checkpoint_s)
+    steps.check()
     model, plan = load(topology, query, engine)
+    if stepped:
+        return run_in_steps(model, topology, plan, steps, max_state_bytes=max_state_bytes)
     refuse_unreadable(model, topology)
     deployment = new_query()
     of_late = Late.FAIL if late == "fail" else Late.COUNT
@@ -161,7 +172,7 @@ def _outcome(work: Coroutine[Any, Any, None]) -> tuple[int, str | None]:
         click.echo(text, err=True)
         return ExitCode.INTERRUPTED, text
     except asyncio.CancelledError:
-        return _TERMINATED, "terminated"
+        return ExitCode.TERMINATED, "terminated"
     except (
         NodeUnreachable, QueryFailed, QueryLost, WorkerDied, WorkerNotStarted, WorkerRefused, WorkerUnreachable
     ) as error:  # fmt: skip
@@ -223,14 +234,6 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
         late=settings.late,
     )
     await supervisor.watch()
-
-
-def end_on_termination() -> None:
-    """SIGTERM and a lost terminal end the query as Ctrl-C does, for which asyncio sees itself."""
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
 
 class _Progress:

@@ -1,0 +1,211 @@
+"""`Coordinator`: does what `Lockstep` orders, over lines to the members, with a log of epochs and the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from nebuli.coordinator import events as ev
+from nebuli.coordinator.errors import CheckpointNotMade, CoordinationError
+from nebuli.storage.errors import EpochTaken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from nebuli.coordinator.line import Line
+    from nebuli.coordinator.lockstep import Lockstep, Phase
+    from nebuli.coordinator.messages import Checkpoint
+    from nebuli.storage.logs.epoch_log import EpochLog
+
+_log = logging.getLogger("nebuli.coordinator")
+
+
+class Coordinator:
+    """Keeps members in lockstep while it `run`s. ``observe`` hears of all orders but what members are told.
+
+    A call before, or after, that is an error of whoever makes it. All on one event loop.
+    """
+
+    def __init__(
+        self,
+        lockstep: Lockstep,
+        epochs: EpochLog,
+        lines: Sequence[Line],
+        observe: Callable[[ev.Order], None] = lambda order: None,
+    ) -> None:
+        if len(lines) != lockstep.members:
+            raise ValueError(f"{len(lines)} lines for {lockstep.members} members: expected one for each")
+        self.lines = tuple(lines)
+        self._lockstep = lockstep
+        self._epochs = epochs
+        self._observe = observe
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[int | None] | None = None
+        self._requests: dict[int, asyncio.Future[int]] = {}
+        self._request = 0
+        self._inputs_ended = asyncio.Event()
+
+    # -- what is known
+
+    @property
+    def phase(self) -> Phase:
+        """How far the epoch has come."""
+        return self._lockstep.phase
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it has, or had last."""
+        return self._lockstep.epoch
+
+    @property
+    def next_step(self) -> int:
+        """The step that is issued next."""
+        return self._lockstep.next_step
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """Those that all members have."""
+        return self._lockstep.checkpoints
+
+    @property
+    def paused(self) -> bool:
+        """Whether no steps are to be made."""
+        return self._lockstep.paused
+
+    # -- its life
+
+    async def run(self) -> int | None:
+        """Coordinate until `shut_down`: the next step of all members, which have a version at it, or None.
+
+        Raises CoordinationError where the circuit cannot go on; StorageError if no epoch can be claimed.
+        """
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        self._spawn(self._claim(0))
+        for line in self.lines:
+            self._spawn(line.run(self._happen))
+        try:
+            return await self._over
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for request in self._requests.values():
+            request.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._over is not None and not self._over.done():
+            self._over.set_exception(error)
+
+    # -- what people ask for
+
+    def pause(self) -> None:
+        """No steps until `start`; rows are logged all the same. Again: nothing."""
+        self._happen(ev.PauseAsked())
+
+    def start(self) -> None:
+        """Steps go on. Again: nothing."""
+        self._happen(ev.StartAsked())
+
+    async def checkpoint(self) -> int:
+        """Make a checkpoint of all that was stepped: the step that comes behind it. Raises CheckpointNotMade."""
+        self._request += 1
+        number = self._request
+        made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._requests[number] = made
+        try:
+            self._happen(ev.CheckpointAsked(number))
+            return await made
+        finally:
+            self._requests.pop(number, None)
+
+    def shut_down(self) -> None:
+        """End, with a checkpoint if all members are there; `run` returns then. Again: nothing."""
+        self._happen(ev.ShutdownAsked())
+
+    async def inputs_ended(self) -> int:
+        """Wait until all inputs have ended and all that comes of them is in the outputs, below this step."""
+        await self._inputs_ended.wait()
+        return self._lockstep.next_step
+
+    # -- what happens
+
+    def _happen(self, event: ev.Event) -> None:
+        if self._over is None or self._over.done():
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            orders = self._lockstep.handle(event, loop.time())
+        except CoordinationError as error:
+            self._fail(error)
+            return
+        for order in orders:
+            self._do(order)
+        self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self._lockstep.deadline()
+        if at is not None:
+            self._timer = loop.call_at(at, self._happen, ev.TimePassed())
+
+    def _do(self, order: ev.Order) -> None:
+        match order:
+            case ev.Tell(member, message):
+                self.lines[member].tell(message)
+                return
+            case ev.ClaimEpoch(after, why):
+                _log.warning("epoch %d is over: %s; going on from the last checkpoint", after, why)
+                self._spawn(self._claim(after))
+            case ev.CheckpointMade(step, requests):
+                self._answer(requests, step)
+            case ev.CheckpointFailed(step, why, requests):
+                _log.warning("no checkpoint at step %d: %s", step, why)
+                self._refuse(requests, CheckpointNotMade(step, why))
+            case ev.InputsEnded():
+                self._inputs_ended.set()
+            case ev.Finished(step):
+                if self._over is not None and not self._over.done():
+                    self._over.set_result(step)
+        self._observe(order)
+
+    async def _claim(self, after: int) -> None:
+        try:
+            epoch = await self._epochs.claim(after)
+        except EpochTaken as error:
+            self._happen(ev.EpochTaken(error.found))
+        else:
+            self._happen(ev.EpochClaimed(epoch))
+
+    def _answer(self, requests: Sequence[int], step: int) -> None:
+        for number in requests:
+            made = self._requests.get(number)
+            if made is not None and not made.done():
+                made.set_result(step)
+
+    def _refuse(self, requests: Sequence[int], error: CheckpointNotMade) -> None:
+        for number in requests:
+            made = self._requests.get(number)
+            if made is not None and not made.done():
+                made.set_exception(error)

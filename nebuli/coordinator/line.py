@@ -1,0 +1,175 @@
+"""`Line`: a coordinator's connection to one member, made again as long as the coordinator lives."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.coordinator import control_channels as channels
+from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.events import Connected, Heard, Lost
+from nebuli.coordinator.messages import encode, read_from_member
+from netchannel import BufferPolicy, FaultPolicy, NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nebuli.coordinator.events import Event
+    from nebuli.coordinator.messages import FromCoordinator
+    from netchannel import ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
+
+AWAY_S = 3.0
+"""A member that has been without a connection for so long is lost."""
+_PAUSES_S = (0.0, 0.05, 0.2, 1.0)
+_BUFFER = BufferPolicy(max_bytes=1 << 22)
+
+
+class Line:
+    """Tells ``happen`` when the member can be told something, what it says, and when it is lost.
+
+    ``address`` is where the member's receiver is reached; without one, it is waited for until `reach` says it.
+    """
+
+    def __init__(
+        self,
+        circuit: str,
+        member: int,
+        address: str | None,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+        *,
+        away_s: float = AWAY_S,
+    ) -> None:
+        self.member = member
+        self.address = address
+        self._circuit = circuit
+        self._sender = sender
+        self._receiver = receiver
+        self._fault = FaultPolicy(retry=away_s)
+        self._away_s = away_s
+        self._changed = asyncio.Event()
+        self._session: asyncio.Task[str] | None = None
+        self._why = ""
+        self._told: asyncio.Queue[bytes] | None = None
+
+    def tell(self, message: FromCoordinator) -> None:
+        """Send a message; to nobody if the member is not connected."""
+        if self._told is not None:
+            self._told.put_nowait(encode(message))
+
+    def reach(self, address: str) -> None:
+        """A new process of the member listens there: greet that one."""
+        self.address = address
+        self.drop("another process takes its place")
+        self._changed.set()
+
+    def drop(self, why: str) -> None:
+        """The member's process is known to be gone: do not wait for its connection's end."""
+        if self._session is not None:
+            self._why = why
+            self._session.cancel()
+
+    async def run(self, happen: Callable[[Event], None]) -> None:
+        """Connect, and connect again, until it is cancelled."""
+        failures = 0
+        while True:
+            while self.address is None:
+                self._changed.clear()
+                await (
+                    self._changed.wait()
+                )  # without a deadline: whoever starts the member says when it is there
+            self._session = asyncio.create_task(self._connect(self.address, happen))
+            try:
+                await asyncio.wait([self._session])
+            finally:
+                self._session.cancel()
+                await asyncio.wait([self._session])
+            why = self._why if self._session.cancelled() else self._session.result()
+            connected = self._told is not None
+            self._session, self._told = None, None
+            if connected:
+                failures = 0
+                happen(Lost(self.member, why))
+            await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+            failures += 1
+
+    async def _connect(self, address: str, happen: Callable[[Event], None]) -> str:
+        """One session; why it is over."""
+        session = secrets.token_hex(8)
+        try:
+            await self._greet(address, session)
+            inbox = self._receiver.register_channel(
+                channels.to_coordinator(self._circuit, self.member, session),
+                codec="bytes",
+                buffer=_BUFFER,
+                fault=self._fault,
+            )
+            outbox = self._sender.register_channel(
+                channels.to_member(self._circuit, self.member, session),
+                to=address,
+                codec="bytes",
+                buffer=_BUFFER,
+                fault=self._fault,
+            )
+            try:
+                return await self._talk(address, inbox, outbox, happen)
+            finally:
+                await self._leave(inbox, outbox)
+        except (NetChannelError, MalformedMessage) as error:
+            return str(error)
+        except TimeoutError:
+            return f"it was greeted at {address}, and does not answer"
+
+    async def _greet(self, address: str, session: str) -> None:
+        """Greet the member, and wait until it has heard: without a deadline, as it may come at any time."""
+        hello = self._sender.register_channel(
+            channels.greetings(self._circuit, self.member), to=address, codec="bytes"
+        )
+        try:
+            await hello.send(channels.encoded(channels.Greeting(session, self._receiver.address)))
+            await hello.close()
+        finally:
+            with suppress(NetChannelError):
+                await hello.close(0)
+
+    async def _talk(
+        self,
+        address: str,
+        inbox: ReceiverChannel,
+        outbox: SenderChannel,
+        happen: Callable[[Event], None],
+    ) -> str:
+        sender = f"member {self.member} at {address}"
+        async with asyncio.timeout(self._away_s * 2):
+            await inbox.recv()  # it is there
+        self._told = asyncio.Queue()
+        telling = asyncio.create_task(self._tell_all(outbox, self._told))
+        hearing = asyncio.create_task(self._hear_all(inbox, sender, happen))
+        happen(Connected(self.member))
+        try:
+            await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (telling, hearing):
+                task.cancel()
+            outcomes = await asyncio.gather(telling, hearing, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+                raise outcome
+        raise AssertionError("neither ends by itself")
+
+    @staticmethod
+    async def _tell_all(outbox: SenderChannel, told: asyncio.Queue[bytes]) -> None:
+        while True:
+            await outbox.send(await told.get())
+
+    async def _hear_all(self, inbox: ReceiverChannel, sender: str, happen: Callable[[Event], None]) -> None:
+        while True:
+            happen(Heard(self.member, read_from_member(bytes(await inbox.recv()), sender)))
+
+    @staticmethod
+    async def _leave(inbox: ReceiverChannel, outbox: SenderChannel) -> None:
+        with suppress(NetChannelError):
+            await outbox.close(0)
+        await inbox.close("the coordinator has left")

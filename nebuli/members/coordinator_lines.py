@@ -1,0 +1,143 @@
+"""`CoordinatorLines`: a member's connections to the coordinators that greet it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.coordinator import control_channels as channels
+from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.messages import encode, read_from_coordinator
+from netchannel import BufferPolicy, EndOfChannel, FaultPolicy, NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nebuli.coordinator.messages import FromCoordinator, FromMember
+    from netchannel import ReceiverServer, SenderServer
+
+    Told = Callable[[FromCoordinator, "CoordinatorLine"], None]
+
+_log = logging.getLogger("nebuli.members")
+_AWAY_S = 5.0
+"""A coordinator that has been without a connection for so long is left; one that comes back greets again."""
+_BUFFER = BufferPolicy(max_bytes=1 << 22)
+
+
+class CoordinatorLine:
+    """One session with one coordinator."""
+
+    def __init__(self, greeting: channels.Greeting) -> None:
+        self.address = greeting.address
+        self._session = greeting.session
+        self._said: asyncio.Queue[bytes] = asyncio.Queue()
+        self._said.put_nowait(b"")  # it is there
+
+    def say(self, message: FromMember) -> None:
+        """Send a message; to nobody if the session is over."""
+        self._said.put_nowait(encode(message))
+
+    async def run(
+        self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer, told: Told
+    ) -> None:
+        """Hear and say, until the coordinator is gone."""
+        fault = FaultPolicy(retry=_AWAY_S)
+        inbox = receiver.register_channel(
+            channels.to_member(circuit, member, self._session), codec="bytes", buffer=_BUFFER, fault=fault
+        )
+        outbox = sender.register_channel(
+            channels.to_coordinator(circuit, member, self._session),
+            to=self.address,
+            codec="bytes",
+            buffer=_BUFFER,
+            fault=fault,
+        )
+
+        async def say_all() -> None:
+            while True:
+                await outbox.send(await self._said.get())
+
+        async def hear_all() -> None:
+            while True:
+                told(read_from_coordinator(bytes(await inbox.recv()), self.address), self)
+
+        tasks = [asyncio.create_task(say_all()), asyncio.create_task(hear_all())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(NetChannelError):
+                await outbox.close(0)
+            await inbox.close("the member has left")
+        for outcome in outcomes:
+            if isinstance(outcome, Exception) and not isinstance(outcome, NetChannelError):
+                raise outcome
+
+
+class CoordinatorLines:
+    """Hears greetings, and from then on what the coordinator says, which goes to ``told``.
+
+    Several may be connected at once: the member's own side of the protocol says whom it follows.
+    """
+
+    def __init__(
+        self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer, told: Told
+    ) -> None:
+        self._circuit = circuit
+        self._member = member
+        self._sender = sender
+        self._receiver = receiver
+        self._told = told
+        self._lines: dict[CoordinatorLine, asyncio.Task[None]] = {}
+
+    def say_to_all(self, message: FromMember) -> None:
+        """Send a message to every coordinator that is connected."""
+        for line in self._lines:
+            line.say(message)
+
+    async def run(self) -> None:
+        """Hear, until it is cancelled. Raises what ``told`` raises."""
+        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        greeting = asyncio.create_task(self._hear_greetings(failure))
+        try:
+            await asyncio.wait([greeting, failure], return_when=asyncio.FIRST_COMPLETED)
+            (failure if failure.done() else greeting).result()
+        finally:
+            tasks = [greeting, *self._lines.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            failure.cancel()
+
+    async def _hear_greetings(self, failure: asyncio.Future[None]) -> None:
+        while True:
+            inbox = self._receiver.register_channel(
+                channels.greetings(self._circuit, self._member), codec="bytes"
+            )
+            try:
+                data = bytes(await inbox.recv())
+                with suppress(EndOfChannel):
+                    await inbox.recv()
+                self._begin(channels.read_greeting(data, "a coordinator"), failure)
+            except (NetChannelError, MalformedMessage) as error:
+                _log.warning("a greeting was not understood: %s", error)
+            finally:
+                await inbox.close("the next greeting is heard under a new registration")
+
+    def _begin(self, greeting: channels.Greeting, failure: asyncio.Future[None]) -> None:
+        line = CoordinatorLine(greeting)
+        task = asyncio.create_task(
+            line.run(self._circuit, self._member, self._sender, self._receiver, self._told)
+        )
+        self._lines[line] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._lines.pop(line, None)
+            if not task.cancelled() and (error := task.exception()) is not None and not failure.done():
+                failure.set_exception(error)
+
+        task.add_done_callback(ended)

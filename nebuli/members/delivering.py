@@ -1,0 +1,79 @@
+"""Delivering: the output log of a member into the sink of an output, each step once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.connectors.provider import sink_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from nebuli.connectors.endpoints import Sink
+    from nebuli.storage.logs.output_log import OutputLog
+    from topology import SinkConnector
+
+
+class Delivery:
+    """What an output has, from its first step on, into a sink that is opened at once and written from the beginning.
+
+    All steps are written that are in the log; they stay the same, whatever happens to the members. The sink's result
+    counts when `finish` has returned; `abort` leaves none.
+    """
+
+    def __init__(self, output: str, target: SinkConnector) -> None:
+        self._output = output
+        self._sink: Sink = sink_of(target)
+        self._written = 0
+        self._reached = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    async def begin(self, log: OutputLog, schema: pa.Schema) -> None:
+        """Open the sink, and follow the log. Raises OutputError."""
+        await asyncio.to_thread(self._sink.open, schema)
+        self._written = log.first
+        self._following = asyncio.create_task(self._follow(log))
+
+    async def _follow(self, log: OutputLog) -> None:
+        async for span in log.follow(self._output, log.first):
+            for _, rows in span.updates:
+                if rows.num_rows:
+                    await asyncio.to_thread(self._sink.write, rows)
+            self._written = span.upper
+            self._reached.set()
+
+    async def failed(self) -> None:
+        """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
+        assert self._following is not None
+        await asyncio.wait([self._following])
+        if not self._following.cancelled():
+            self._following.result()
+        await asyncio.Event().wait()
+
+    async def finish(self, step: int) -> int:
+        """Publish all that is below a step; how many rows went out only now. Raises OutputError, StorageError."""
+        assert self._following is not None
+        while self._written < step:
+            self._reached.clear()
+            reached = asyncio.create_task(self._reached.wait())
+            try:
+                await asyncio.wait([reached, self._following], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reached.cancel()
+            if self._following.done():
+                self._following.result()
+        await self._stop()
+        return await asyncio.to_thread(self._sink.finish)
+
+    async def abort(self, reason: str) -> None:
+        """Publish nothing; harmless after `finish`."""
+        await self._stop()
+        await asyncio.to_thread(self._sink.abort, reason)
+
+    async def _stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._following])

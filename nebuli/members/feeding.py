@@ -1,0 +1,104 @@
+"""Feeding: physical sources into a member's input log, each from where the log has it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.provider import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nebuli.connectors.endpoints import Source
+    from nebuli.members.member import Member
+    from nebuli.members.member_order import Feed
+
+WAITING_ROWS = 1 << 18
+"""Sources are not read on while so many rows are logged and in no step yet."""
+
+
+@runtime_checkable
+class _Skipping(Protocol):
+    def skip(self, rows: int) -> None:
+        """Begin behind so many rows."""
+
+
+async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
+    """Read all sources to their ends, then say so; a source that cannot be read fails the member.
+
+    ``external``: some inputs are pushed into by others, and do not end with the sources.
+    """
+    threads = ThreadPoolExecutor(max(len(feeds), 1), "nebuli-source")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for feed in feeds:
+                group.create_task(_Feeding(member, feed, threads).run())
+    except ExceptionGroup as error:
+        first = error.exceptions[0]
+        if not isinstance(first, FragmentError):
+            raise first from None
+        member.failed(str(first))
+        return
+    finally:
+        threads.shutdown(wait=False)
+    if not external:
+        member.ended()
+
+
+class _Feeding:
+    """One source."""
+
+    def __init__(self, member: Member, feed: Feed, threads: ThreadPoolExecutor) -> None:
+        self._member = member
+        self._feed = feed
+        self._threads = threads
+        self._woken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        source = source_of(self._feed.source, self._wake)
+        try:
+            await self._loop.run_in_executor(self._threads, source.open)
+            await self._read(source)
+        except asyncio.CancelledError:
+            source.interrupt()
+            raise
+        finally:
+            source.close("its member has ended")
+
+    def _wake(self) -> None:
+        """Called by the source, from whatever thread."""
+        self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def _read(self, source: Source) -> None:
+        log, name = self._member.log, self._feed.name
+        behind = log.position(name)
+        if behind and isinstance(source, _Skipping):
+            source.skip(behind)
+            behind = 0
+        while True:
+            self._woken.clear()
+            batch = await self._loop.run_in_executor(self._threads, source.poll)
+            if batch is Signal.END:
+                return
+            if batch is Signal.LATER:
+                await self._woken.wait()  # without a deadline: a source may have nothing for days
+            elif isinstance(batch, pa.RecordBatch):
+                known = min(behind, batch.num_rows)
+                behind -= known
+                await self._push(batch.slice(known))
+
+    async def _push(self, rows: pa.RecordBatch) -> None:
+        log, name = self._member.log, self._feed.name
+        while log.waiting_rows() >= WAITING_ROWS:
+            self._member.taken.clear()
+            await self._member.taken.wait()  # without a deadline: the circuit may be paused
+        if rows.num_rows:
+            await log.push(self._feed.input, rows, producer=name, sequence=log.next_sequence(name))
+            self._member.arrived(rows.num_rows)

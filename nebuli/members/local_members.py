@@ -1,0 +1,126 @@
+"""`LocalMembers`: the members of a circuit as processes of this machine, started again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nebuli.members.errors import MembersEnd
+from nebuli.members.member_process import READY
+from nebuli.processes import lines, signal_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from nebuli.coordinator.line import Line
+    from nebuli.members.member_order import MemberOrder
+
+_log = logging.getLogger("nebuli.members")
+RESTARTS = 5
+"""How often a member may end in ``WITHIN_S``."""
+WITHIN_S = 60.0
+_STOP_S = 3.5
+_SAID_LINES = 5
+_ENDED = "its process has ended"
+
+
+class LocalMembers:
+    """Starts a process for each order, and tells its line where it listens, whenever a new one does.
+
+    Leaving the context ends them all, within four seconds; they end, too, when this process does. What they write on
+    standard error goes to this process's. ``directory`` is where paths of sources start.
+    """
+
+    def __init__(self, orders: Sequence[MemberOrder], lines_: Sequence[Line], directory: Path) -> None:
+        self._orders = tuple(orders)
+        self._lines = tuple(lines_)
+        self._directory = directory
+        self._processes: dict[int, Process] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._keep(order)) for order in self._orders]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def process(self, member: int) -> int | None:
+        """The process id of a member, while it has one."""
+        process = self._processes.get(member)
+        return None if process is None else process.pid
+
+    async def failed(self) -> None:
+        """Wait until a member cannot be kept: raises MembersEnd, which says what it said last."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def _keep(self, order: MemberOrder) -> None:
+        """Start it, and start it again."""
+        ends: deque[float] = deque(maxlen=RESTARTS)
+        loop = asyncio.get_running_loop()
+        line = self._lines[order.member]
+        while True:
+            said: deque[str] = deque(maxlen=_SAID_LINES)
+            code = await self._run(order, line, said)
+            how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
+            line.address = None
+            line.drop(f"{_ENDED} ({how})")
+            ends.append(loop.time())
+            if len(ends) == RESTARTS and ends[-1] - ends[0] < WITHIN_S:
+                raise MembersEnd(order.member, RESTARTS, WITHIN_S, how, list(said))
+            _log.warning("member %d: %s (%s); it is started again", order.member, _ENDED, how)
+
+    async def _run(self, order: MemberOrder, line: Line, said: deque[str]) -> int:
+        """One process, from its start to its end; its exit code."""
+        process = await asyncio.create_subprocess_exec(
+            # -P, because the working directory is the user's, and its files are no modules of ours.
+            *(sys.executable, "-P", "-m", "nebuli.members.member_process"),
+            cwd=self._directory,
+            stdin=PIPE,  # its end tells the member that this process is gone
+            stderr=PIPE,
+            start_new_session=True,  # Ctrl-C is this process's to handle
+        )
+        self._processes[order.member] = process
+        try:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            with suppress(ConnectionError):
+                process.stdin.write(order.model_dump_json(by_alias=True).encode() + b"\n")
+                await process.stdin.drain()
+            async for text in lines(process.stderr):
+                if text.startswith(READY):
+                    line.reach(text.removeprefix(READY))
+                else:
+                    said.append(text.removeprefix("Error: "))
+                    sys.stderr.write(f"member {order.member}: {text}\n")
+            return await process.wait()
+        finally:
+            del self._processes[order.member]
+            await _end(process)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,179 @@
+"""`LocalRun`: a query in steps on this machine, with its coordinator in this process and its members in others."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import secrets
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from nebuli.coordinator.coordinator import Coordinator
+from nebuli.coordinator.line import Line
+from nebuli.coordinator.lockstep import Lockstep
+from nebuli.dataflow import SteppedCircuit
+from nebuli.durable_files import make_directory, write_durably
+from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.members.delivering import Delivery
+from nebuli.members.errors import StateInUse
+from nebuli.members.local_members import LocalMembers
+from nebuli.members.member_order import MemberOrder
+from nebuli.members.member_process import LOG
+from nebuli.storage import Store
+from nebuli.storage.logs.epoch_log import EpochLog
+from nebuli.storage.logs.output_log import OutputLog
+from netchannel import ReceiverServer, SenderServer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from nebuli.coordinator.events import Order
+    from nebuli.coordinator.triggers import TriggerSettings
+    from nebuli.members.stepped_query import SteppedQuery
+
+_HOST = "127.0.0.1"
+
+
+class LocalRun:
+    """Entered, it has begun; left, all its processes have ended. What it keeps is in ``folder``, which goes on there.
+
+    ``directory`` is where paths of sources start. ``observe`` hears what the coordinator orders. ``hosts`` are the
+    addresses of this machine that members listen at, in turn.
+
+    Entering raises StateOfAnother, StateInUse, StorageError, OutputError, OSError.
+    """
+
+    def __init__(
+        self,
+        query: SteppedQuery,
+        folder: Path,
+        directory: Path,
+        settings: TriggerSettings,
+        *,
+        observe: Callable[[Order], None] = lambda order: None,
+        hosts: Sequence[str] = (_HOST,),
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+    ) -> None:
+        self._query = query
+        self._folder = folder
+        self._directory = directory
+        self._settings = settings
+        self._observe = observe
+        self._hosts = tuple(hosts)
+        self._max_state_bytes = max_state_bytes
+        self._stack = AsyncExitStack()
+        self._deliveries: dict[str, Delivery] = {}
+        self._coordinating: asyncio.Task[int | None]
+        self.coordinator: Coordinator
+        self.members: LocalMembers
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._begin()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        reason = "its query did not come to its end" if error is None else str(error)
+        for delivery in self._deliveries.values():
+            await delivery.abort(reason)
+        await self._stack.aclose()
+
+    async def _begin(self) -> None:
+        claim = self._query.claim(self._folder)
+        make_directory(self._folder)
+        self._lock()
+        write_durably(self._folder / "query.json", claim)
+        await self._open_outputs()
+        secret = secrets.token_urlsafe()
+        receiver = await self._stack.enter_async_context(ReceiverServer(f"{_HOST}:0", secret=secret))
+        sender = await self._stack.enter_async_context(SenderServer(secret=secret))
+        circuit, plan = self._query.circuit, self._query.plan
+        lines = [Line(circuit, member, None, sender, receiver) for member in range(plan.members)]
+        store = await self._stack.enter_async_context(Store.in_folder(self._folder / "coordinator"))
+        epochs = await EpochLog.open(store, circuit)
+        self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._observe)
+        orders = [self._order(member, secret) for member in range(plan.members)]
+        self.members = LocalMembers(orders, lines, self._directory)
+        await self._stack.enter_async_context(self.members)
+        self._coordinating = asyncio.create_task(self.coordinator.run())
+        self._stack.push_async_callback(_ended, self._coordinating)
+
+    def _lock(self) -> None:
+        file = self._stack.enter_context((self._folder / "lock").open("w"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateInUse(str(self._folder)) from None
+
+    def _store(self, member: int) -> Path:
+        return self._folder / f"member-{member}"
+
+    def _order(self, member: int, secret: str) -> MemberOrder:
+        return MemberOrder(
+            circuit=self._query.circuit,
+            member=member,
+            plan=self._query.plan,
+            feeds=self._query.feeds[member],
+            external=bool(self._query.external),
+            store=self._store(member).absolute(),
+            listen=f"{self._hosts[member % len(self._hosts)]}:0",
+            secret=secret,
+            max_state_bytes=self._max_state_bytes,
+        )
+
+    async def _open_outputs(self) -> None:
+        plan = self._query.plan
+        schemas = SteppedCircuit(plan, 0).outputs
+        for member in range(plan.members):
+            own = {key: schema for key, schema in schemas.items() if plan.homes[key] == member}
+            if not own:
+                continue
+            store = await self._stack.enter_async_context(Store.in_folder(self._store(member)))
+            log = await OutputLog.open(store, LOG, own)
+            for key, schema in own.items():
+                delivery = self._deliveries[key] = Delivery(key, self._query.targets[key])
+                await delivery.begin(log, schema)
+
+    async def until_ended(self) -> int | None:
+        """Wait until all inputs have ended, and publish the outputs; the step that all members have a version at.
+
+        Raises CoordinationError, MembersEnd, OutputError, StorageError.
+        """
+        step: int | None = await self._guarded(self._finish())
+        return step
+
+    async def _finish(self) -> int | None:
+        step = await self.coordinator.inputs_ended()
+        for delivery in self._deliveries.values():
+            await delivery.finish(step)
+        self.coordinator.shut_down()
+        return await asyncio.shield(self._coordinating)
+
+    async def _guarded(self, work: Awaitable[Any]) -> Any:
+        """Do ``work`` as long as nothing that it needs has failed."""
+        guards = [self.members.failed(), *(each.failed() for each in self._deliveries.values())]
+        task = asyncio.ensure_future(work)
+        watching = [asyncio.create_task(each) for each in guards]
+        try:
+            await asyncio.wait([task, *watching, self._coordinating], return_when=asyncio.FIRST_COMPLETED)
+            for each in (self._coordinating, *watching):
+                if each.done():
+                    each.result()
+            return await task
+        finally:
+            for each in (task, *watching):
+                each.cancel()
+            await asyncio.gather(task, *watching, return_exceptions=True)
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,298 @@
+"""`Member`: does the tasks of `Following`, with a circuit, its logs and its versions, and the exchange with others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from nebuli.connectors.errors import FragmentError
+from nebuli.coordinator import tasks as do
+from nebuli.coordinator.errors import CoordinationError
+from nebuli.coordinator.following import Following
+from nebuli.coordinator.messages import Refused
+from nebuli.dataflow import DataflowError, SteppedCircuit
+from nebuli.dataflow.errors import StateUnusable
+from nebuli.members.errors import MemberError
+from nebuli.members.exchange import Exchange
+from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
+from netchannel import NetChannelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nebuli.coordinator.member_states import MemberState
+    from nebuli.coordinator.messages import FromCoordinator, FromMember
+    from nebuli.dataflow.steps.saving import Saved
+    from nebuli.members.coordinator_lines import CoordinatorLine, CoordinatorLines
+    from nebuli.members.saved_state import SavedState
+    from nebuli.storage.logs.input_log import InputLog
+    from nebuli.storage.logs.output_log import OutputLog
+    from netchannel import ReceiverServer, SenderServer
+    from placement.stepped import SteppedPlan
+
+_log = logging.getLogger("nebuli.members")
+_OPEN_S = 60.0
+"""How long members wait for one another when an exchange is opened: the others may have much to load."""
+_PASSING = (Locked, LogTaken, NotYet, StoreBusy, Unclear)
+"""What may go when it is tried again, in a new epoch."""
+
+
+class Member:
+    """One process of a member, from `run` on. All of it is on one event loop, and the circuit on its thread."""
+
+    def __init__(
+        self,
+        circuit: str,
+        plan: SteppedPlan,
+        member: int,
+        incarnation: str,
+        *,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+        log: InputLog,
+        outputs: OutputLog | None,
+        state: SavedState,
+        max_state_bytes: int,
+    ) -> None:
+        self.number = member
+        self._name = circuit
+        self._plan = plan
+        self.sender = sender
+        self.receiver = receiver
+        self._log = log
+        self._outputs = outputs
+        self._state = state
+        self._max_state_bytes = max_state_bytes
+        self._circuit = self._new_circuit()
+        self._following = Following(plan.members, incarnation, self._circuit.fingerprint, receiver.address)
+        self._lines: CoordinatorLines | None = None
+        self._line: CoordinatorLine | None = None
+        self._exchange: Exchange | None = None
+        self._tasks: asyncio.Queue[do.Task] = asyncio.Queue()
+        self._life: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._saved: Saved | None = None
+        self._failure: str | None = None
+        self.taken = asyncio.Event()
+        """Set whenever a step has taken its input; whoever waits for that clears it."""
+
+    def _new_circuit(self) -> SteppedCircuit:
+        return SteppedCircuit(self._plan, self.number, max_state_bytes=self._max_state_bytes)
+
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]:
+        """What can be pushed: Z-sets of this schema, by input."""
+        return self._circuit.inputs
+
+    @property
+    def log(self) -> InputLog:
+        """The log of what came in."""
+        return self._log
+
+    @property
+    def state(self) -> MemberState:
+        """Run, Pause, Paused, Stop or Stopped."""
+        return self._following.state
+
+    async def run(self, lines: CoordinatorLines) -> None:
+        """Follow coordinators until it is cancelled. Raises what is a mistake of theirs or ours."""
+        self._lines = lines
+        try:
+            await lines.run()
+        finally:
+            if self._life is not None:
+                self._life.cancel()
+                await asyncio.wait([self._life])
+
+    def told(self, message: FromCoordinator, line: CoordinatorLine) -> None:
+        """A coordinator says something on this line."""
+        before = self._following.epoch
+        tasks = self._following.handle(do.Told(message))
+        if self._following.epoch != before:
+            self._line = line
+        self._do_all(tasks)
+
+    def arrived(self, rows: int) -> None:
+        """So many rows more are logged."""
+        self._happen(do.HasArrived(rows))
+
+    def ended(self) -> None:
+        """All inputs of this member have ended."""
+        self._happen(do.HasEnded())
+
+    def failed(self, why: str) -> None:
+        """An input cannot be read, and could not if it were tried again."""
+        self._failure = why
+        self._happen(do.HasFailed(self._following.epoch, why, lasting=True))
+
+    # -- tasks
+
+    def _happen(self, happened: do.Happening) -> None:
+        self._do_all(self._following.handle(happened))
+
+    def _do_all(self, tasks: Sequence[do.Task]) -> None:
+        for task in tasks:
+            match task:
+                case do.Say(message):
+                    self._say(message)
+                case do.LookAround(epoch):
+                    self._life = asyncio.create_task(self._live(epoch, self._life))
+                case do.WriteState(epoch, attempt, step):
+                    self._saved = self._circuit.save()
+                    self._writing = asyncio.create_task(self._write(epoch, attempt, step, self._saved))
+                case _:
+                    self._tasks.put_nowait(task)
+
+    def _say(self, message: FromMember) -> None:
+        if isinstance(message, Refused) and self._lines is not None:
+            self._lines.say_to_all(message)
+        elif self._line is not None:
+            self._line.say(message)
+
+    async def _live(self, epoch: int, before: asyncio.Task[None] | None) -> None:
+        """Leave the epoch before, and do what is to be done in this one, in order."""
+        if before is not None:
+            before.cancel()
+            await asyncio.wait([before])
+        self._tasks = asyncio.Queue()
+        try:
+            try:
+                if self._failure is not None:
+                    raise FragmentError(self._failure)
+                await self._look_around(epoch)
+                while True:
+                    await self._work(await self._tasks.get())
+            finally:
+                await self._leave()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator waits to hear of it
+            self._happen(do.HasFailed(epoch, _reason(error), lasting=_lasts(error)))
+
+    async def _leave(self) -> None:
+        await self._stop_writing()
+        self._state.close()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.abort("this member leaves the epoch")
+
+    async def _look_around(self, epoch: int) -> None:
+        log = self._log
+        ended = log.first < log.last and log.ended_at == log.last - 1
+        self._happen(do.Found(epoch, await self._state.checkpoints(), log.first, log.last, ended))
+
+    async def _work(self, task: do.Task) -> None:
+        match task:
+            case do.OpenState(epoch, checkpoint, addresses):
+                self._circuit = self._new_circuit()
+                self._circuit.load(await self._state.open(checkpoint.version))
+                if len(addresses) > 1:
+                    self._exchange = Exchange(
+                        self.sender, self.receiver, self._name, epoch, self.number, addresses
+                    )
+                    await self._exchange.open(_OPEN_S)
+                self._happen(do.HasOpened(epoch, self._log.waiting_rows()))
+            case do.RunStep(epoch, step, replayed, ended):
+                await self._step(step, replayed=replayed, ended=ended)
+                self._happen(do.HasStepped(epoch))
+            case do.CommitState(epoch, attempt):
+                await self._commit()
+                self._happen(do.HasCommitted(epoch, attempt))
+            case do.DropState():
+                await self._stop_writing()
+                self._state.close()
+            case do.TrimLog(_, step):
+                await self._log.trim(step)
+            case do.CloseState(epoch, step):
+                await self._close(step)
+                self._happen(do.HasClosed(epoch))
+
+    # -- steps
+
+    async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
+        inputs = await self._input(step, replayed=replayed, ended=ended)
+        self.taken.set()
+        outputs = await self._run_circuit(step, inputs, ended=ended)
+        if self._outputs is not None:
+            await self._outputs.write(step, outputs)
+
+    async def _input(self, step: int, *, replayed: bool, ended: bool) -> Mapping[str, pa.RecordBatch]:
+        """What counts for a step; it is durable."""
+        if step == self._log.last:
+            if ended:
+                return await self._log.end(step)
+            if replayed:
+                await self._log.pass_over(step)
+        return await self._log.fix(step)
+
+    async def _run_circuit(
+        self, step: int, inputs: Mapping[str, pa.RecordBatch], *, ended: bool
+    ) -> Mapping[str, pa.RecordBatch]:
+        work = self._circuit.step({key: rows for key, rows in inputs.items() if rows.num_rows}, ended=ended)
+        came: Sequence[pa.RecordBatch] | None = None
+        try:
+            while True:
+                sending = work.send(came)
+                if sending is None:
+                    came = None
+                    await asyncio.sleep(0)
+                    continue
+                assert self._exchange is not None, "one member has nobody to send to"
+                parts = await self._exchange.trade(
+                    step, sending.index, sending.parts, sending.senders, sending.receivers
+                )
+                came = [
+                    sent.slice(0, 0) if part is None else part
+                    for part, sent in zip(parts, sending.parts, strict=True)
+                ]
+        except StopIteration as stop:
+            outputs: dict[str, pa.RecordBatch] = stop.value
+        return {key: rows for key, rows in outputs.items() if self._plan.homes[key] == self.number}
+
+    # -- checkpoints
+
+    async def _write(self, epoch: int, attempt: int, step: int, saved: Saved) -> None:
+        """Write beside the steps."""
+        try:
+            await self._state.write(saved, step)
+        except (StorageError, OSError) as error:
+            self._happen(do.CouldNotWrite(epoch, attempt, _reason(error)))
+        else:
+            self._happen(do.HasWritten(epoch, attempt))
+
+    async def _stop_writing(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    async def _commit(self) -> None:
+        await self._state.commit()
+        assert self._saved is not None, "it was taken before"
+        self._saved.kept()
+        self._saved = None
+
+    async def _close(self, step: int) -> None:
+        """The last version: nothing goes on beside it."""
+        self._saved = self._circuit.save()
+        await self._state.write(self._saved, step)
+        await self._commit()
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            await exchange.close()
+
+
+def _reason(error: Exception) -> str:
+    known = (MemberError, StorageError, NetChannelError, FragmentError, CoordinationError)
+    if isinstance(error, (*known, DataflowError, StateUnusable)):
+        return str(error)
+    _log.error("something went wrong in the member itself", exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _lasts(error: Exception) -> bool:
+    """Whether it would be the same in a new epoch."""
+    return not isinstance(error, (MemberError, NetChannelError, *_PASSING))

@@ -1,0 +1,43 @@
+"""What a member's process is to be: all that it needs to know, as it is given to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from placement.plan import BoundSource
+from placement.stepped import SteppedPlan
+
+
+class Feed(BaseModel):
+    """A physical source, which is read into an input.
+
+    ``name`` is that of the source for the log: under it the log knows how much of it was read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    input: str
+    name: str
+    source: BoundSource
+
+
+class MemberOrder(BaseModel):
+    """One process of a member.
+
+    ``store`` is the folder of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
+    the process's working directory. ``external``: some inputs are pushed into, and do not end.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    circuit: str
+    member: int
+    plan: SteppedPlan
+    feeds: tuple[Feed, ...]
+    external: bool
+    store: Path
+    listen: str
+    secret: str | None
+    max_state_bytes: int

@@ -1,0 +1,115 @@
+"""``python -m nebuli.members.member_process``: a member in a process of its own.
+
+Its order comes on standard input, on one line; the end of standard input ends it. When it can be greeted it says so on
+standard error, and where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from nebuli.connectors.provider import import_built_in
+from nebuli.dataflow import SteppedCircuit
+from nebuli.members.coordinator_lines import CoordinatorLines
+from nebuli.members.feeding import feed_all
+from nebuli.members.member import Member
+from nebuli.members.member_order import MemberOrder
+from nebuli.members.saved_state import SavedState
+from nebuli.storage import StorageError, Store
+from nebuli.storage.logs.input_log import InputLog
+from nebuli.storage.logs.output_log import OutputLog
+from netchannel import ReceiverServer, SenderServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+READY = "member ready at "
+LOG = "member"
+"""The name of a member's logs and versions in its own store."""
+
+
+@contextlib.asynccontextmanager
+async def opened(order: MemberOrder) -> AsyncIterator[Member]:
+    """The member, with its store and its servers open."""
+    async with contextlib.AsyncExitStack() as stack:
+        store = await stack.enter_async_context(Store.in_folder(order.store))
+        receiver = await stack.enter_async_context(ReceiverServer(order.listen, secret=order.secret))
+        sender = await stack.enter_async_context(SenderServer(secret=order.secret))
+        circuit = SteppedCircuit(order.plan, order.member)
+        log = await InputLog.open(store, LOG, circuit.inputs)
+        await stack.enter_async_context(log)
+        own = {
+            key: schema for key, schema in circuit.outputs.items() if order.plan.homes[key] == order.member
+        }
+        yield Member(
+            order.circuit,
+            order.plan,
+            order.member,
+            secrets.token_hex(8),
+            sender=sender,
+            receiver=receiver,
+            log=log,
+            outputs=await OutputLog.open(store, LOG, own) if own else None,
+            state=SavedState(store.state_store(LOG)),
+            max_state_bytes=order.max_state_bytes,
+        )
+
+
+async def serve(order: MemberOrder) -> None:
+    """Be a member until it is cancelled."""
+    async with opened(order) as member, asyncio.TaskGroup() as group:
+        lines = CoordinatorLines(order.circuit, order.member, member.sender, member.receiver, member.told)
+        group.create_task(member.run(lines))
+        group.create_task(feed_all(member, order.feeds, external=order.external))
+        sys.stderr.write(f"{READY}{member.receiver.address}\n")
+        sys.stderr.flush()
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 26)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    order = MemberOrder.model_validate_json(await reader.readline())
+    serving = asyncio.create_task(serve(order))
+    orphaned = asyncio.create_task(reader.read())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    await asyncio.wait([serving, orphaned], return_when=asyncio.FIRST_COMPLETED)
+    serving.cancel()
+    orphaned.cancel()
+    await asyncio.gather(orphaned, return_exceptions=True)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+def main() -> int:
+    """Run the member that standard input asks for; the exit code."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    import_built_in()
+    try:
+        uvloop.run(_main())
+    except ExceptionGroup as error:
+        first = error.exceptions[0]
+        if not isinstance(first, StorageError):
+            raise
+        sys.stderr.write(f"Error: {first}\n")
+        return 1
+    except (StorageError, OSError) as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # a source's thread may be waiting for what does not come

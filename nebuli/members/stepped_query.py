@@ -1,0 +1,135 @@
+"""A query in steps, with what its members are to read: worked out from a query, a topology and a number of members."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nebuli.dataflow.steps.fingerprint import fingerprint_of
+from nebuli.members.errors import StateOfAnother
+from nebuli.members.member_order import Feed
+from placement import check_stepped, distribute
+from placement.plan import BoundSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from placement import Query, SteppedPlan
+    from placement.stepped import InputOperator
+    from topology import PhysicalSource, SinkConnector, Topology
+
+FORMAT = 1
+_DIGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedQuery:
+    """``feeds`` has what each member reads, in their order. ``external`` inputs have no source: they are pushed into.
+
+    An input with several physical sources comes in at all members, which have them in turn; another one comes in at
+    one member, and its rows are divided behind that.
+    """
+
+    plan: SteppedPlan
+    feeds: tuple[tuple[Feed, ...], ...]
+    external: tuple[str, ...]
+
+    @property
+    def circuit(self) -> str:
+        """The name of the circuit in the ids of its channels."""
+        return f"circuit-{self.fingerprint[:_DIGEST]}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for whoever can go on from the same state."""
+        return fingerprint_of(self.plan)
+
+    @property
+    def targets(self) -> Mapping[str, SinkConnector]:
+        """The sinks of the outputs."""
+        return {each.id: each.target for each in self.plan.outputs}
+
+    def claim(self, folder: Path) -> str:
+        """What a state folder says of whom it belongs to, if it is this query's; that text, if it says nothing yet.
+
+        Raises StateOfAnother.
+        """
+        sources = [[feed.name for feed in feeds] for feeds in self.feeds]
+        reads = [feed.source.physical.reads for feeds in self.feeds for feed in feeds]
+        own = {
+            "format": FORMAT,
+            "members": self.plan.members,
+            "query": self.fingerprint,
+            "sources": sources,
+            "reads": reads,
+        }
+        file = folder / "query.json"
+        if file.exists():
+            there = json.loads(file.read_text())
+            for key in ("format", "members", "query", "sources"):
+                if there.get(key) != own[key]:
+                    shown = "reads" if key == "sources" else key
+                    raise StateOfAnother(
+                        str(folder), _WHAT[key], _shown(there.get(shown)), _shown(own[shown])
+                    )
+        return json.dumps(own, indent=2)
+
+
+_WHAT = {
+    "format": "format",
+    "members": "number of members",
+    "query": "query",
+    "sources": "list of sources, in another order or with other settings",
+}
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def stepped_query(query: Query, topology: Topology, members: int) -> SteppedQuery:
+    """The query for so many members. Raises InvalidQuery."""
+    plan = check_stepped(query, topology)
+    attached = {each.id: _attached(each, topology) for each in plan.inputs}
+    spread = {key for key, sources in attached.items() if len(sources) > 1}
+    plan = distribute(plan, members, spread)
+    feeds: list[list[Feed]] = [[] for _ in range(members)]
+    for operator in plan.inputs:
+        for index, feed in enumerate(_feeds(operator, attached[operator.id])):
+            member = index % members if operator.id in spread else plan.homes[operator.id]
+            feeds[member].append(feed)
+    external = tuple(sorted(key for key, sources in attached.items() if not sources))
+    return SteppedQuery(plan, tuple(map(tuple, feeds)), external)
+
+
+def _attached(operator: InputOperator, topology: Topology) -> list[PhysicalSource]:
+    return [
+        physical
+        for node in topology.nodes
+        for physical in node.physical
+        if physical.logical == operator.logical
+    ]
+
+
+def _feeds(operator: InputOperator, sources: list[PhysicalSource]) -> list[Feed]:
+    """Named by what their settings say, so that what the log knows of one is never taken for another's."""
+    alike: Counter[str] = Counter()
+    feeds = []
+    for physical in sources:
+        settings = json.dumps(physical.model_dump(mode="json", by_alias=True), sort_keys=True)
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:_DIGEST]
+        feeds.append(
+            Feed(
+                input=operator.id,
+                name=f"{operator.id}/{digest}/{alike[digest]}",
+                source=BoundSource(
+                    id=operator.id, logical=operator.logical, schema=operator.columns, physical=physical
+                ),
+            )
+        )
+        alike[digest] += 1
+    return feeds
