@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from nebuli.storage.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 
 from . import producers
-from .arrivals import Arrivals
+from .arrived_rows import Arrivals
 from .producers import Producers
 from .remap import Remap
 from .sums import digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Self
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
-    from .arrivals import Arrivals
+    from .arrived_rows import Arrivals
 
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
@@ -42,7 +41,6 @@ class Remap:
         self._shard = shard
         self._ends = ends
         self._arrivals = arrivals
-        self._fixing = asyncio.Lock()
         self._assigned_below = 0  # the step up to which the arrivals know what counts
         self._id = os.urandom(8)
 
@@ -85,6 +83,8 @@ class Remap:
             self._assign(last - 1, await self.offsets(last - 1))
 
     def _assign(self, step: int, offsets: Offsets) -> None:
+        if step < self._assigned_below:
+            return
         for handle, (_, until) in offsets.items():
             if handle in self._arrivals:
                 self._arrivals[handle].assign(until)
@@ -120,28 +120,22 @@ class Remap:
         """Fix the next step with nothing in it; one that is fixed stays as it is. Raises StepOutOfRange."""
         if step > self.last:
             raise StepOutOfRange(self._log, step, self.first, self.last)
-        async with self._fixing:
-            if step == self.last:
-                await self.catch_up()
-                assigned = {handle: each.assigned for handle, each in self._arrivals.items()}
-                await self._append(step, self._part(step, assigned))
-                await self.catch_up()
+        if step == self.last:
+            await self.catch_up()
+            await self._append(step, {handle: each.assigned for handle, each in self._arrivals.items()})
+            await self.catch_up()
 
     async def _fix_next(self, step: int, *also: NewPart) -> None:
-        async with self._fixing:
-            if step == self.last:
-                await self.catch_up()
-                there = {handle: each.upper for handle, each in self._arrivals.items()}
-                await self._append(step, self._part(step, there), *also)
+        await self.catch_up()
+        await self._append(step, {handle: each.upper for handle, each in self._arrivals.items()}, *also)
 
-    def _part(self, step: int, until: Mapping[str, int]) -> NewPart:
+    async def _append(self, step: int, until: Mapping[str, int], *also: NewPart) -> None:
+        """Append what fixes the step, once: calls at the same time, or after one that failed, have the same id."""
         firsts = [self._arrivals[handle].assigned for handle in until]
         columns = [list(until), firsts, list(until.values()), [1] * len(until)]
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
-        return self._shard.part([(step, pa.record_batch(arrays, schema=_SCHEMA))], step, step + 1)
-
-    async def _append(self, step: int, *parts: NewPart) -> None:
-        """Append what fixes a step, once: also when it is unclear whether it has happened, or it was cancelled."""
+        rows = pa.record_batch(arrays, schema=_SCHEMA)
+        parts = [self._shard.part([(step, rows)], step, step + 1), *also]
         try:
             await self._store.append(parts, append_id=self._id + step.to_bytes(8))
         except UpperMismatch as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from nebuli.storage import StateStore, StorageError, Store
+from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import (
     BlobDamaged,
     BlobMissing,
@@ -20,6 +24,7 @@ from nebuli.storage.errors import (
     Unclear,
     VersionUnavailable,
 )
+from nebuli.storage.ordering.sqlite import SqliteOrdering
 from nebuli.storage.states.state_store import INLINE_BYTES, Database
 from tests.support.sizes import some
 from tests.support.stores import Killed, Plan, faulty_store, files
@@ -185,6 +190,97 @@ async def test_the_step_is_of_its_version(states: StateStore) -> None:
     await commit(states, 1)
     async with await states.open(2) as database:
         assert database.get_step() == 5
+
+
+async def test_each_version_says_its_step(states: StateStore, other: Store) -> None:
+    assert await states.steps() == {0: 0}
+    for version, step in enumerate((90, 120, 150)):
+        database = await states.open(version)
+        database.set_step(step)
+        await database.commit()
+    assert await states.steps() == {2: 120, 3: 150}
+    async with await states.open(2) as database:
+        database.set_step(130)
+        assert await states.steps() == {
+            2: 120
+        }  # what is set is of the next version, and the other one is gone
+        assert await other.state_store("member 0").steps() == {2: 120}
+        await database.commit()
+    assert await other.state_store("member 0").steps() == {2: 120, 3: 130}
+
+
+def contents(tables: dict[str, dict[bytes, pa.Buffer]]) -> dict[str, dict[bytes, bytes]]:
+    return {
+        table: {key: value.to_pybytes() for key, value in values.items()} for table, values in tables.items()
+    }
+
+
+async def test_all_tables_are_read_at_once(states: StateStore) -> None:
+    expected = {
+        table: {b"%d" % n: (_LONG if n % 3 else b"") + b"%d" % n for n in range(20)} for table in ("a", "b/1")
+    }
+    async with await states.open(0) as database:
+        assert await database.tables() == {}
+        for table, values in expected.items():
+            for key, content in values.items():
+                await database.put(table, key, content)
+        assert contents(await database.tables()) == expected
+        await database.commit()
+    async with await states.open(1) as database:
+        found = await database.tables()
+        assert contents(found) == expected
+        assert [list(each) for each in found.values()] == [sorted(each) for each in expected.values()]
+        await database.put("a", b"1", b"new")
+        await database.put("c", b"", _LONG)
+        await database.delete("a", b"2")
+        for key in expected["b/1"]:
+            await database.delete("b/1", key)
+        changed = {**expected["a"], b"1": b"new"}
+        del changed[b"2"]
+        assert contents(await database.tables()) == {"a": changed, "c": {b"": _LONG}}
+        await database.commit()
+    with pytest.raises(DatabaseClosed):
+        await database.tables()
+    async with await states.open(2) as database:
+        assert contents(await database.tables()) == {"a": changed, "c": {b"": _LONG}}
+
+
+async def test_blobs_of_tables_are_read_side_by_side_a_few_at_once(folder: Path) -> None:
+    async with Store.in_folder(folder) as store:
+        await commit(store.state_store("s"), 0, **{f"{n}": _LONG for n in range(40)})
+    reading = most = 0
+    meeting = threading.Barrier(2)  # one alone would wait for ever
+
+    class Slow(FileBlobs):
+        def get(self, folder: str, name: str) -> pa.Buffer:
+            nonlocal reading, most
+            with guard:
+                reading += 1
+                most = max(most, reading)
+            meeting.wait(30)
+            found = super().get(folder, name)
+            with guard:
+                reading -= 1
+            return found
+
+    guard = threading.Lock()
+    slow = Store(SqliteOrdering(folder), Slow(folder / "blobs"))
+    async with slow as store, await store.state_store("s").open(1) as database:
+        assert len((await database.tables())["t"]) == 40
+    assert 2 <= most <= 4
+
+
+async def test_a_blob_of_the_tables_that_is_damaged_is_named_and_nothing_goes_on(
+    states: StateStore, folder: Path
+) -> None:
+    await commit(states, 0, **{f"{n}": _LONG for n in range(20)})
+    name = files(folder)[3]
+    (path,) = folder.rglob(name)
+    path.unlink()
+    async with await states.open(1) as database:
+        with pytest.raises(BlobMissing, match=name):
+            await database.tables()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_second_opener_is_refused(states: StateStore, store: Store, other: Store) -> None:
