@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from nebuli.storage.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 
 from . import producers
-from .arrived_rows import Arrivals
+from .handle_log import HandleLog
 from .producers import Producers
 from .remap import Remap
 from .sums import digest
@@ -49,7 +49,7 @@ class InputLog:
     """
 
     def __init__(
-        self, name: str, store: Store, arrivals: Mapping[str, Arrivals], remap: Remap, known: Shard
+        self, name: str, store: Store, arrivals: Mapping[str, HandleLog], remap: Remap, known: Shard
     ) -> None:
         self.name = name
         self.schemas = {handle: each.shard.schema for handle, each in arrivals.items()}
@@ -69,7 +69,7 @@ class InputLog:
     async def open(cls, store: Store, name: str, handles: Mapping[str, pa.Schema]) -> Self:
         """Open a log, made if it is not there, with these handles and their Z-sets' schemas. Raises SchemaMismatch."""
         arrivals = {
-            handle: Arrivals(await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates"))
+            handle: HandleLog(await store.create_shard(f"{name}/input/{handle}", schema, keeps="updates"))
             for handle, schema in handles.items()
         }
         remap = await Remap.open(store, name, arrivals)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
-    from .arrived_rows import Arrivals
+    from .handle_log import HandleLog
 
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
@@ -34,7 +34,7 @@ class Remap:
     """
 
     def __init__(
-        self, store: Store, log: str, shard: Shard, ends: Shard, arrivals: Mapping[str, Arrivals]
+        self, store: Store, log: str, shard: Shard, ends: Shard, arrivals: Mapping[str, HandleLog]
     ) -> None:
         self._store = store
         self._log = log
@@ -45,7 +45,7 @@ class Remap:
         self._id = os.urandom(8)
 
     @classmethod
-    async def open(cls, store: Store, name: str, arrivals: Mapping[str, Arrivals]) -> Self:
+    async def open(cls, store: Store, name: str, arrivals: Mapping[str, HandleLog]) -> Self:
         """Open that of a log, made if it is not there."""
         shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
         ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")

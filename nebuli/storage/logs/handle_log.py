@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
 
 
-class Arrivals:
+class HandleLog:
     """Those from ``assigned`` on count for no step yet; ``rows`` is how many rows they have that are counted."""
 
     def __init__(self, shard: Shard) -> None:
