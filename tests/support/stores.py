@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -96,10 +96,16 @@ class Plan:
 _LIFE = ("open", "close", "bell", "unchanged", "lock")
 
 
+class Around(Protocol):
+    """Says what becomes of a call."""
+
+    def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any: ...
+
+
 class Faulty:
     """A seam whose calls go by a plan."""
 
-    def __init__(self, seam: Any, plan: Plan) -> None:
+    def __init__(self, seam: Any, plan: Around) -> None:
         self._seam = seam
         self._plan = plan
 
