@@ -17,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test power simulate soak soak-spark lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ LAYERS ?= core runner
 
 simulate: $(ALL_READY)  ## Run SEEDS=2000 simulations of channels through faults from seed FIRST=0 on, of each of LAYERS="core runner"
 	for layer in $(LAYERS); do $(BIN)/python -m tests.simulator --layer $$layer --seeds $(SEEDS) --first $(FIRST) || exit 1; done
+
+maelstrom: SEEDS = 20
+maelstrom: $(ALL_READY)  ## Kill and stop processes that share a store, in SEEDS=20 runs from seed FIRST=0 on, and check what clients read
+	$(BIN)/python -m tests.maelstrom --seeds $(SEEDS) --first $(FIRST)
 
 CUTS ?= 200
 
