@@ -2,7 +2,8 @@
 
 What such a fragment sends is a function of its input alone, in its order: whoever makes it again makes the same again.
 Any other has a state (a join's, an aggregate's, a sink's), or an order of its inputs that nobody knows again, or an
-input whose sender gives up what it has no room for, and so does not keep what is not acknowledged.
+input whose sender gives up what it has no room for, and so does not keep what is not acknowledged. Fragments of a query
+in steps go on, too, with what they keep on their node's disk.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placement.plan import BoundSource, FilterOperator, NetworkSink, NetworkSource, ProjectOperator
+from placement.stepped import AnyFragment, CoordinatorFragment, MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
 __all__ = ["is_exact", "state_of", "unreplayable_sources"]
 
 _STATELESS = (NetworkSource, BoundSource, FilterOperator, ProjectOperator, NetworkSink)
 
 
-def is_exact(fragment: Fragment) -> bool:
-    """Whether the fragment, killed and started again, goes on where it was."""
+def is_exact(fragment: AnyFragment) -> bool:
+    """Whether the fragment, killed and started again, goes on where it was; those in steps do."""
+    if isinstance(fragment, MemberFragment | CoordinatorFragment):
+        return True
     inputs = [each for each in fragment.operators if isinstance(each, BoundSource | NetworkSource)]
     return (
         len(inputs) == 1
@@ -34,7 +39,7 @@ def is_exact(fragment: Fragment) -> bool:
     )
 
 
-def unreplayable_sources(fragments: Iterable[Fragment]) -> Iterable[str]:
+def unreplayable_sources(fragments: Iterable[AnyFragment]) -> Iterable[str]:
     """What cannot be read again, by names for people."""
     for fragment in fragments:
         for each in fragment.operators:
@@ -46,8 +51,10 @@ def _lossy(fragment: Fragment) -> Iterable[str]:
     return (each.id for each in fragment.operators if isinstance(each, NetworkSource) and each.lossy)
 
 
-def state_of(fragment: Fragment) -> str:
+def state_of(fragment: AnyFragment) -> str:
     """What of the fragment is lost with its process, in words."""
+    if isinstance(fragment, MemberFragment | CoordinatorFragment):
+        return "what it had done since the last checkpoint, which it does again"
     unreplayable = list(unreplayable_sources([fragment]))
     if unreplayable:
         return f"what it had read of {', '.join(unreplayable)}, which cannot be read again"

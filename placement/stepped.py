@@ -14,9 +14,11 @@ from placement.plan import (
     AggregateOperator,
     BaseOperator,
     BoundSink,
+    BoundSource,
     Closing,
     DistinctOperator,
     FilterOperator,
+    Fragment,
     JoinOperator,
     ProjectOperator,
     UnaryOperator,
@@ -27,7 +29,9 @@ from placement.plan import (
 from topology import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from topology import SinkConnector
 
 Member = Annotated[int, Field(ge=0)]
 """The number of a member, from 0 on."""
@@ -121,3 +125,59 @@ class SteppedPlan(BaseModel):
             for keys in ((each.id for each in self.inputs), (each.id for each in self.outputs))
             for index, key in enumerate(sorted(keys))
         }
+
+
+class Feed(BaseModel):
+    """A physical source, which is read into an input.
+
+    ``name`` is that of the source for the log: under it the log knows how much of it was read.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: str
+    name: str
+    source: BoundSource
+
+
+class _StepFragment(BaseModel):
+    """What a node runs of a query in steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    node: str
+    circuit: str
+    """The name of the circuit in the ids of its channels."""
+    plan: SteppedPlan
+
+    @property
+    def operators(self) -> tuple[()]:
+        """Those that read and write channels of fragments; there are none."""
+        return ()
+
+
+class MemberFragment(_StepFragment):
+    """A member at a node, with the sources that it reads there."""
+
+    type: Literal["member"] = "member"
+    member: Member
+    feeds: tuple[Feed, ...]
+
+    @property
+    def targets(self) -> Mapping[str, SinkConnector]:
+        """The sinks of the outputs whose rows it has, by output."""
+        homes = self.plan.homes
+        return {each.id: each.target for each in self.plan.outputs if homes[each.id] == self.member}
+
+
+class CoordinatorFragment(_StepFragment):
+    """The coordinator at a node; ``addresses`` are the members' nodes, in the members' order."""
+
+    type: Literal["coordinator"] = "coordinator"
+    addresses: tuple[str, ...]
+    checkpoint_s: Annotated[float, Field(gt=0)]
+
+
+StepFragment = MemberFragment | CoordinatorFragment
+AnyFragment = Fragment | StepFragment

@@ -18,6 +18,7 @@ from nebuli.cli.terminal import takes_colours
 _COMMANDS = {
     "bench": ("bench", "Measure how fast a query is, with workers on this machine."),
     "certs": ("certs", "Make certificates for development."),
+    "checkpoint": ("queries", "Save the state of a query in steps now."),
     "completion": ("completion", "Print what a shell needs to complete commands."),
     "doctor": ("doctor", "Look for what is wrong with a fleet, and say what to do about it."),
     "list": ("queries", "List the registered queries, with their states."),

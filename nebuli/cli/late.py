@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nebuli.rpc.status import FragmentStatus
-    from placement import Fragment
+    from placement.stepped import AnyFragment
 
 
 class LateRows:
     """Follows the statuses of fragments, of which the last ones count."""
 
     def __init__(self) -> None:
-        self._fragments: dict[str, tuple[Fragment, Mapping[str, int]]] = {}
+        self._fragments: dict[str, tuple[AnyFragment, Mapping[str, int]]] = {}
 
-    def report(self, fragment: Fragment, status: FragmentStatus) -> None:
+    def report(self, fragment: AnyFragment, status: FragmentStatus) -> None:
         """How a fragment is now."""
         self._fragments[fragment.id] = fragment, status.late
 
@@ -47,17 +47,18 @@ class LateRows:
         return found
 
 
-def uncounted(fragments: Iterable[Fragment]) -> str:
+def uncounted(fragments: Iterable[AnyFragment]) -> str:
     """The fragments whose windows Spark closes, so that nobody knows how many rows were late. Empty if there is none.
 
     Spark counts what its operators drop after rows were put together within their batches, which is no number of rows.
     """
-    from placement.plan import WindowOperator
+    from placement.plan import Fragment, WindowOperator
 
     return ", ".join(
         f"{fragment.id} at {fragment.node}"
         for fragment in fragments
-        if fragment.engine is not None
+        if isinstance(fragment, Fragment)
+        and fragment.engine is not None
         and not fragment.engine.bounded
         and any(isinstance(operator, WindowOperator) for operator in fragment.operators)
     )

@@ -9,7 +9,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from placement import Fragment, Placement
+    from placement import Placement
+    from placement.stepped import AnyFragment
 
 seed_option = click.option(
     "--seed", default=0, show_default=True, help="Which of several equal paths is taken."
@@ -29,7 +30,7 @@ def say_note(placement: Placement) -> None:
         click.echo(placement.note, err=True)
 
 
-def warn_of_endless(fragments: Iterable[Fragment]) -> None:
+def warn_of_endless(fragments: Iterable[AnyFragment]) -> None:
     """Say on standard error if the query never gives its result."""
     from placement.checking.endless import waits_for_ever
 

@@ -12,7 +12,7 @@ from netchannel.storage.layout import folder_name
 from placement.plan import NetworkSink
 
 if TYPE_CHECKING:
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
     from topology import BufferSettings, FaultSettings
 
 __all__ = ["drop_files", "received", "sent", "tried"]
@@ -29,7 +29,7 @@ def sent(settings: BufferSettings | None, *, resumed: bool = False) -> netchanne
     return policy
 
 
-def drop_files(fragment: Fragment) -> None:
+def drop_files(fragment: AnyFragment) -> None:
     """Remove what is left of a durable buffer, with which nobody goes on: its channel is one deployment's own."""
     for operator in fragment.operators:
         if isinstance(operator, NetworkSink) and operator.buffer is not None and operator.buffer.directory:

@@ -30,6 +30,7 @@ class Line:
     """Tells ``happen`` when the member can be told something, what it says, and when it is lost.
 
     ``address`` is where the member's receiver is reached; without one, it is waited for until `reach` says it.
+    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Line:
         receiver: ReceiverServer,
         *,
         away_s: float = AWAY_S,
+        answer_to: str | None = None,
     ) -> None:
         self.member = member
         self.address = address
         self._circuit = circuit
         self._sender = sender
         self._receiver = receiver
+        self._answer_to = answer_to
         self._fault = FaultPolicy(retry=away_s)
         self._away_s = away_s
         self._changed = asyncio.Event()
@@ -128,7 +131,8 @@ class Line:
             channels.greetings(self._circuit, self.member), to=address, codec="bytes"
         )
         try:
-            await hello.send(channels.encoded(channels.Greeting(session, self._receiver.address)))
+            answer_to = self._answer_to or self._receiver.address
+            await hello.send(channels.encoded(channels.Greeting(session, answer_to)))
             await hello.close()
         finally:
             with suppress(NetChannelError):

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nebuli.rpc.trust import Trust
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
 __all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 
 _DEADLINE_S = 5.0
 _LOGS_S = 30.0
 """Seconds for all lines that a worker keeps."""
+_CHECKPOINT_S = 600.0
+"""State may be large, and members away."""
 _PROBE_S = 15.0
 """A probe ends by itself before that."""
 
@@ -66,7 +68,7 @@ class WorkerClient:
     ) -> None:
         await self._channel.close()
 
-    async def register(self, fragment: Fragment, id_: str = "") -> str:
+    async def register(self, fragment: AnyFragment, id_: str = "") -> str:
         """Hand over a fragment, to have that id; else the worker gives it one. Which it has; the same if done again."""
         request = wire.RegisterRequest(fragment=fragment.model_dump_json(by_alias=True), id=id_)
         with self._errors():
@@ -82,6 +84,12 @@ class WorkerClient:
         """Ask a fragment to end, or end its process at once."""
         with self._errors():
             await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
+
+    async def checkpoint(self, id_: str) -> int:
+        """Have the coordinator of a query in steps make a checkpoint: the step that comes behind it."""
+        with self._errors():
+            reply = await self._stub.Checkpoint(wire.CheckpointRequest(id=id_), timeout=_CHECKPOINT_S)
+        return int(reply.step)
 
     async def unregister(self, id_: str) -> None:
         """Have a fragment forgotten."""

@@ -13,7 +13,7 @@ from nebuli.fleet.global_state import GlobalState, combined
 from nebuli.fleet.supervision import Policy
 from nebuli.rpc.trust import Trust
 from placement import StrategyName
-from placement.plan import Fragment
+from placement.stepped import AnyFragment
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DeployedQuery(BaseModel):
     """Nodes that it was placed without, since they were lost."""
     policy: Policy = Policy.WAIT
     fragments: tuple[DeployedFragment, ...]
-    plan: tuple[Fragment, ...]
+    plan: tuple[AnyFragment, ...]
     left: tuple[DeployedFragment, ...] = ()
     """What could not be taken away yet of earlier deployments."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nebuli.fleet.client import WorkerClient
     from placement import Fragment, Query, StrategyName
+    from placement.stepped import AnyFragment
     from topology import Topology
 
 __all__ = [
@@ -85,12 +86,12 @@ class Active:
 
     deployment: str
     without: tuple[str, ...]
-    fragments: tuple[Fragment, ...]
+    fragments: tuple[AnyFragment, ...]
     left: tuple[Place, ...] = ()
 
     @property
-    def root(self) -> Fragment:
-        """The fragment with the query's sink."""
+    def root(self) -> AnyFragment:
+        """The fragment with the query's sink; of a query in steps the coordinator."""
         return self.fragments[-1]
 
     @property

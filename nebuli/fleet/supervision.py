@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nebuli.fleet.deployment import Fleet, Place
-    from placement import Fragment, Query, StrategyName
+    from placement import Query, StrategyName
+    from placement.stepped import AnyFragment
     from topology import Topology
 
 __all__ = ["Policy", "Supervisor"]
@@ -73,7 +74,7 @@ class Supervisor:
         policy: Policy,
         patience_s: float,
         say: Callable[[str], None],
-        report: Callable[[Fragment, FragmentStatus], None],
+        report: Callable[[AnyFragment, FragmentStatus], None],
         moved: Callable[[Active], None],
         first: str = "",
         late: Late = Late.COUNT,

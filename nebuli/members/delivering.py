@@ -25,8 +25,11 @@ class Delivery:
 
     def __init__(self, output: str, target: SinkConnector) -> None:
         self._output = output
+        self.rows = 0
+        """How many rows the sink has given out."""
         self._sink: Sink = sink_of(target)
         self._written = 0
+        self._published = False
         self._reached = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
@@ -40,7 +43,7 @@ class Delivery:
         async for span in log.follow(self._output, log.first):
             for _, rows in span.updates:
                 if rows.num_rows:
-                    await asyncio.to_thread(self._sink.write, rows)
+                    self.rows += await asyncio.to_thread(self._sink.write, rows)
             self._written = span.upper
             self._reached.set()
 
@@ -52,8 +55,8 @@ class Delivery:
             self._following.result()
         await asyncio.Event().wait()
 
-    async def finish(self, step: int) -> int:
-        """Publish all that is below a step; how many rows went out only now. Raises OutputError, StorageError."""
+    async def finish(self, step: int) -> None:
+        """Publish all that is below a step. Raises OutputError, StorageError."""
         assert self._following is not None
         while self._written < step:
             self._reached.clear()
@@ -65,12 +68,14 @@ class Delivery:
             if self._following.done():
                 self._following.result()
         await self._stop()
-        return await asyncio.to_thread(self._sink.finish)
+        self.rows += await asyncio.to_thread(self._sink.finish)
+        self._published = True
 
     async def abort(self, reason: str) -> None:
         """Publish nothing; harmless after `finish`."""
         await self._stop()
-        await asyncio.to_thread(self._sink.abort, reason)
+        if not self._published:
+            await asyncio.to_thread(self._sink.abort, reason)
 
     async def _stop(self) -> None:
         if self._following is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nebuli.connectors.endpoints import Source
     from nebuli.members.member import Member
-    from nebuli.members.member_order import Feed
+    from placement.stepped import Feed
 
 WAITING_ROWS = 1 << 18
 """Sources are not read on while so many rows are logged and in no step yet."""

@@ -18,7 +18,7 @@ from nebuli.members.delivering import Delivery
 from nebuli.members.errors import StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog

@@ -19,7 +19,7 @@ from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreB
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -56,6 +56,7 @@ class Member:
         outputs: OutputLog | None,
         state: SavedState,
         max_state_bytes: int,
+        address: str | None = None,
     ) -> None:
         self.number = member
         self._name = circuit
@@ -67,7 +68,9 @@ class Member:
         self._state = state
         self._max_state_bytes = max_state_bytes
         self._circuit = self._new_circuit()
-        self._following = Following(plan.members, incarnation, self._circuit.fingerprint, receiver.address)
+        self._following = Following(
+            plan.members, incarnation, self._circuit.fingerprint, address or receiver.address
+        )
         self._lines: CoordinatorLines | None = None
         self._line: CoordinatorLine | None = None
         self._exchange: Exchange | None = None
@@ -75,7 +78,12 @@ class Member:
         self._life: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._saved: Saved | None = None
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why its inputs cannot be read, if they cannot."""
+        self.before_close: Callable[[int], Awaitable[None]] = _nothing
+        """What is done with the outputs below a step before the last version is made at it."""
+        self.closed = asyncio.Event()
+        """Set once it was stopped: its last version is made."""
         self.taken = asyncio.Event()
         """Set whenever a step has taken its input; whoever waits for that clears it."""
 
@@ -91,6 +99,26 @@ class Member:
     def log(self) -> InputLog:
         """The log of what came in."""
         return self._log
+
+    @property
+    def outputs(self) -> OutputLog | None:
+        """The log of the outputs whose rows it has, if there are any."""
+        return self._outputs
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last step that is fixed is one in which all inputs had ended."""
+        return self._log.first < self._log.last and self._log.ended_at == self._log.last - 1
+
+    @property
+    def late(self) -> Mapping[str, int]:
+        """Rows that came when their window was over, by operator, since the state was opened."""
+        return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
+
+    @property
+    def step(self) -> int:
+        """The next step, or the one that it is in."""
+        return self._following.step
 
     @property
     def state(self) -> MemberState:
@@ -125,7 +153,7 @@ class Member:
 
     def failed(self, why: str) -> None:
         """An input cannot be read, and could not if it were tried again."""
-        self._failure = why
+        self.failure = why
         self._happen(do.HasFailed(self._following.epoch, why, lasting=True))
 
     # -- tasks
@@ -160,8 +188,8 @@ class Member:
         self._tasks = asyncio.Queue()
         try:
             try:
-                if self._failure is not None:
-                    raise FragmentError(self._failure)
+                if self.failure is not None:
+                    raise FragmentError(self.failure)
                 await self._look_around(epoch)
                 while True:
                     await self._work(await self._tasks.get())
@@ -181,8 +209,8 @@ class Member:
 
     async def _look_around(self, epoch: int) -> None:
         log = self._log
-        ended = log.first < log.last and log.ended_at == log.last - 1
-        self._happen(do.Found(epoch, await self._state.checkpoints(), log.first, log.last, ended))
+        found = await self._state.checkpoints()
+        self._happen(do.Found(epoch, found, log.first, log.last, self.has_ended))
 
     async def _work(self, task: do.Task) -> None:
         match task:
@@ -209,6 +237,7 @@ class Member:
             case do.CloseState(epoch, step):
                 await self._close(step)
                 self._happen(do.HasClosed(epoch))
+                self.closed.set()
 
     # -- steps
 
@@ -277,12 +306,17 @@ class Member:
 
     async def _close(self, step: int) -> None:
         """The last version: nothing goes on beside it."""
+        await self.before_close(step)
         self._saved = self._circuit.save()
         await self._state.write(self._saved, step)
         await self._commit()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             await exchange.close()
+
+
+async def _nothing(step: int) -> None:
+    """Nobody takes the outputs."""
 
 
 def _reason(error: Exception) -> str:

@@ -6,21 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from placement.plan import BoundSource
-from placement.stepped import SteppedPlan
-
-
-class Feed(BaseModel):
-    """A physical source, which is read into an input.
-
-    ``name`` is that of the source for the log: under it the log knows how much of it was read.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    input: str
-    name: str
-    source: BoundSource
+from placement.stepped import Feed, SteppedPlan
 
 
 class MemberOrder(BaseModel):

@@ -10,67 +10,43 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import sys
-from typing import TYPE_CHECKING
 
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
-from nebuli.dataflow import SteppedCircuit
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.feeding import feed_all
-from nebuli.members.member import Member
 from nebuli.members.member_order import MemberOrder
-from nebuli.members.saved_state import SavedState
-from nebuli.storage import StorageError, Store
-from nebuli.storage.logs.input_log import InputLog
-from nebuli.storage.logs.output_log import OutputLog
+from nebuli.members.opening import opened
+from nebuli.storage import StorageError
 from netchannel import ReceiverServer, SenderServer
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 READY = "member ready at "
-LOG = "member"
-"""The name of a member's logs and versions in its own store."""
-
-
-@contextlib.asynccontextmanager
-async def opened(order: MemberOrder) -> AsyncIterator[Member]:
-    """The member, with its store and its servers open."""
-    async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(Store.in_folder(order.store))
-        receiver = await stack.enter_async_context(ReceiverServer(order.listen, secret=order.secret))
-        sender = await stack.enter_async_context(SenderServer(secret=order.secret))
-        circuit = SteppedCircuit(order.plan, order.member)
-        log = await InputLog.open(store, LOG, circuit.inputs)
-        await stack.enter_async_context(log)
-        own = {
-            key: schema for key, schema in circuit.outputs.items() if order.plan.homes[key] == order.member
-        }
-        yield Member(
-            order.circuit,
-            order.plan,
-            order.member,
-            secrets.token_hex(8),
-            sender=sender,
-            receiver=receiver,
-            log=log,
-            outputs=await OutputLog.open(store, LOG, own) if own else None,
-            state=SavedState(store.state_store(LOG)),
-            max_state_bytes=order.max_state_bytes,
-        )
 
 
 async def serve(order: MemberOrder) -> None:
     """Be a member until it is cancelled."""
-    async with opened(order) as member, asyncio.TaskGroup() as group:
-        lines = CoordinatorLines(order.circuit, order.member, member.sender, member.receiver, member.told)
+    async with contextlib.AsyncExitStack() as stack:
+        receiver = await stack.enter_async_context(ReceiverServer(order.listen, secret=order.secret))
+        sender = await stack.enter_async_context(SenderServer(secret=order.secret))
+        member = await stack.enter_async_context(
+            opened(
+                order.circuit,
+                order.plan,
+                order.member,
+                order.store,
+                sender=sender,
+                receiver=receiver,
+                max_state_bytes=order.max_state_bytes,
+            )
+        )
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        lines = CoordinatorLines(order.circuit, order.member, sender, receiver, member.told)
         group.create_task(member.run(lines))
         group.create_task(feed_all(member, order.feeds, external=order.external))
-        sys.stderr.write(f"{READY}{member.receiver.address}\n")
+        sys.stderr.write(f"{READY}{receiver.address}\n")
         sys.stderr.flush()
 
 

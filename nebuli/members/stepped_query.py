@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
 from nebuli.members.errors import StateOfAnother
-from nebuli.members.member_order import Feed
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
+from placement.stepped import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from placement import Query, SteppedPlan
@@ -94,29 +94,33 @@ def _shown(value: object) -> str:
 def stepped_query(query: Query, topology: Topology, members: int) -> SteppedQuery:
     """The query for so many members. Raises InvalidQuery."""
     plan = check_stepped(query, topology)
-    attached = {each.id: _attached(each, topology) for each in plan.inputs}
-    spread = {key for key, sources in attached.items() if len(sources) > 1}
+    sources = {each.id: [source for _, source in attached(each, topology)] for each in plan.inputs}
+    spread = {key for key, each in sources.items() if len(each) > 1}
     plan = distribute(plan, members, spread)
     feeds: list[list[Feed]] = [[] for _ in range(members)]
     for operator in plan.inputs:
-        for index, feed in enumerate(_feeds(operator, attached[operator.id])):
+        for index, feed in enumerate(feeds_of(operator, sources[operator.id])):
             member = index % members if operator.id in spread else plan.homes[operator.id]
             feeds[member].append(feed)
-    external = tuple(sorted(key for key, sources in attached.items() if not sources))
+    external = tuple(sorted(key for key, each in sources.items() if not each))
     return SteppedQuery(plan, tuple(map(tuple, feeds)), external)
 
 
-def _attached(operator: InputOperator, topology: Topology) -> list[PhysicalSource]:
+def attached(operator: InputOperator, topology: Topology) -> list[tuple[str, PhysicalSource]]:
+    """The physical sources of an input, each with its node's address."""
     return [
-        physical
+        (node.address, physical)
         for node in topology.nodes
         for physical in node.physical
         if physical.logical == operator.logical
     ]
 
 
-def _feeds(operator: InputOperator, sources: list[PhysicalSource]) -> list[Feed]:
-    """Named by what their settings say, so that what the log knows of one is never taken for another's."""
+def feeds_of(operator: InputOperator, sources: Sequence[PhysicalSource]) -> list[Feed]:
+    """What is read of an input.
+
+    Each is named by what its settings say, so that what the log knows of one is never taken for another's.
+    """
     alike: Counter[str] = Counter()
     feeds = []
     for physical in sources:

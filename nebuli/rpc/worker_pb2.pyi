@@ -75,6 +75,18 @@ class StopReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class CheckpointRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
 class UnregisterRequest(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +311,7 @@ class Refusal(_message.Message):
         REASON_STATE_UNUSABLE: _ClassVar[Refusal.Reason]
         REASON_ID_IN_USE: _ClassVar[Refusal.Reason]
         REASON_SINK_IN_USE: _ClassVar[Refusal.Reason]
+        REASON_NO_CHECKPOINT: _ClassVar[Refusal.Reason]
     REASON_UNSPECIFIED: Refusal.Reason
     REASON_BAD_FRAGMENT: Refusal.Reason
     REASON_UNKNOWN_ID: Refusal.Reason
@@ -308,6 +321,7 @@ class Refusal(_message.Message):
     REASON_STATE_UNUSABLE: Refusal.Reason
     REASON_ID_IN_USE: Refusal.Reason
     REASON_SINK_IN_USE: Refusal.Reason
+    REASON_NO_CHECKPOINT: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

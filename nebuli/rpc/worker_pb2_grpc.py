@@ -49,6 +49,11 @@ class WorkerStub(object):
                 request_serializer=nebuli_dot_rpc_dot_worker__pb2.StopRequest.SerializeToString,
                 response_deserializer=nebuli_dot_rpc_dot_worker__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/nebuli.worker.v1.Worker/Checkpoint',
+                request_serializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.FromString,
+                _registered_method=True)
         self.Unregister = channel.unary_unary(
                 '/nebuli.worker.v1.Worker/Unregister',
                 request_serializer=nebuli_dot_rpc_dot_worker__pb2.UnregisterRequest.SerializeToString,
@@ -110,8 +115,15 @@ class WorkerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Checkpoint(self, request, context):
+        """Has the coordinator of a query in steps make a checkpoint. Answers once all members have it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Unregister(self, request, context):
-        """Forgets a fragment that does not run.
+        """Forgets a fragment that does not run, and what it has kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,6 +188,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=nebuli_dot_rpc_dot_worker__pb2.StopRequest.FromString,
                     response_serializer=nebuli_dot_rpc_dot_worker__pb2.StopReply.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.FromString,
+                    response_serializer=nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.SerializeToString,
             ),
             'Unregister': grpc.unary_unary_rpc_method_handler(
                     servicer.Unregister,
@@ -294,6 +311,33 @@ class Worker(object):
             '/nebuli.worker.v1.Worker/Stop',
             nebuli_dot_rpc_dot_worker__pb2.StopRequest.SerializeToString,
             nebuli_dot_rpc_dot_worker__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nebuli.worker.v1.Worker/Checkpoint',
+            nebuli_dot_rpc_dot_worker__pb2.CheckpointRequest.SerializeToString,
+            nebuli_dot_rpc_dot_worker__pb2.CheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

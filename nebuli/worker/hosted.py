@@ -14,11 +14,21 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.network import HAS_ALL
 from nebuli.connectors.policies import drop_files
+from nebuli.coordinator.errors import CheckpointNotMade
 from nebuli.exactness import is_exact, state_of
 from nebuli.processes import lines, signal_name
 from nebuli.rpc.log_lines import LogLine
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
-from nebuli.worker.fragment.conversation import Order, Report, Stop, packed, received
+from nebuli.storage.names import file_name
+from nebuli.worker.fragment.conversation import (
+    CheckpointEnd,
+    MakeCheckpoint,
+    Order,
+    Report,
+    Stop,
+    packed,
+    received,
+)
 from nebuli.worker.fragment.last_words import close_inputs, fail_output
 from nebuli.worker.fragment.runner import log_end
 from nebuli.worker.fragment.spawning import SpawnFailed
@@ -27,13 +37,14 @@ from placement.plan import NetworkSink, NetworkSource
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import netchannel
     from nebuli.connectors.sinks.sink_locks import SinkLock
     from nebuli.rpc.trust import Trust
     from nebuli.worker.fragment.spawning import Spawned, Spawner
     from nebuli.worker.listening import Ports
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
 __all__ = ["Host", "HostedFragment"]
 
@@ -60,6 +71,11 @@ class Host:
     trust: Trust
     max_state_bytes: int
     memory_bytes: int | None = None
+    state: Path | None = None
+
+    def folder(self, id_: str) -> Path | None:
+        """Where a fragment of a query in steps keeps what it has; None if nothing is kept here."""
+        return None if self.state is None else self.state / "steps" / file_name(id_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,7 @@ class HostedFragment:
     def __init__(
         self,
         status: FragmentStatus,
-        fragment: Fragment,
+        fragment: AnyFragment,
         host: Host,
         keep_line: Callable[[LogLine], None],
         on_change: Callable[[HostedFragment], None],
@@ -100,6 +116,7 @@ class HostedFragment:
         self._process: Spawned | None = None
         self._control: asyncio.StreamWriter | None = None
         self._locks: Sequence[SinkLock] = ()
+        self._checkpoints: dict[int, asyncio.Future[CheckpointEnd]] = {}
         self._stopping = False
         self._killed = ""  # why this worker has ended the process, if it has
         self._life: asyncio.Task[None] | None = None
@@ -135,6 +152,20 @@ class HostedFragment:
             late = f"stopped; it had not ended after {_GRACE_S:.0f} s, and its process was ended"
             self._grace = asyncio.get_running_loop().call_later(_GRACE_S, self._kill, late)
         self._stopping = True
+
+    async def checkpoint(self) -> int:
+        """Have a checkpoint made by the coordinator that it is: the step behind it. Raises CheckpointNotMade."""
+        if self._control is None:
+            raise CheckpointNotMade(0, f"fragment {self.fragment.id} is {self.status.state}")
+        number = len(self._checkpoints)
+        waiting = self._checkpoints[number] = asyncio.get_running_loop().create_future()
+        self._control.write(packed(MakeCheckpoint(number)))
+        await asyncio.wait([waiting])
+        if waiting.cancelled():
+            raise CheckpointNotMade(0, f"the process of {self.fragment.id} has ended meanwhile")
+        if waiting.result().why:
+            raise CheckpointNotMade(waiting.result().step, waiting.result().why)
+        return int(waiting.result().step)
 
     async def ended(self, timeout_s: float) -> bool:
         """Wait until its process is gone, and its producers know that; False if that takes longer."""
@@ -223,6 +254,7 @@ class HostedFragment:
             memory_bytes=self._host.memory_bytes,
             trust=self._host.trust,
             locks=tuple(each.file for each in self._locks),
+            folder=self._host.folder(self.id),
         )
         writer.write(packed(order))
         self._control = writer
@@ -236,8 +268,12 @@ class HostedFragment:
                     case Report():
                         self.report = message
                         self._move(message.status)
+                    case CheckpointEnd(number):
+                        self._checkpoints[number].set_result(message)
         finally:
             self._control = None
+            for waiting in self._checkpoints.values():
+                waiting.cancel()
             self._left = time.monotonic()
             writer.close()
             with suppress(ConnectionError):

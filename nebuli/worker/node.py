@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
 from nebuli.worker.records import Record
+from placement.plan import Fragment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from nebuli.worker.fragment.conversation import Report
     from nebuli.worker.hosted import Host
     from nebuli.worker.records import Records
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
-__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "Node", "UnknownFragment", "WrongNode"]
+__all__ = ["BusyFragment", "FragmentStarted", "IdInUse", "NoState", "Node", "UnknownFragment", "WrongNode"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,10 @@ class WrongNode(Exception):
     """The fragment is for another node."""
 
 
+class NoState(Exception):
+    """The fragment keeps what it has, and this worker has no place for that."""
+
+
 class BusyFragment(Exception):
     """The fragment has not ended, and can be taken away only then."""
 
@@ -72,7 +78,7 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self.logs = Logs(self._owner)
 
-    def register(self, fragment: Fragment, wished: str = "") -> str:
+    def register(self, fragment: AnyFragment, wished: str = "") -> str:
         """Take a fragment; its id. What was taken under the same id before, is taken already.
 
         Without a wish the id is a number that no other fragment here has. Raises OSError if it cannot be recorded;
@@ -89,7 +95,13 @@ class Node:
                 f"fragment {fragment.id} is for node {fragment.node}, and this worker is node {here}: correct the grpc "
                 f"address of the node in the topology, or start this worker with --advertise {fragment.node}"
             )
-        engine_of(fragment, self._host.max_state_bytes)
+        if isinstance(fragment, Fragment):
+            engine_of(fragment, self._host.max_state_bytes)
+        elif self._host.state is None:
+            raise NoState(
+                f"fragment {fragment.id} is of a query in steps, which keeps what it has: start the worker at "
+                f"{here} with --state DIR"
+            )
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
         self._save(status, fragment)
@@ -103,6 +115,10 @@ class Node:
         recorded. Then it is not started. One whose files cannot be written at all has failed.
         """
         hosted = self._fragment(id_)
+        if hosted.status.state.is_final and not isinstance(hosted.fragment, Fragment):
+            hosted = self._add(
+                FragmentStatus(id_, hosted.fragment.id, FragmentState.REGISTERED), hosted.fragment
+            )
         if hosted.status.state is not FragmentState.REGISTERED:
             text = f"fragment {hosted.fragment.id} is {hosted.status.state} already"
             if hosted.status.state.is_final:
@@ -133,6 +149,10 @@ class Node:
         """Ask a fragment to end; harmless when it has."""
         self._fragment(id_).stop(at_once=at_once)
 
+    async def checkpoint(self, id_: str) -> int:
+        """Have the coordinator of a query in steps make a checkpoint: the step behind it. Raises CheckpointNotMade."""
+        return await self._fragment(id_).checkpoint()
+
     async def unregister(self, id_: str) -> None:
         """Forget a fragment that does not run. Raises OSError if its record stays; then it is still known."""
         hosted = self._fragment(id_)
@@ -142,6 +162,9 @@ class Node:
             raise BusyFragment(f"fragment {hosted.fragment.id} is telling its reader of its end: try again")
         if self._records is not None:
             self._records.forget(id_)
+        folder = self._host.folder(id_)
+        if folder is not None:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # most have none
         self._fragments.pop(id_, None)
 
     def take_up(self, records: Iterable[Record]) -> None:
@@ -208,7 +231,7 @@ class Node:
                 stopping.append(hosted)
         return all(await asyncio.gather(*(hosted.ended(timeout_s) for hosted in stopping)))
 
-    def _add(self, status: FragmentStatus, fragment: Fragment) -> HostedFragment:
+    def _add(self, status: FragmentStatus, fragment: AnyFragment) -> HostedFragment:
         hosted = HostedFragment(status, fragment, self._host, self.logs.keep, self._changed)
         self._fragments[status.id] = hosted
         return hosted
@@ -221,7 +244,7 @@ class Node:
         except OSError as error:
             _log.error("fragment %s: its state cannot be recorded: %s", hosted.fragment.id, error)
 
-    def _save(self, status: FragmentStatus, fragment: Fragment) -> None:
+    def _save(self, status: FragmentStatus, fragment: AnyFragment) -> None:
         if self._records is not None:
             self._records.save(Record(fragment=fragment, status=status))
 

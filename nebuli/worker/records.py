@@ -7,18 +7,22 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from nebuli.durable_files import make_directory, sync_directory, write_durably
 from nebuli.rpc.status import FragmentStatus
-from placement.plan import Fragment
+from placement.stepped import AnyFragment
 from topology.connectors import unusable
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["Record", "Records", "StateUnusable"]
+__all__ = ["FRAGMENT", "Record", "Records", "StateUnusable"]
+
+
+FRAGMENT: TypeAdapter[AnyFragment] = TypeAdapter(AnyFragment)
+"""Reads what a worker is given to run."""
 
 
 class StateUnusable(Exception):
@@ -30,7 +34,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    fragment: Fragment
+    fragment: AnyFragment
     status: FragmentStatus
 
 

@@ -120,6 +120,7 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             node=members,
             trust=trust,
             memory_bytes=settings.fragment_memory,
+            state=settings.state,
             max_state_bytes=settings.max_state_bytes,
         )
         node = Node(host, records)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nebuli.rpc.status import FragmentStatus
     from placement import Fragment, Query, StrategyName
     from placement.plan import FragmentOperator
+    from placement.stepped import AnyFragment
     from topology import Topology
 
 
@@ -133,7 +134,7 @@ async def _measured(
         if any(isinstance(operator, BoundSource) for operator in fragment.operators)
     }
 
-    def report(fragment: Fragment, status: FragmentStatus) -> None:
+    def report(fragment: AnyFragment, status: FragmentStatus) -> None:
         found[fragment.id] = status
 
     deployment = new_query()

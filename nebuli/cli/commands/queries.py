@@ -20,14 +20,15 @@ from nebuli.cli.merged import Merged
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.deployed import DeployedFragment, DeployedQuery, Workers
     from nebuli.rpc.log_lines import LogLine
     from nebuli.rpc.status import FragmentStatus
-    from placement import StrategyName
-    from topology import EngineName
+    from placement import Query, StrategyName
+    from placement.stepped import AnyFragment
+    from topology import EngineName, Topology
 
 _on_loss = click.option(
     "--on-loss",
@@ -35,6 +36,21 @@ _on_loss = click.option(
     default="wait",
     show_default=True,
     help="What whoever watches the query does when a node is lost: wait for it, fail, or place the query without it.",
+)
+_stepped = click.option(
+    "--stepped", is_flag=True, help="Run in steps, with state that survives at the nodes: exactly once."
+)
+_members = click.option(
+    "--members",
+    type=click.IntRange(1, 64),
+    help="In how many processes each step is worked on; one for each node with a source or a sink without it.",
+)
+_checkpoint_s = click.option(
+    "--checkpoint-every",
+    "checkpoint_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="How often the state of a query in steps is saved; 10 s without it.",
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 _RENEWED_S = 0.5
@@ -81,13 +97,27 @@ class _Settings(NamedTuple):
     strategy: StrategyName
     on_loss: str
     engine: EngineName | None
+    stepped: bool
+    members: int | None
+    checkpoint_s: float | None
+
+    def check(self) -> None:
+        """Raise UsageError where they do not go together."""
+        if not self.stepped and (self.members is not None or self.checkpoint_s is not None):
+            raise click.UsageError("--members and --checkpoint-every are for queries in steps: add --stepped")
+        if self.stepped and self.on_loss == "replace":
+            raise click.UsageError(
+                "--on-loss replace does not go with --stepped: what a member keeps is at its node, and is waited for"
+            )
+        if self.stepped and self.engine is not None:
+            raise click.UsageError("--engine does not go with --stepped: members have their own")
 
 
 async def _register(topology: str, query: str, settings: _Settings) -> DeployedQuery:
     from nebuli.cli.files import endpoints, given, load, parsed, refuse_stdin
     from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
-    from nebuli.fleet.deployment import Active, forget, fragments_of, register
+    from nebuli.fleet.deployment import Active, forget, register
     from nebuli.fleet.supervision import Policy
     from nebuli.rpc.ids import new_query
 
@@ -96,14 +126,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
     files = given(topology), given(query)
     model, plan = parsed(*files, settings.engine)  # what is kept, and nothing that was written meanwhile
     id_ = new_query()
-    fragments = fragments_of(
-        plan,
-        model,
-        settings.seed,
-        id_,
-        strategy=settings.strategy,
-        say=partial(click.echo, err=True),
-    )
+    fragments = _placed(plan, model, id_, settings)
     warn_of_endless(fragments)
     active = Active(id_, (), fragments)
     used = dict.fromkeys(fragment.node for fragment in active.fragments)
@@ -132,6 +155,30 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
     return found
 
 
+def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tuple[AnyFragment, ...]:
+    from nebuli.cli.run_in_steps import CHECKPOINT_S
+    from nebuli.fleet.deployment import fragments_of
+    from nebuli.fleet.step_placement import step_fragments
+
+    if settings.stepped:
+        return step_fragments(plan, model, settings.members, id_, settings.checkpoint_s or CHECKPOINT_S)
+    return fragments_of(
+        plan,
+        model,
+        settings.seed,
+        id_,
+        strategy=settings.strategy,
+        say=partial(click.echo, err=True),
+    )
+
+
+def _steps(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that may give a query to workers in steps."""
+    for option in (_checkpoint_s, _members, _stepped):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("topology", type=click.Path())
 @click.argument("query", type=click.Path())
@@ -139,6 +186,7 @@ async def _register(topology: str, query: str, settings: _Settings) -> DeployedQ
 @strategy_option
 @_on_loss
 @engine_option
+@_steps
 def register(
     topology: str,
     query: str,
@@ -147,6 +195,9 @@ def register(
     strategy: StrategyName,
     on_loss: str,
     engine: EngineName | None,
+    stepped: bool,
+    members: int | None,
+    checkpoint_s: float | None,
 ) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
@@ -154,7 +205,8 @@ def register(
     """
 
     async def work() -> int:
-        settings = _Settings(seed, strategy, on_loss, engine)
+        settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s)
+        settings.check()
         click.echo((await _register(topology, query, settings)).id)
         return ExitCode.DONE
 
@@ -173,6 +225,7 @@ def register(
 @strategy_option
 @_on_loss
 @engine_option
+@_steps
 @click.option("--watch", "watched", is_flag=True, help="Then watch it to its end, as 'nebuli watch' does.")
 def start(
     files: tuple[str, ...],
@@ -181,6 +234,9 @@ def start(
     strategy: StrategyName,
     on_loss: str,
     engine: EngineName | None,
+    stepped: bool,
+    members: int | None,
+    checkpoint_s: float | None,
     watched: bool,
 ) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
@@ -190,6 +246,12 @@ def start(
         raise click.UsageError(f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY")
     if len(files) == 1 and engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
+    settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s)
+    settings.check()
+    if len(files) == 1 and stepped:
+        raise click.UsageError(
+            "--stepped is for a topology and a query: what is registered runs as it was registered"
+        )
 
     async def work() -> int:
         from nebuli.fleet.deployment import start as start_fragments
@@ -208,7 +270,24 @@ def start(
             if not watched:  # which says it
                 say_changed(query)
             return query
-        return await _register(files[0], files[1], _Settings(seed, strategy, on_loss, engine))
+        return await _register(files[0], files[1], settings)
+
+    return _ran(work())
+
+
+@click.command()
+@_id
+def checkpoint(id_: str) -> int:
+    """Save the state of the query ID, which runs in steps, now. Prints the step that comes behind it."""
+    query = saved.load(id_)
+    coordinator = query.fragments[-1]
+    if query.plan[-1].operators:
+        raise click.UsageError(f"query {query.id} does not run in steps: it has no state that could be saved")
+
+    async def work() -> int:
+        async with _workers(query) as workers:
+            click.echo(await workers.client(coordinator.node).checkpoint(coordinator.id))
+        return ExitCode.DONE
 
     return _ran(work())
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from nebuli.fleet.local import LocalWorkers
     from nebuli.fleet.supervision import Policy
     from nebuli.rpc.status import FragmentStatus
-    from placement import Fragment, Query, StrategyName
+    from placement import Query, StrategyName
     from placement.plan import Late
+    from placement.stepped import AnyFragment
     from topology import EngineName, Topology
 
 _PROGRESS_S = 5.0
@@ -239,13 +240,13 @@ async def _deploy(settings: _Run, workers: LocalWorkers, progress: _Progress) ->
 class _Progress:
     """One line on standard error for each change of a fragment, and one now and then for a long run."""
 
-    def __init__(self, fragments: Sequence[Fragment]) -> None:
+    def __init__(self, fragments: Sequence[AnyFragment]) -> None:
         self._began = time.monotonic()
         self._statuses: dict[str, tuple[str, FragmentStatus]] = {}
         self.late = LateRows()
         self._begin(fragments)
 
-    def _begin(self, fragments: Sequence[Fragment]) -> None:
+    def _begin(self, fragments: Sequence[AnyFragment]) -> None:
         self._said: dict[str, tuple[tuple[str, str], float]] = {}
         self._widths = tuple(
             max(map(len, column)) for column in zip(*((f.id, f.node) for f in fragments), strict=True)
@@ -276,7 +277,7 @@ class _Progress:
     def say(self, text: str) -> None:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
-    def report(self, fragment: Fragment, status: FragmentStatus) -> None:
+    def report(self, fragment: AnyFragment, status: FragmentStatus) -> None:
         """Say how a fragment is, if that is news."""
         self._statuses[fragment.id] = fragment.node, status
         self.late.report(fragment, status)

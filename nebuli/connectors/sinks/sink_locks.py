@@ -22,11 +22,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nebuli.connectors.errors import OutputError, SinkInUse, unwritable
 from nebuli.connectors.sinks.outputs import make_folder
 from placement.plan import BoundSink, WindowOperator
+from placement.stepped import AnyFragment, MemberFragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
 __all__ = ["Holder", "SinkLock", "files_of", "take_all"]
 
@@ -70,8 +71,11 @@ class SinkLock:
         os.close(self.descriptor)
 
 
-def files_of(fragment: Fragment) -> Iterator[str]:
+def files_of(fragment: AnyFragment) -> Iterator[str]:
     """The files that a fragment writes to."""
+    if isinstance(fragment, MemberFragment):
+        for target in fragment.targets.values():
+            yield from target.files
     for operator in fragment.operators:
         match operator:
             case BoundSink(target=target):
@@ -80,7 +84,7 @@ def files_of(fragment: Fragment) -> Iterator[str]:
                 yield late
 
 
-def take_all(fragment: Fragment, query: str) -> list[SinkLock]:
+def take_all(fragment: AnyFragment, query: str) -> list[SinkLock]:
     """The locks of all files of a fragment, or none: ``SinkInUse`` names who has one of them.
 
     ``OutputError`` where a lock cannot be made.

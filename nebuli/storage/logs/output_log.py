@@ -29,6 +29,7 @@ class OutputLog:
         self.name = name
         self.mismatches = 0
         """Steps that were produced again and came out different."""
+        self.schemas = {output: shard.schema for output, shard in shards.items()}
         self._store = store
         self._shards = shards
         self._compares = compares

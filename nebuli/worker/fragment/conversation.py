@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import netchannel
     from nebuli.rpc.status import FragmentStatus
     from nebuli.rpc.trust import Trust
     from nebuli.worker.listening import Ports
 
-__all__ = ["Order", "Report", "Stop", "packed", "received"]
+__all__ = ["CheckpointEnd", "MakeCheckpoint", "Order", "Report", "Stop", "packed", "received"]
 
 _LENGTH = struct.Struct("<I")
 
@@ -25,7 +27,7 @@ class Order:
 
     id: str
     fragment: str
-    """A ``placement.plan.Fragment`` as JSON."""
+    """A ``placement.plan.Fragment``, or a ``placement.stepped.StepFragment``, as JSON."""
     resumed: bool
     ports: Ports
     """The ports at which it takes data."""
@@ -39,11 +41,29 @@ class Order:
     """What its servers show and expect."""
     locks: tuple[str, ...] = ()
     """The files of the locks whose descriptors it was given."""
+    folder: Path | None = None
+    """What a fragment of a query in steps keeps is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The fragment is to end, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeCheckpoint:
+    """A coordinator is to make a checkpoint; ``number`` comes back with what became of it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnd:
+    """There is a checkpoint behind which ``step`` comes, or none, and why."""
+
+    number: int
+    step: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

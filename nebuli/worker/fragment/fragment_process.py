@@ -21,10 +21,12 @@ from nebuli.connectors.sinks.sink_locks import SinkLock
 from nebuli.rpc.log_lines import LogLine
 from nebuli.worker.listening import member
 from nebuli.worker.logs import PACKAGES
+from nebuli.worker.records import FRAGMENT
 from placement.plan import Fragment
 
 from .conversation import Order, Report, Stop, packed, received
 from .runner import FragmentRunner
+from .step_process import run_in_steps
 
 if TYPE_CHECKING:
     import socket
@@ -59,7 +61,10 @@ async def _run(control: socket.socket, kept: Sequence[int]) -> None:
     for name in PACKAGES:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addHandler(handler)
-    fragment = Fragment.model_validate_json(order.fragment)
+    fragment = FRAGMENT.validate_json(order.fragment)
+    if not isinstance(fragment, Fragment):
+        await run_in_steps(order, fragment, reader, writer)
+        return
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with (

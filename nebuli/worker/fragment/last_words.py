@@ -10,15 +10,15 @@ from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.engines import engine_of
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from placement.plan import NetworkSink, NetworkSource
+from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
-    from placement.plan import Fragment
+    from placement.stepped import AnyFragment
 
 __all__ = ["close_inputs", "fail_output"]
 
 
-async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
+async def close_inputs(fragment: AnyFragment, receiver: netchannel.ReceiverServer, reason: str) -> None:
     """Tell whoever sends to the fragment, now or later, that nothing is wanted any more, and why."""
     for operator in fragment.operators:
         if isinstance(operator, NetworkSource):
@@ -29,10 +29,9 @@ async def close_inputs(fragment: Fragment, receiver: netchannel.ReceiverServer, 
                 await receiver.register_channel(operator.channel, schema=schema).close(reason)
 
 
-async def fail_output(fragment: Fragment, sender: netchannel.SenderServer, reason: str) -> None:
+async def fail_output(fragment: AnyFragment, sender: netchannel.SenderServer, reason: str) -> None:
     """Tell whoever reads the fragment that it has failed, and why; whoever is away is not waited for long."""
-    operator = fragment.operators[-1]
-    if not isinstance(operator, NetworkSink):
+    if not isinstance(fragment, Fragment) or not isinstance(operator := fragment.operators[-1], NetworkSink):
         return
     with suppress(netchannel.NetChannelError):  # the stream has ended in another way, or nobody is there
         channel = sender.register_channel(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nebuli.connectors.provider import Provider
     from nebuli.connectors.sinks.sink_locks import SinkLock
     from placement.plan import FragmentOperator
+    from placement.stepped import AnyFragment
 
 __all__ = ["FragmentRunner", "log_end"]
 
@@ -260,7 +261,7 @@ class FragmentRunner:
         self._status.state = state
 
 
-def log_end(fragment: Fragment, state: FragmentState, error: str, id_: str) -> None:
+def log_end(fragment: AnyFragment, state: FragmentState, error: str, id_: str) -> None:
     """Say how a fragment has ended, which its worker knows by ``id_``."""
     text = f"{state}: {error}" if error else str(state)
     level = logging.ERROR if state is FragmentState.FAILED else logging.INFO

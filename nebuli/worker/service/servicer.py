@@ -10,12 +10,20 @@ from pydantic import ValidationError
 
 import netchannel
 from nebuli.connectors.errors import SinkInUse
+from nebuli.coordinator.errors import CheckpointNotMade
 from nebuli.dataflow.errors import DataflowError
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer
-from nebuli.worker.node import BusyFragment, FragmentStarted, IdInUse, UnknownFragment, WrongNode
-from placement.plan import Fragment
+from nebuli.worker.node import (
+    BusyFragment,
+    FragmentStarted,
+    IdInUse,
+    NoState,
+    UnknownFragment,
+    WrongNode,
+)
+from nebuli.worker.records import FRAGMENT
 from topology import ConnectorUnusable
 from topology.connectors import unusable
 
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
     from nebuli.worker.node import Node
     from nebuli.worker.service.observing import Observed
+    from placement.stepped import AnyFragment
 
 __all__ = ["Service"]
 
@@ -36,6 +45,8 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     IdInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_ID_IN_USE),
     SinkInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_SINK_IN_USE),
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
+    NoState: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STATE_UNUSABLE),
+    CheckpointNotMade: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NO_CHECKPOINT),
     WrongNode: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ConnectorUnusable: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
@@ -67,6 +78,11 @@ class Service(WorkerServicer):
         async with _refusals(context, request.id):
             self._node.stop(request.id, at_once=request.at_once)
             return wire.StopReply()
+
+    async def Checkpoint(self, request: wire.CheckpointRequest, context: Context) -> wire.CheckpointReply:
+        """Have a checkpoint made."""
+        async with _refusals(context, request.id):
+            return wire.CheckpointReply(step=await self._node.checkpoint(request.id))
 
     async def Unregister(self, request: wire.UnregisterRequest, context: Context) -> wire.UnregisterReply:
         """Forget a fragment."""
@@ -102,9 +118,9 @@ class Service(WorkerServicer):
         """Open a channel to another worker, and measure."""
         return await self._observed.probe(request)
 
-    def _read(self, fragment: str) -> Fragment:
+    def _read(self, fragment: str) -> AnyFragment:
         try:
-            return Fragment.model_validate_json(fragment)
+            return FRAGMENT.validate_json(fragment)
         except ValidationError as error:
             if lacking := unusable(error):
                 raise ConnectorUnusable(

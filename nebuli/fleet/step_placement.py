@@ -1,0 +1,94 @@
+"""Where the members of a query in steps run: at the nodes whose sources they read and whose sinks they write to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from nebuli.members.stepped_query import attached, feeds_of
+from placement import InvalidQuery, check_stepped, distribute
+from placement.stepped import CoordinatorFragment, Feed, MemberFragment
+from topology import Mistake
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placement import Query, SteppedPlan
+    from placement.stepped import StepFragment
+    from topology import Topology
+
+__all__ = ["step_fragments"]
+
+
+def step_fragments(
+    query: Query, topology: Topology, members: int | None, circuit: str, checkpoint_s: float
+) -> tuple[StepFragment, ...]:
+    """The members, and behind them the coordinator, at the node of the first sink. Raises InvalidQuery.
+
+    Each node with a source or a sink of the query has a member at least, and as many more go to them in turn as are
+    asked for: rows are divided by their keys, whoever reads them.
+    """
+    plan = check_stepped(query, topology)
+    nodes = _nodes(plan, topology)
+    if members is not None and members < len(nodes):
+        raise InvalidQuery([Mistake(_too_few(members, nodes))])
+    used = list(dict.fromkeys(nodes))
+    nodes += [used[number % len(used)] for number in range((members or 0) - len(nodes))]
+    plan = distribute(plan, len(nodes), {each.id for each in plan.inputs})
+    feeds = _feeds(plan, topology, nodes)
+    made: list[StepFragment] = [
+        MemberFragment(
+            id=f"{query.name}/member-{member}",
+            node=node,
+            circuit=circuit,
+            plan=plan,
+            member=member,
+            feeds=tuple(feeds[member]),
+        )
+        for member, node in enumerate(nodes)
+    ]
+    made.append(
+        CoordinatorFragment(
+            id=f"{query.name}/coordinator",
+            node=nodes[0],
+            circuit=circuit,
+            plan=plan,
+            addresses=tuple(nodes),
+            checkpoint_s=checkpoint_s,
+        )
+    )
+    return tuple(made)
+
+
+def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
+    """The nodes of the members that there have to be: those of the sinks first, as outputs have their homes in turn."""
+    at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
+    nodes = [at[each.sink] for each in sorted(plan.outputs, key=lambda output: output.id)]
+    for operator in plan.inputs:
+        sources = attached(operator, topology)
+        if not sources:
+            raise InvalidQuery(
+                [Mistake(f"nothing is attached to {operator.id}: give the topology a physical source for it")]
+            )
+        nodes += [node for node, _ in sources if node not in nodes]
+    return list(nodes)
+
+
+def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[int, list[Feed]]:
+    """What each member reads: the sources of its node, in turn with the other members there."""
+    feeds: dict[int, list[Feed]] = defaultdict(list)
+    for operator in plan.inputs:
+        sources = attached(operator, topology)
+        given: dict[str, int] = defaultdict(int)
+        for (node, _), feed in zip(sources, feeds_of(operator, [each for _, each in sources]), strict=True):
+            here = [member for member, address in enumerate(nodes) if address == node]
+            feeds[here[given[node] % len(here)]].append(feed)
+            given[node] += 1
+    return feeds
+
+
+def _too_few(members: int, nodes: Sequence[str]) -> str:
+    return (
+        f"{members} member{'s are' if members > 1 else ' is'} too few: each sink, and each node with a source, has one "
+        f"({', '.join(nodes)}); take --members {len(nodes)} or more, or leave it out"
+    )

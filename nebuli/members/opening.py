@@ -1,0 +1,61 @@
+"""A member with its store open: its logs, its versions, and the servers that it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+from nebuli.dataflow import SteppedCircuit
+from nebuli.members.member import Member
+from nebuli.members.saved_state import SavedState
+from nebuli.storage import Store
+from nebuli.storage.logs.input_log import InputLog
+from nebuli.storage.logs.output_log import OutputLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from netchannel import ReceiverServer, SenderServer
+    from placement.stepped import SteppedPlan
+
+LOG = "member"
+"""The name of a member's logs and versions in its own store."""
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    circuit: str,
+    plan: SteppedPlan,
+    number: int,
+    folder: Path,
+    *,
+    sender: SenderServer,
+    receiver: ReceiverServer,
+    max_state_bytes: int,
+    address: str | None = None,
+) -> AsyncIterator[Member]:
+    """The member of this number. Raises StorageError.
+
+    ``address`` is where others reach the receiver, if not where that says.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        store = await stack.enter_async_context(Store.in_folder(folder))
+        shapes = SteppedCircuit(plan, number)
+        log = await InputLog.open(store, LOG, shapes.inputs)
+        await stack.enter_async_context(log)
+        own = {key: schema for key, schema in shapes.outputs.items() if plan.homes[key] == number}
+        yield Member(
+            circuit,
+            plan,
+            number,
+            secrets.token_hex(8),
+            sender=sender,
+            receiver=receiver,
+            log=log,
+            outputs=await OutputLog.open(store, LOG, own) if own else None,
+            state=SavedState(store.state_store(LOG)),
+            max_state_bytes=max_state_bytes,
+            address=address,
+        )

@@ -1,0 +1,75 @@
+"""What a fragment of a query in steps and its worker say to each other, while it runs in its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import netchannel
+from nebuli.coordinator.errors import CheckpointNotMade
+from nebuli.worker.listening import member
+
+from .conversation import CheckpointEnd, MakeCheckpoint, Report, Stop, packed, received
+from .step_runner import step_runner
+
+if TYPE_CHECKING:
+    from placement.stepped import StepFragment
+
+    from .conversation import Order
+    from .step_runner import StepRunner
+
+_REPORT_S = 0.1
+
+
+async def run_in_steps(
+    order: Order, fragment: StepFragment, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Run the fragment to its end, do what the worker asks meanwhile, and tell it how the fragment is."""
+    assert order.folder is not None, "a worker without a state takes no such fragment"
+    async with (
+        member(order.ports, order.node, order.trust) as receiver,
+        netchannel.SenderServer(tls=order.trust.tls, secret=order.trust.secret) as sender,
+    ):
+        runner = step_runner(
+            order.id, fragment, order.folder, sender, receiver, max_state_bytes=order.max_state_bytes
+        )
+        running = asyncio.create_task(runner.run())
+        obeying = asyncio.create_task(_obey(reader, writer, runner))
+
+        def report() -> None:
+            status = replace(runner.status, pid=os.getpid())
+            writer.write(packed(Report(status, sender.statistics(), receiver.statistics())))
+
+        while not running.done():
+            report()
+            await asyncio.wait([running], timeout=_REPORT_S)
+        running.result()
+        report()
+        await writer.drain()
+    obeying.cancel()
+    with suppress(asyncio.CancelledError):
+        await obeying
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runner: StepRunner) -> None:
+    async with asyncio.TaskGroup() as group:
+        while (message := await received(reader)) is not None:
+            match message:
+                case Stop():
+                    runner.stop()
+                case MakeCheckpoint(number):
+                    group.create_task(_make_checkpoint(number, runner, writer))
+        os._exit(1)  # the worker is gone, and a successor may be there soon
+
+
+async def _make_checkpoint(number: int, runner: StepRunner, writer: asyncio.StreamWriter) -> None:
+    try:
+        made = CheckpointEnd(number, await runner.checkpoint())
+    except CheckpointNotMade as error:
+        made = CheckpointEnd(number, error.step, str(error))
+    writer.write(packed(made))
