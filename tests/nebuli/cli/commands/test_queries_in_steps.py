@@ -1,0 +1,148 @@
+"""Queries in steps on the workers of a topology: two nodes, real workers, processes and workers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nebuli.fleet.client import WorkerClient
+from tests.support.fleet import Fleet, MakeFleet
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(300)]
+
+ROWS = 200_000
+RATE = 10_000
+QUERY = {
+    "operators": [
+        {"id": "in", "type": "source", "logical": "numbers"},
+        {"id": "parts", "type": "project", "input": "in", "columns": {"part": "n % 7", "n": "n"}},
+        {
+            "id": "sums",
+            "type": "aggregate",
+            "input": "parts",
+            "by": ["part"],
+            "aggregates": {"rows": "count(*)", "sum": "sum(n)"},
+        },
+        {"id": "out", "type": "sink", "input": "sums", "sink": "out"},
+    ]
+}
+
+
+@pytest.fixture
+def fleet(make_fleet: MakeFleet) -> Fleet:
+    """The numbers below ROWS at the first node, twenty seconds long; their sums at the second."""
+    found = make_fleet()
+    found.data["nodes"][0]["physical"][0] |= {"count": ROWS, "rows_per_s": RATE}
+    found.topology = found.written()
+    found.query.write_text(json.dumps(QUERY))
+    found.start()
+    return found
+
+
+def expected() -> list[tuple[int, int, int]]:
+    return [(part, len(range(part, ROWS, 7)), sum(range(part, ROWS, 7))) for part in range(7)]
+
+
+def found_in(file: Path) -> list[tuple[int, ...]]:
+    with file.open() as lines:
+        header, *rows = csv.reader(lines)
+    assert header == ["part", "rows", "sum"]
+    return sorted(tuple(map(int, row)) for row in rows)
+
+
+def begun(fleet: Fleet, *options: str) -> str:
+    ended = fleet.run("start", "--stepped", *options, fleet.topology, fleet.query)
+    assert ended.exit_code == 0, ended.error
+    return ended.stdout.strip()
+
+
+def members(fleet: Fleet, id_: str) -> dict[str, dict[str, Any]]:
+    return {each["fragment"]: each for each in fleet.json("status", id_)["fragments"]}
+
+
+def read(fleet: Fleet, id_: str, beyond: int) -> None:
+    """Wait until the source is read so far."""
+
+    def is_read() -> bool:
+        return (members(fleet, id_)["copy/member-1"]["rows_in"] or 0) > beyond
+
+    wait_for(is_read, f"{beyond} rows are read")
+
+
+def pid_of(fleet: Fleet, id_: str, fragment: str) -> int:
+    """Of the process that a fragment has now."""
+
+    async def asked() -> int:
+        each = members(fleet, id_)[f"copy/{fragment}"]
+        number = fleet.nodes.index(each["node"])
+        async with WorkerClient(each["node"], fleet.grpc[number]) as client:
+            return next(status.pid for status in await client.statuses() if status.id == each["id"])
+
+    return wait_for(lambda: asyncio.run(asked()), f"{fragment} has a process")
+
+
+def test_a_query_in_steps_survives_its_processes_and_its_workers(fleet: Fleet) -> None:
+    """DBSP-REQ-2, FT-PR-9, FT-PR-10: a member's process is killed, and the coordinator's, which their workers replace.
+
+    Then a worker at each end, with all that it runs, and is started again. The sums are exact.
+    """
+    id_ = begun(fleet, "--checkpoint-every", "0.5")
+    assert list(members(fleet, id_)) == ["copy/member-0", "copy/member-1", "copy/coordinator"]
+    for fragment in ("member-1", "coordinator"):
+        read(fleet, id_, ROWS // 100)
+        os.kill(pid_of(fleet, id_, fragment), signal.SIGKILL)
+    for number, beyond in ((0, ROWS // 10), (1, ROWS // 4)):
+        read(fleet, id_, beyond)
+        fleet.kill(number)
+        fleet.begin_again(number)
+    fleet.wait_for_state(id_, "finished")
+    assert found_in(fleet.out) == expected()
+    assert {each["rows_in"] for each in members(fleet, id_).values()} == {0, ROWS}
+
+
+def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None:
+    """FT-API-2: a checkpoint is made on demand, and one at the stop; nothing is read twice, and nothing left out."""
+    id_ = begun(fleet, "--members", "3", "--checkpoint-every", "3600")
+    read(fleet, id_, ROWS // 10)
+    made = fleet.run("checkpoint", id_)
+    assert made.exit_code == 0, made.error
+    assert int(made.stdout) > 0
+    assert fleet.run("stop", id_).exit_code == 0
+    stopped = members(fleet, id_)
+    assert {each["state"] for each in stopped.values()} == {"stopped"}
+    steps = {each["error"].rpartition(" ")[2] for each in stopped.values()}
+    assert len(steps) == 1, "all have their last checkpoint at the same step"
+    assert not fleet.out.exists()
+    assert fleet.run("start", id_).exit_code == 0
+    fleet.wait_for_state(id_, "finished")
+    assert found_in(fleet.out) == expected()
+    assert fleet.run("unregister", id_).exit_code == 0
+    assert not list(fleet.directory.glob("**/steps/*")), "what it kept is gone with it"
+
+
+def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) -> None:
+    """Each with the reason and what to do."""
+    for options, text in (
+        (("--members", "2"), "are for queries in steps: add --stepped"),
+        (("--stepped", "--on-loss", "replace"), "what a member keeps is at its node, and is waited for"),
+        (("--stepped", "--engine", "spark"), "members have their own"),
+        (
+            ("--stepped", "--members", "1"),
+            "1 member is too few: each sink, and each node with a source, has one",
+        ),
+    ):
+        ended = fleet.run("register", *options, fleet.topology, fleet.query)
+        assert ended.exit_code == 2
+        assert text in ended.stderr
+    id_ = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+    ended = fleet.run("checkpoint", id_)
+    assert ended.exit_code == 2
+    assert "does not run in steps" in ended.error
