@@ -15,7 +15,7 @@ from nebuli.coordinator.errors import ProtocolViolated
 class _Member:
     """``rows`` and since when, by the step that they can be in at the earliest; ``logged`` steps, the last excluded.
 
-    All its inputs had ended in the step ``logged_end``, and they have if it ``ended``.
+    All inputs had ended in the step ``logged_end``, if that is one of them; those of this member have if it ``ended``.
     """
 
     rows: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class Arrivals:
         before, since = found.rows.get(step, (0, now))
         found.rows[step] = before + rows, since
 
-    def replay(self, member: int, logged: range, *, ended: bool) -> None:
-        """These are in its log; it has reported no rows yet. All inputs had ``ended`` in the last one."""
+    def replay(self, member: int, logged: range, ended: int) -> None:
+        """These are in its log; it has reported no rows yet. All inputs had first ``ended`` there, or in none."""
         self._members[member].logged = logged
-        self._members[member].logged_end = logged[-1] if ended else None
+        self._members[member].logged_end = ended
 
     def end(self, member: int) -> None:
         """All inputs of a member have ended."""
@@ -60,7 +60,7 @@ class Arrivals:
 
     def ends(self, step: int) -> bool:
         """Whether all inputs had ended in a step that somebody has in its log."""
-        return any(member.logged_end == step for member in self._members)
+        return any(step in member.logged and member.logged_end == step for member in self._members)
 
     @property
     def have_ended(self) -> bool:

@@ -54,7 +54,7 @@ class Following:
         self.state = Stopped()
         self._phase = _Phase.LOOKING
         self._logged_until = 0
-        self._logged_end = False
+        self._logged_end: int | None = None
         self._in_step = False
         self._pause = 0
         self._attempt: int | None = None
@@ -219,7 +219,8 @@ class Following:
         self._phase = _Phase.OPEN
         self.state = Run()
         if self.step < self._logged_until:
-            self._say(say.Replay(self.epoch, self.step, self._logged_until, self._logged_end))
+            ended = self._logged_until if self._logged_end is None else self._logged_end
+            self._say(say.Replay(self.epoch, self.step, self._logged_until, ended))
         self._say(say.Opened(self.epoch, self.step))
         self._arrived(waiting)
         self._say_ended()

@@ -109,8 +109,8 @@ class Lockstep:
         self._pauses = 0
         self._round: TwoPhases | None = None
         self._stepped_at = 0.0
-        self._ending: int | None = None
-        """The step in which all inputs have ended, if it is the last one that was issued."""
+        self._ending = self._concluded = False
+        """Whether all inputs had ended in the last step that was issued; whether that was said."""
         self.quiet = False
 
     def handle(self, event: Event, now: float) -> list[Order]:
@@ -219,7 +219,7 @@ class Lockstep:
             case say.Replay(_, first, last, ended):
                 opening = self.phase is Phase.OPENING and member not in self._opened
                 self._check(opening and first == self.next_step and first < last, member, message)
-                self._arrivals.replay(member, range(first, last), ended=ended)
+                self._arrivals.replay(member, range(first, last), ended)
             case say.Opened(_, step):
                 self._open(member, step, message)
             case say.Received() | say.Ended():
@@ -246,8 +246,6 @@ class Lockstep:
             case say.Stepped(_, step):
                 self._check(member in self._stepping and step == self.next_step - 1, member, message)
                 self._stepping.remove(member)
-                if not self._stepping and self._ending == step:
-                    self._orders.append(InputsEnded(self.next_step))
             case say.Prepared(_, attempt):
                 self._prepared(member, attempt)
             case say.NotPrepared(_, attempt, why):
@@ -313,7 +311,7 @@ class Lockstep:
             wanted=bool(self._requests),
             checkpointing=self._round is not None,
             replaying=self._arrivals.replays(self.next_step),
-            ending=self._arrivals.have_ended and (self._ending is None or any(rows)),
+            ending=self._arrivals.have_ended and (not self._ending or any(rows)),
             paused=self.paused,
         )
 
@@ -324,6 +322,7 @@ class Lockstep:
                 if self.quiet and self._round is None:
                     self._stop()
                 return
+            self._conclude()
             match decide(self._settings, self._situation()):
                 case CheckpointNow():
                     self._prepare()
@@ -334,14 +333,23 @@ class Lockstep:
 
     def _issue(self, *, replayed: bool, ended: bool) -> None:
         step = self.next_step
-        ended = ended or (replayed and self._arrivals.ends(step))
-        self._ending = step if ended else None
+        # A step after the end, by the clock or with what comes all the same, has no time before it either.
+        ended = ended or self._ending or (replayed and self._arrivals.ends(step))
+        self._ending, self._concluded = ended, False
         self.next_step += 1
         self._stepped_at = self._now
         self._stepping = set(range(self.members))
         if not replayed:
             self._arrivals.issued(step)
         self._tell_all(say.Step(self.epoch, step, replayed, ended))
+
+    def _conclude(self) -> None:
+        """Say that all inputs have ended, where the end has been issued, and nothing of them is left, once."""
+        done = self._ending and self._arrivals.have_ended and not self._concluded
+        rows, _ = self._arrivals.waiting(self.next_step)
+        if done and not any(rows) and not self._arrivals.replays(self.next_step):
+            self._concluded = True
+            self._orders.append(InputsEnded(self.next_step))
 
     # -- checkpoints
 

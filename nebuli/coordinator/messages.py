@@ -147,13 +147,13 @@ class Joined:
 class Replay:
     """The log has the input of these steps, ``last`` is not among them. Comes before `Opened`.
 
-    ``ended``: all inputs had ended in the last one.
+    ``ended`` is the first step in which all inputs had ended; ``last`` or above, if none of these is.
     """
 
     epoch: int
     first: int
     last: int
-    ended: bool = False
+    ended: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,14 +106,14 @@ class Told:
 class Found:
     """Nothing of an older epoch goes on; this is there, and the log from ``first`` up to but not including ``last``.
 
-    ``ended``: all inputs had ended in the last step that is in the log.
+    ``ended`` is the first step in which all inputs had ended; None: they had in none.
     """
 
     epoch: int
     checkpoints: tuple[Checkpoint, ...]
     first: int
     last: int
-    ended: bool = False
+    ended: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Member:
     async def _look_around(self, epoch: int) -> None:
         log = self._log
         found = await self._state.checkpoints()
-        self._happen(do.Found(epoch, found, log.first, log.last, self.has_ended))
+        self._happen(do.Found(epoch, found, log.first, log.last, log.ended_at))
 
     async def _work(self, task: do.Task) -> None:
         match task:
@@ -251,7 +251,7 @@ class Member:
     async def _input(self, step: int, *, replayed: bool, ended: bool) -> Mapping[str, pa.RecordBatch]:
         """What counts for a step; it is durable."""
         if step == self._log.last:
-            if ended:
+            if ended and self._log.ended_at is None:  # what follows the end says nothing of it
                 return await self._log.end(step)
             if replayed:
                 await self._log.pass_over(step)

@@ -2,7 +2,8 @@
 
 The coordinator's and the members' side of the protocol are those that run in production. Around them are models: of a
 member's disk, of a circuit whose state is all that it has ever read, of an exchange in which each waits for all, and of
-connections that keep the order, until they break: what was on its way then arrives late, twice or never.
+connections that keep the order, until they break: what was on its way then arrives late, twice or never. Event time
+comes to its end in the first step that is told to, and that is a row of its own, `END`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ FAULTY_TURNS = 1000
 QUIET_TURNS = 100
 TURNS = 6_000
 """A run that has not ended after so many turns without faults hangs."""
+END = -1
+"""The row of the step in which event time has come to its end."""
 Rows = tuple[int, ...]
 State = tuple[Rows, ...]
 """Of a circuit: the rows of all members, step by step."""
@@ -44,6 +47,8 @@ class Disk:
     log: dict[int, Rows] = field(default_factory=dict)
     first: int = 0
     last: int = 0
+    ended: int | None = None
+    """The step of the log in which all inputs had ended."""
     arrived: list[int] = field(default_factory=list)
 
     def commit(self, step: int, state: State) -> None:
@@ -79,6 +84,8 @@ class Process:
         """Attempt, step and state of a checkpoint that is being written."""
         self.in_exchange: do.RunStep | None = None
         self.link: Link | None = None
+        self.ended = False
+        """Its inputs have; in every process of a member they do so anew."""
 
     def happen(self, happened: do.Happening, link: Link | None = None) -> None:
         before = self.following.epoch
@@ -113,7 +120,7 @@ class Process:
         match job:
             case do.LookAround(epoch):
                 found = tuple(sorted(self.disk.versions))
-                self.happen(do.Found(epoch, found, self.disk.first, self.disk.last))
+                self.happen(do.Found(epoch, found, self.disk.first, self.disk.last, self.disk.ended))
             case do.OpenState(epoch, checkpoint, addresses):
                 self._open(epoch, checkpoint, addresses)
             case do.RunStep():
@@ -158,8 +165,10 @@ class Process:
                 f"{self.name} enters step {step}, which was not issued to all in epoch {job.epoch}"
             )
         if step == disk.last:
-            rows = () if job.replayed else tuple(disk.arrived)
+            rows = () if job.replayed and not job.ended else tuple(disk.arrived)
             disk.log[step] = rows
+            if job.ended and disk.ended is None:
+                disk.ended = step
             disk.last += 1
             if rows:
                 disk.arrived.clear()
@@ -179,6 +188,8 @@ class Process:
         rows = tuple(
             sorted(row for each in self.world.exchanges[job.epoch, job.step].values() for row in each)
         )
+        if job.ended and not any(END in each for each in self.state):
+            rows += (END,)
         self.state += (rows,)
         before = self.world.outputs.setdefault(job.step, rows)
         if before != rows:
@@ -195,6 +206,7 @@ class Coordinator:
         self.links: dict[int, Link] = {}
         self.claiming: int | None = -1
         """After which epoch to claim the next one; -1: after any; None: it has one."""
+        self.inputs_ended = False
         self.answered: set[int] = set()
 
     def happen(self, event: ev.Event) -> None:
@@ -204,7 +216,11 @@ class Coordinator:
             self.world.met["fenced"] += 1
             self.world.end_coordinator(self)
             return
-        steps = Counter(order.message for order in orders if _is_step(order))
+        steps = Counter(
+            order.message
+            for order in orders
+            if isinstance(order, ev.Tell) and isinstance(order.message, say.Step)
+        )
         for message, number in steps.items():
             if number != self.world.members or self.lockstep.paused:
                 raise Violation(f"{message} for {number} members, paused: {self.lockstep.paused}")
@@ -227,6 +243,10 @@ class Coordinator:
             case ev.CheckpointFailed(_, _, requests):
                 self.answered |= {*requests}
                 self.world.met["checkpoints failed"] += 1
+            case ev.InputsEnded(step):
+                self.inputs_ended = True
+                self.world.met["inputs ended"] += 1
+                self.world.check_ended(step)
 
     def claim(self) -> None:
         after, self.claiming = self.claiming, None
@@ -235,10 +255,6 @@ class Coordinator:
             return
         self.world.epoch += 1
         self.happen(ev.EpochClaimed(self.world.epoch))
-
-
-def _is_step(order: ev.Order) -> bool:
-    return isinstance(order, ev.Tell) and isinstance(order.message, say.Step)
 
 
 class World:
@@ -257,6 +273,11 @@ class World:
         self.now = 0.0
         self.epoch = 0
         self.faulty = self.pushing = True
+        self.ends_at = self.random.choice([self.random.randrange(FAULTY_TURNS), FAULTY_TURNS + QUIET_TURNS])
+        """The turn from which on inputs end, at each member by itself."""
+        self.more = self.random.choice([0, 0, 3])
+        """Rows that an input has all the same when its member's process is started again: its file has grown."""
+        self.turns = 0
         self.disks = [Disk() for _ in range(self.members)]
         self.processes: list[Process | None] = [None] * self.members
         self.coordinators: list[Coordinator] = []
@@ -279,7 +300,6 @@ class World:
         self.late.clear()
         for _ in range(QUIET_TURNS):
             self._turn(None)
-        self.pushing = False
         while len(self.coordinators) > 1:
             self.end_coordinator(self.coordinators[0])
         self._go_on_until("all rows are in a step, and a checkpoint is made", self._all_is_done)
@@ -293,7 +313,9 @@ class World:
             return False
         coordinator = self.coordinators[0]
         coordinator.happen(ev.StartAsked())
-        if sum(map(len, self.outputs.values())) < self.pushed:
+        if not coordinator.inputs_ended or not all(each and each.ended for each in self.processes):
+            return False
+        if sum(map(len, self.outputs.values())) < self.pushed + 1:
             return False
         if -1 not in coordinator.answered and self.random.random() < 0.1:
             coordinator.happen(ev.CheckpointAsked(-1))
@@ -314,10 +336,12 @@ class World:
         if len({max(disk.versions) for disk in self.disks}) > 1:
             raise Violation(f"they stopped at {[max(disk.versions) for disk in self.disks]}")
         rows = sorted(row for step in self.outputs.values() for row in step)
-        if rows != list(range(self.pushed)):
-            raise Violation(f"of {self.pushed} rows {rows} came out")
+        if rows != [END, *range(self.pushed)]:
+            raise Violation(f"of {self.pushed} rows and the end {rows} came out")
 
     def _turn(self, fault: Callable[[], None] | None) -> None:
+        self.turns += 1
+        self.pushing = self.turns < self.ends_at
         actions = self._actions()
         (fault or (self.random.choice(actions) if actions else self._tick))()
         self.check()
@@ -333,6 +357,8 @@ class World:
             if process is None:
                 found.append(lambda member=member: self._start(member))
                 continue
+            if not self.pushing and not process.ended:
+                found.append(lambda process=process: self._end_inputs(process))
             found += [lambda job=job, process=process: process.work(job) for job in process.jobs]
             if process.can_leave():
                 found.append(process.leave)
@@ -366,15 +392,24 @@ class World:
                 coordinator.happen(ev.TimePassed())
 
     def _push(self) -> None:
-        member = self.random.randrange(self.members)
+        self._push_to(self.random.randrange(self.members))
+
+    def _push_to(self, member: int) -> None:
         self.disks[member].arrived.append(self.pushed)
         self.pushed += 1
         process = self.processes[member]
         if process is not None:
             process.happen(do.HasArrived(1))
 
+    def _end_inputs(self, process: Process) -> None:
+        process.ended = True
+        process.happen(do.HasEnded())
+
     def _start(self, member: int) -> None:
         self.processes[member] = Process(self, member)
+        if self.more and not self.pushing:
+            self.more -= 1
+            self._push_to(member)
 
     def _start_coordinator(self) -> None:
         self.coordinators.append(Coordinator(self))
@@ -509,6 +544,14 @@ class World:
             steps.setdefault(checkpoint.version, set()).add(checkpoint.step)
         if any(len(found) > 1 for found in steps.values()):
             raise Violation(f"members committed one version at different steps: {steps}")
+
+    def check_ended(self, step: int) -> None:
+        """All that was pushed where the end has come is out, and the end with it."""
+        waiting = {row for disk in self.disks for row in disk.arrived}
+        known = sorted(row for at, rows in self.outputs.items() if at < step for row in rows)
+        late = set(range(self.pushed)) - waiting - {*known}
+        if END not in known or late:
+            raise Violation(f"inputs have ended below step {step}, where {late} and {END in known} came out")
 
     def check_made(self, step: int) -> None:
         if any(step not in {each.step for each in disk.versions} for disk in self.disks):

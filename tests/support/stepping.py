@@ -12,9 +12,13 @@ Inputs = Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]]
 Outputs = dict[str, pa.RecordBatch]
 
 
-def run_alone(circuits: Sequence[SteppedCircuit], inputs: Sequence[Inputs]) -> list[Outputs]:
-    """A step of all members, with the inputs and the outputs of each."""
-    members = [_until(circuit.step(each)) for circuit, each in zip(circuits, inputs, strict=True)]
+def run_alone(
+    circuits: Sequence[SteppedCircuit], inputs: Sequence[Inputs], *, ended: bool = False
+) -> list[Outputs]:
+    """A step of all members, with the inputs and the outputs of each; all inputs have ``ended`` in it, or not."""
+    members = [
+        _until(circuit.step(each, ended=ended)) for circuit, each in zip(circuits, inputs, strict=True)
+    ]
     outputs: list[Outputs] = []
     answers: list[Received | None] = [None] * len(members)
     while not outputs:

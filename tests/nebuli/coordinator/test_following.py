@@ -40,7 +40,7 @@ def test_it_says_what_it_has_and_opens_what_it_is_told() -> None:
     assert told(member, say.Open(3, kept[0], ADDRESSES)) == [do.OpenState(3, kept[0], ADDRESSES)]
     assert member.state == Stopped()
     assert member.handle(do.HasOpened(3, waiting=8)) == [
-        do.Say(say.Replay(3, 40, 60)),
+        do.Say(say.Replay(3, 40, 60, ended=60)),
         do.Say(say.Opened(3, 40)),
         do.Say(say.Received(3, 60, 8)),
     ]
@@ -101,6 +101,36 @@ def test_rows_are_reported_for_the_step_that_they_can_be_in() -> None:
     told(member, say.Step(3, 2, replayed=False))
     assert member.handle(do.HasArrived(5)) == [do.Say(say.Received(3, 3, 5))]
     assert new().handle(do.HasArrived(5)) == []
+
+
+def test_its_inputs_have_ended_in_every_epoch_once_they_have() -> None:
+    member, _ = open_at()
+    assert member.handle(do.HasEnded()) == [do.Say(say.Ended(3))]
+    assert told(member, say.Step(3, 0, replayed=False, ended=True)) == [
+        do.RunStep(3, 0, replayed=False, ended=True)
+    ]
+    told(member, say.Greet(4))
+    member.handle(do.Found(4, (say.Checkpoint(4, 0),), 0, 1, ended=0))
+    told(member, say.Open(4, say.Checkpoint(4, 0), ADDRESSES))
+    assert member.handle(do.HasOpened(4, 0)) == [
+        do.Say(say.Replay(4, 0, 1, ended=0)),
+        do.Say(say.Opened(4, 0)),
+        do.Say(say.Ended(4)),
+    ]
+
+
+def test_an_end_before_it_is_open_is_said_when_it_is_behind_the_rows() -> None:
+    member = new()
+    assert member.handle(do.HasEnded()) == []
+    told(member, say.Greet(3))
+    assert member.handle(do.HasEnded()) == []
+    member.handle(do.Found(3, (say.Checkpoint(0, 0),), 0, 0))
+    told(member, say.Open(3, say.Checkpoint(0, 0), ADDRESSES))
+    assert member.handle(do.HasOpened(3, 8)) == [
+        do.Say(say.Opened(3, 0)),
+        do.Say(say.Received(3, 0, 8)),
+        do.Say(say.Ended(3)),
+    ]
 
 
 def test_a_checkpoint_is_written_committed_or_dropped() -> None:

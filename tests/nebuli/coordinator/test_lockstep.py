@@ -183,8 +183,8 @@ def test_rows_for_a_step_that_was_issued_belong_to_the_next_one() -> None:
 
 def test_logged_steps_of_any_member_are_issued_without_waiting() -> None:
     driven = Driven(2, TriggerSettings(rows=9, checkpoint_s=None)).join([FRESH] * 2, last=3)
-    driven.hear(0, say.Replay(1, 0, 2))
-    driven.hear(1, say.Replay(1, 0, 1))
+    driven.hear(0, say.Replay(1, 0, 2, ended=2))
+    driven.hear(1, say.Replay(1, 0, 1, ended=1))
     driven.opened()
     driven.hear(1, say.Received(1, 1, 9))
     for step in (0, 1):
@@ -195,10 +195,99 @@ def test_logged_steps_of_any_member_are_issued_without_waiting() -> None:
     assert driven.told == []
 
 
+# -- the end of all inputs
+
+
+def ending(driven: Driven) -> list[ev.Order]:
+    """Orders to no member: the rest is `Driven.told`."""
+    return [order for order in driven.orders if not isinstance(order, ev.Tell)]
+
+
+def test_when_the_inputs_of_all_have_ended_there_is_a_step_that_says_so_and_no_other() -> None:
+    driven = running()
+    driven.hear(0, say.Ended(1))
+    assert driven.told == [], "the inputs of one have"
+    driven.hear(1, say.Ended(1))
+    assert driven.told == [say.Step(1, 0, replayed=False, ended=True)]
+    driven.hear(0, say.Stepped(1, 0))
+    assert ending(driven) == []
+    driven.hear(1, say.Stepped(1, 0))
+    assert (driven.told, ending(driven)) == ([], [ev.InputsEnded(1)])
+
+
+def test_rows_that_wait_are_taken_before_the_end_and_at_once() -> None:
+    driven = running(TriggerSettings(rows=9, delay_s=10.0, checkpoint_s=None))
+    driven.hear(1, say.Received(1, 0, 5))
+    driven.hear(0, say.Ended(1))
+    assert driven.told == []
+    driven.hear(1, say.Ended(1))
+    assert driven.told == [say.Step(1, 0, replayed=False, ended=False)]
+    driven.hear_all(say.Stepped(1, 0))
+    assert driven.told == [say.Step(1, 1, replayed=False, ended=True)]
+
+
+def test_after_the_end_time_does_not_begin_again() -> None:
+    """Neither by the clock, nor with rows that come all the same: the end that is said then has them."""
+    driven = running(TriggerSettings(tick_s=1.0, checkpoint_s=None))
+    driven.hear_all(say.Ended(1))
+    driven.hear_all(say.Stepped(1, 0))
+    driven.now = 1.0
+    driven.happen(ev.TimePassed())
+    assert driven.told == [say.Step(1, 1, replayed=False, ended=True)]
+    driven.hear(0, say.Received(1, 2, 1))
+    driven.hear_all(say.Stepped(1, 1))
+    assert ending(driven) == [], "rows wait"
+    assert driven.told == [say.Step(1, 2, replayed=False, ended=True)]
+    driven.hear_all(say.Stepped(1, 2))
+    assert ending(driven) == [ev.InputsEnded(3)]
+
+
+@pytest.mark.parametrize("other", [(0, 1, 1), None])
+def test_a_replayed_step_ends_all_where_one_member_says_so_though_it_is_not_the_last(
+    other: tuple[int, int, int] | None,
+) -> None:
+    """Others may not have come to that step, or have no log at all."""
+    driven = Driven(2).join([FRESH] * 2, last=3)
+    driven.hear(0, say.Replay(1, 0, 3, ended=1))
+    if other is not None:
+        driven.hear(1, say.Replay(1, *other))
+    driven.opened()
+    for step, ended in ((0, False), (1, True), (2, True)):
+        assert driven.told[-1] == say.Step(1, step, replayed=True, ended=ended)
+        assert ending(driven) == []
+        driven.hear_all(say.Stepped(1, step))
+    assert ending(driven) == [], "inputs are read again, and may have more"
+    driven.hear_all(say.Ended(1))
+    assert (driven.told, ending(driven)) == ([], [ev.InputsEnded(3)])
+
+
+def test_an_end_below_the_checkpoint_is_in_its_state() -> None:
+    driven = Driven(2).join([kept((1, 5))] * 2, last=7)
+    driven.hear(0, say.Replay(1, 5, 7, ended=4))
+    driven.opened(at=5)
+    assert driven.told[-1] == say.Step(1, 5, replayed=True, ended=False)
+
+
+def test_an_epoch_knows_nothing_of_ends_in_the_one_before() -> None:
+    driven = running()
+    driven.hear_all(say.Ended(1))
+    driven.hear_all(say.Stepped(1, 0))
+    driven.happen(ev.Lost(1, "killed"))
+    for event in (ev.EpochClaimed(2), ev.Connected(1)):
+        driven.happen(event)
+    driven.join([FRESH] * 2, last=1)
+    driven.hear(0, say.Replay(2, 0, 1, ended=0))
+    driven.opened()
+    driven.hear_all(say.Stepped(2, 0))
+    assert ending(driven) == []
+    driven.hear_all(say.Ended(2))
+    assert ending(driven) == [ev.InputsEnded(1)]
+
+
 def test_rows_and_replay_for_the_same_step_are_a_mistake() -> None:
     """FT-PR-8"""
     driven = Driven(2).join([FRESH] * 2, last=3)
-    driven.hear(0, say.Replay(1, 0, 3))
+    driven.hear(0, say.Replay(1, 0, 3, ended=3))
     driven.opened()
     with pytest.raises(ProtocolViolated, match="member 0 reports 1 rows for step 2, which it replays"):
         driven.hear(0, say.Received(1, 2, 1))
@@ -209,7 +298,7 @@ def test_rows_and_replay_for_the_same_step_are_a_mistake() -> None:
     [
         say.Stepped(1, 0),
         say.Opened(1, 0),
-        say.Replay(1, 0, 3),
+        say.Replay(1, 0, 3, ended=3),
         say.Committed(1, 1),
         say.IsStopped(1, 0),
         say.Joined(1, 2, "process 0", "f", "a", FRESH, 0, 0),
@@ -220,7 +309,7 @@ def test_what_was_not_asked_for_is_a_mistake_that_names_the_member(message: say.
         running().hear(0, message)
 
 
-@pytest.mark.parametrize("message", [say.Received(1, 0, 1), say.Replay(1, 1, 3), say.Opened(1, 1)])
+@pytest.mark.parametrize("message", [say.Received(1, 0, 1), say.Replay(1, 1, 3, ended=3), say.Opened(1, 1)])
 def test_before_a_member_is_open_it_says_where_its_log_begins_and_no_rows(message: say.FromMember) -> None:
     """FT-PR-8: so it cannot report rows first, and replay the same step then."""
     driven = Driven().join([FRESH] * 2, last=3)

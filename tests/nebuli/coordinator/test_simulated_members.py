@@ -2,8 +2,8 @@
 
 `World.check` is called after every event: at least one checkpoint is at all members, one version or two at each, of the
 same steps everywhere; no log begins above what a version needs. `World` itself raises Violation where a member enters a
-step that was not issued to all, where a step comes out different than before, and where it goes on for ever after the
-last fault.
+step that was not issued to all, where a step comes out different than before, where inputs are said to have ended and
+something of them is not out, and where it goes on for ever after the last fault.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nebuli.coordinator import following, lockstep, messages
+from nebuli.coordinator import events, following, lockstep, messages
+from nebuli.coordinator.arrivals import Arrivals
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
 from nebuli.coordinator.lockstep import Lockstep
@@ -38,7 +39,7 @@ def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one
                 raise
             met += world.met
     assert {"killed", "coordinators ended", "fenced", "epochs ended", "late"} <= {*met}
-    assert {"checkpoints", "checkpoints failed"} <= {*met}
+    assert {"checkpoints", "checkpoints failed", "inputs ended"} <= {*met}
 
 
 def _trim_to_the_newer_version(self: Any) -> None:
@@ -90,10 +91,25 @@ def _take_any_attempt(self: Any, member: int, attempt: int) -> None:
     _prepared(self, member, self._round.attempt if self._round else attempt)
 
 
+def _forget_the_end(self: Any, step: int) -> bool:
+    return False
+
+
+def _end_with_the_first_step_that_says_so(self: Any) -> None:
+    if self._ending and not self._concluded:
+        self._concluded = True
+        self._orders.append(events.InputsEnded(self.next_step))
+
+
+def _look_for_the_end_in_the_last_step_only(self: Any, member: int, logged: range, ended: int) -> None:
+    _replay(self, member, logged, ended if ended == logged[-1] else logged.stop)
+
+
 _told = Following._told
 _heard = Lockstep._heard
 _heard_of_work = Lockstep._heard_of_work
 _prepared = Lockstep._prepared
+_replay = Arrivals.replay
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,9 @@ _prepared = Lockstep._prepared
         (Lockstep, "_heard_of_work", _issue_when_one_has_stepped),
         (Lockstep, "_heard", _hear_old_epochs),
         (Lockstep, "_prepared", _take_any_attempt),
+        (Arrivals, "ends", _forget_the_end),
+        (Arrivals, "replay", _look_for_the_end_in_the_last_step_only),
+        (Lockstep, "_conclude", _end_with_the_first_step_that_says_so),
     ],
 )
 def test_without_a_safeguard_something_goes_wrong(

@@ -102,6 +102,24 @@ def test_replay_waits_for_nothing() -> None:
     assert decide(settings, after(0)) == WaitUntil(110.0)
 
 
+@pytest.mark.parametrize(
+    ("found", "decision"),
+    [
+        ({}, StepNow(ended=True)),
+        ({"rows": (0, 1)}, StepNow()),
+        ({"replaying": True}, StepNow(replayed=True)),
+        ({"paused": True}, WaitUntil(None)),
+        ({"wanted": True}, CheckpointNow()),
+        ({"now": 160.0}, CheckpointNow()),
+    ],
+)
+def test_the_end_of_all_inputs_is_a_step_behind_all_that_waits(
+    found: dict[str, object], decision: object
+) -> None:
+    settings = replace(NEVER, delay_s=10.0, checkpoint_s=60.0)
+    assert decide(settings, replace(IDLE, ending=True, **found)) == decision
+
+
 def test_a_single_row_makes_a_step_by_default() -> None:
     """FT-TR-6"""
     assert decide(TriggerSettings(), after(0, rows=(0, 1))) == StepNow()

@@ -63,13 +63,13 @@ class Members:
         self._names = {4: "kgxn", 3: "tkx"}
         self.circuits = [SteppedCircuit(plan, member) for member in range(plan.members)]
 
-    def step(self, step: Mapping[str, Change]) -> dict[str, pa.RecordBatch]:
+    def step(self, step: Mapping[str, Change], *, ended: bool = False) -> dict[str, pa.RecordBatch]:
         """The outputs, each as the one member gives it that has rows of it, if one has."""
         inputs: list[dict[str, list[pa.RecordBatch]]] = [{} for _ in self.circuits]
         for source, change in step.items():
             if source in self.circuits[0].inputs:
                 self._deal(source, change, inputs)
-        outputs = run_alone(self.circuits, inputs)
+        outputs = run_alone(self.circuits, inputs, ended=ended)
         given = {}
         for name in outputs[0]:
             some = [each[name] for each in outputs if each[name].num_rows] or [outputs[0][name]]

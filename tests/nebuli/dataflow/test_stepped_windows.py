@@ -12,8 +12,20 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import DataflowError, SteppedCircuit
 from placement import SteppedPlan, check_stepped, distribute
-from tests.nebuli.dataflow.dealing import Members, rows_of
-from tests.nebuli.dataflow.windowed import EPOCH, ROWS, WINDOWS, Changes, source, window
+from tests.nebuli.dataflow.dealing import Members, rows_of, spelled_row
+from tests.nebuli.dataflow.windowed import (
+    EPOCH,
+    ROWS,
+    WINDOWS,
+    Changes,
+    change,
+    circuit,
+    fragment,
+    source,
+    streams,
+    window,
+)
+from tests.nebuli.dataflow.windowed import rows_of as windowed_rows
 from tests.support.documents import op, query
 from tests.support.sizes import examples
 from topology import parse_topology
@@ -127,6 +139,36 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
             wanted[at(start), at(start + size), key, len(values), summed, least] = 1
         assert rows_of(running.step(step)["out"]) == wanted
         assert sum(each.statistics()["w"].late_rows for each in running.circuits) == all_late
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.data(), WINDOWS, LATENESS, st.integers(1, 4), st.integers(0, 99), st.booleans())
+def test_with_the_end_of_all_inputs_all_windows_come_out_as_in_a_free_run(
+    data: st.DataObject, sizes: tuple[int, int], lateness: int, members: int, seed: int, alone: bool
+) -> None:
+    """The end comes with the last rows, or alone; a step that follows has nothing, and all of its rows are late."""
+    operators = (
+        source("a"),
+        window("w", "a", *sizes, lateness),
+        op("aggregate", "g", input="w", by=BY, aggregates={"n": "count(*)", "s": "sum(x)", "m": "min(x)"}),
+    )
+    batches = data.draw(streams(lateness, weights=False))
+    free = circuit(fragment(*operators, mode="append"))
+    wanted: Counter[Any] = Counter()
+    for out in [*(free.push("a", change(batch)) for batch in batches if batch), free.end("a")]:
+        wanted += Counter(spelled_row(row) for row, _ in windowed_rows(out))
+    running = Members(plan(members, "a", *operators), seed, "a")
+    found: Counter[Any] = Counter()
+    steps = [batches, [[]]] if alone else [batches]
+    *before, last = [batch for step in steps for batch in step]
+    for batch in before:
+        found += rows_of(running.step({"a": batch})["out"])
+    found += rows_of(running.step({"a": last}, ended=True)["out"])
+    assert found == wanted
+    late = sum(each.statistics()["w"].late_rows for each in running.circuits)
+    for ended in (False, True):
+        assert not rows_of(running.step({"a": [((600, 1, 0.25), 1)]}, ended=ended)["out"])
+    assert sum(each.statistics()["w"].late_rows for each in running.circuits) >= late + 2
 
 
 @settings(max_examples=examples(100), deadline=None)
