@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nebuli.storage.logs.epoch_log import EpochLog
 
 _log = logging.getLogger("nebuli.coordinator")
+_PAUSES_S = (0.0, 0.0, 0.05, 0.2, 1.0)
+"""Before the next epoch, after so many in which nothing was done: what is in the way may need time to go."""
 
 
 class Coordinator:
@@ -47,6 +49,9 @@ class Coordinator:
         self._requests: dict[int, asyncio.Future[int]] = {}
         self._request = 0
         self._inputs_ended = asyncio.Event()
+        self._done = 0
+        self._fruitless = 0
+        """How many epochs have ended since a step was done that had not been done before."""
 
     # -- what is known
 
@@ -64,6 +69,11 @@ class Coordinator:
     def next_step(self) -> int:
         """The step that is issued next."""
         return self._lockstep.next_step
+
+    @property
+    def done(self) -> int:
+        """How many steps have been done, in whatever epoch: those that are replayed count once."""
+        return self._done
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -158,6 +168,9 @@ class Coordinator:
         except CoordinationError as error:
             self._fail(error)
             return
+        if (step := self._lockstep.next_step) > self._done + 1:  # the one before it was issued, and is done
+            self._done = step - 1
+            self._fruitless = 0
         for order in orders:
             self._do(order)
         self._set_timer(loop)
@@ -177,7 +190,8 @@ class Coordinator:
                 return
             case ev.ClaimEpoch(after, why):
                 _log.warning("epoch %d is over: %s; going on from the last checkpoint", after, why)
-                self._spawn(self._claim(after))
+                self._spawn(self._claim(after, _PAUSES_S[min(self._fruitless, len(_PAUSES_S) - 1)]))
+                self._fruitless += 1
             case ev.CheckpointMade(step, requests):
                 self._answer(requests, step)
             case ev.CheckpointFailed(step, why, requests):
@@ -190,7 +204,8 @@ class Coordinator:
                     self._over.set_result(step)
         self._observe(order)
 
-    async def _claim(self, after: int) -> None:
+    async def _claim(self, after: int, pause_s: float = 0.0) -> None:
+        await asyncio.sleep(pause_s)
         try:
             epoch = await self._epochs.claim(after)
         except EpochTaken as error:

@@ -127,8 +127,8 @@ class MembersEnd(MembersFailed):
         self.member = member
         last = "\n".join(said)
         super().__init__(
-            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}: it is not started "
-            f"again. Mend what it says, and run the query again, which goes on where it was"
+            f"member {member} has ended {ends} times within {within_s:g} s, at last by {how}, and nothing was done in "
+            f"between: it is not started again. Mend what it says, and run the query again, which goes on where it was"
             + (f"\n{last}" if last else "")
         )
 

@@ -15,7 +15,7 @@ from nebuli.members.member_process import READY
 from nebuli.processes import lines, signal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.members")
 RESTARTS = 5
-"""How often a member may end in ``WITHIN_S``."""
+"""How often a member may end in ``WITHIN_S`` while nothing gets done."""
 WITHIN_S = 60.0
 _STOP_S = 3.5
 _SAID_LINES = 5
@@ -36,11 +36,15 @@ class LocalMembers:
     """Starts a process for each order, and tells its line where it listens, whenever a new one does.
 
     Leaving the context ends them all, within four seconds; they end, too, when this process does. What they write on
-    standard error goes to this process's. ``directory`` is where paths of sources start.
+    standard error goes to this process's. ``directory`` is where paths of sources start. ``done`` says how much
+    all have done together: a member that dies is started again as long as that grows.
     """
 
-    def __init__(self, orders: Sequence[MemberOrder], lines_: Sequence[Line], directory: Path) -> None:
+    def __init__(
+        self, orders: Sequence[MemberOrder], lines_: Sequence[Line], directory: Path, done: Callable[[], int]
+    ) -> None:
         self._orders = tuple(orders)
+        self._done = done
         self._lines = tuple(lines_)
         self._directory = directory
         self._processes: dict[int, Process] = {}
@@ -73,12 +77,16 @@ class LocalMembers:
         ends: deque[float] = deque(maxlen=RESTARTS)
         loop = asyncio.get_running_loop()
         line = self._lines[order.member]
+        done = self._done()
         while True:
             said: deque[str] = deque(maxlen=_SAID_LINES)
             code = await self._run(order, line, said)
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
             line.drop(f"{_ENDED} ({how})")
+            if (now := self._done()) > done:
+                done = now
+                ends.clear()
             ends.append(loop.time())
             if len(ends) == RESTARTS and ends[-1] - ends[0] < WITHIN_S:
                 raise MembersEnd(order.member, RESTARTS, WITHIN_S, how, list(said))

@@ -101,7 +101,7 @@ class LocalRun:
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._observe)
         orders = [self._order(member, secret) for member in range(plan.members)]
-        self.members = LocalMembers(orders, lines, self._directory)
+        self.members = LocalMembers(orders, lines, self._directory, lambda: self.coordinator.done)
         await self._stack.enter_async_context(self.members)
         self._coordinating = asyncio.create_task(self.coordinator.run())
         self._stack.push_async_callback(_ended, self._coordinating)
