@@ -17,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ KILLS ?= 20
 
 soak-spark: $(ALL_READY)  ## Run a query of Spark through TRIGGERS=2000 and KILLS=20, faults drawn from SEED if it is given
 	$(BIN)/python -m tests.soak_spark --triggers $(TRIGGERS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+SEEDS_OF_STEPS = $(if $(filter file,$(origin SEEDS)),20,$(SEEDS))
+
+soak-steps: $(ALL_READY)  ## Run queries in steps, SEEDS=20 of them, whose processes and disks faults befall that are drawn, from seed FIRST on
+	$(BIN)/python -m tests.soak_steps --seeds $(SEEDS_OF_STEPS) $(if $(filter-out file,$(origin FIRST)),--first $(FIRST))
 
 QUICK ?=
 

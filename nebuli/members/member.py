@@ -107,8 +107,8 @@ class Member:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last step that is fixed is one in which all inputs had ended."""
-        return self._log.first < self._log.last and self._log.ended_at == self._log.last - 1
+        """Whether all inputs had ended in a step that is fixed."""
+        return self._log.ended_at is not None
 
     @property
     def late(self) -> Mapping[str, int]:
