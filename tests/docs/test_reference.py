@@ -263,8 +263,8 @@ def _commands() -> dict[str, click.Command]:
 
 def test_every_command_is_described() -> None:
     described = [heading.text for heading in headings(CLI) if heading.text.startswith("nebuli ")]
-    commands = "place validate doctor certs%dev run bench register start checkpoint status list top logs stop unregister"
-    commands += " watch worker schema completion"
+    commands = "place validate doctor certs%dev run bench register start checkpoint status list top logs stop"
+    commands += " unregister watch worker schema completion"
     assert described == [f"nebuli {name.replace('%', ' ')}" for name in commands.split()]
     assert {f"nebuli {name}" for name in _commands()} == set(described)
 
