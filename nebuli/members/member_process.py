@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -19,34 +20,43 @@ from nebuli.connectors.provider import import_built_in
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.feeding import feed_all
 from nebuli.members.member_order import MemberOrder
-from nebuli.members.opening import opened
+from nebuli.members.opening import opened_member
 from nebuli.storage import StorageError
 from netchannel import ReceiverServer, SenderServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nebuli.members.member import Member
 
 READY = "member ready at "
 
 
-async def serve(order: MemberOrder) -> None:
-    """Be a member until it is cancelled."""
+@contextlib.asynccontextmanager
+async def opened(order: MemberOrder) -> AsyncIterator[Member]:
+    """The member, with its store and its servers open."""
     async with contextlib.AsyncExitStack() as stack:
         receiver = await stack.enter_async_context(ReceiverServer(order.listen, secret=order.secret))
         sender = await stack.enter_async_context(SenderServer(secret=order.secret))
-        member = await stack.enter_async_context(
-            opened(
-                order.circuit,
-                order.plan,
-                order.member,
-                order.store,
-                sender=sender,
-                receiver=receiver,
-                max_state_bytes=order.max_state_bytes,
-            )
+        opening = opened_member(
+            order.circuit,
+            order.plan,
+            order.member,
+            order.store,
+            sender=sender,
+            receiver=receiver,
+            max_state_bytes=order.max_state_bytes,
         )
-        group = await stack.enter_async_context(asyncio.TaskGroup())
-        lines = CoordinatorLines(order.circuit, order.member, sender, receiver, member.told)
+        yield await stack.enter_async_context(opening)
+
+
+async def serve(order: MemberOrder) -> None:
+    """Be a member until it is cancelled."""
+    async with opened(order) as member, asyncio.TaskGroup() as group:
+        lines = CoordinatorLines(order.circuit, order.member, member.sender, member.receiver, member.told)
         group.create_task(member.run(lines))
         group.create_task(feed_all(member, order.feeds, external=order.external))
-        sys.stderr.write(f"{READY}{receiver.address}\n")
+        sys.stderr.write(f"{READY}{member.receiver.address}\n")
         sys.stderr.flush()
 
 

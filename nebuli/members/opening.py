@@ -25,7 +25,7 @@ LOG = "member"
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def opened_member(
     circuit: str,
     plan: SteppedPlan,
     number: int,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nebuli.dataflow import SteppedCircuit
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.members.stepped_query import SteppedQuery
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog

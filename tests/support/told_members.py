@@ -26,7 +26,8 @@ from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.member import Member
 from nebuli.members.member_order import MemberOrder
-from nebuli.members.member_process import LOG, opened
+from nebuli.members.member_process import opened
+from nebuli.members.opening import LOG
 from nebuli.members.stepped_query import SteppedQuery
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog

@@ -18,7 +18,7 @@ from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.feeding import feed_all
-from nebuli.members.opening import opened
+from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage import StorageError, Store
 from nebuli.storage.logs.epoch_log import EpochLog
@@ -137,7 +137,7 @@ class _MemberRunner(StepRunner):
         order = self._order
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
-                opened(
+                opened_member(
                     order.circuit,
                     order.plan,
                     order.member,

@@ -20,7 +20,7 @@ from nebuli.coordinator.lockstep import Lockstep
 from nebuli.coordinator.member_states import Paused, Run, Stopped
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.member import Member
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.storage import Store
 from tests.support.told_members import QUIET, Members, numbers, pushed_query, until, until_running
 

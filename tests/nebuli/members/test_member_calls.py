@@ -15,7 +15,7 @@ from nebuli.coordinator import messages as say
 from nebuli.coordinator.member_states import Pause, Paused, Run, Stop, Stopped
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.member import Member
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.logs.output_log import OutputLog
