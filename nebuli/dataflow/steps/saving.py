@@ -105,10 +105,17 @@ def encoded(run: Run) -> pa.Buffer:
     """The rows and hashes of a run as an Arrow IPC stream, uncompressed, so that they can be used where they lie."""
     columns = [*run.rows.columns, pa.array(run.hashes)]
     batch = pa.record_batch(columns, [*run.rows.schema.names, _HASHES])
-    sink = pa.BufferOutputStream()
+    # Measured before it is written: a buffer that grows takes up to three times its bytes, and is copied as it grows.
+    measure = pa.MockOutputStream()
+    _write(measure, batch)
+    buffer = pa.allocate_buffer(measure.size())
+    _write(pa.FixedSizeBufferWriter(buffer), batch)
+    return buffer
+
+
+def _write(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
 
 
 class Loading:

@@ -112,12 +112,17 @@ class StateStore:
     async def keep(self, number: int, content: Any) -> Value:
         """A value that is durable, at the latest with the version that has it."""
         view = memoryview(content).cast("B")
-        checksum = xxh3_64_intdigest(view)
         if len(view) <= INLINE_BYTES:
-            return Value(len(view), checksum, bytes(view), None)
+            return Value(len(view), xxh3_64_intdigest(view), bytes(view), None)
         blob = f"{number:016x}-{os.urandom(8).hex()}"
-        await self._work.on_blobs(self._blobs.put, self._key, blob, [view])
+        checksum = await self._work.on_blobs(self._write, blob, view)
         return Value(len(view), checksum, None, blob)
+
+    def _write(self, blob: str, view: memoryview[Any]) -> int:
+        """Write a blob; its checksum. Blocking."""
+        checksum = xxh3_64_intdigest(view)
+        self._blobs.put(self._key, blob, [view])
+        return checksum
 
     async def content(self, value: Value) -> pa.Buffer:
         """The bytes of a value. Raises BlobMissing, BlobDamaged."""
