@@ -15,7 +15,7 @@ from nebuli.storage.work import Work
 
 from . import payloads
 from .changes import AppendPart, Compact, Fenced, Superseded
-from .compacting import compacted, is_due, plan
+from .compacting import LARGE_BYTES, compacted, is_due, is_left, plan
 from .ledger import Ledger, key_of
 from .tracked import Tracked
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nebuli.storage")
 _ON_LOOP_BYTES = 1 << 15
 """Updates of no more bytes are encoded at once: another thread would take longer to begin."""
-_REMEMBERED_BYTES = 1 << 26
-"""The blob of a log that was read last is kept in memory if it has no more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class ShardAccess:
         if last is not None and last[0].blob == part.blob:  # a log is read step by step
             return last[1]
         runs = await self.work.on_blobs(payloads.read, self.blobs, name, state.schema, part)
-        if part.size <= _REMEMBERED_BYTES and not state.keeps_contents:
+        if part.size <= LARGE_BYTES and not state.keeps_contents:
             self._last_read[name] = part, runs
         return runs
 
@@ -201,7 +199,8 @@ class ShardAccess:
 
     async def _compact_quietly(self, shard: Tracked) -> None:
         try:
-            await self.compact(shard, full=False)
+            while await self.compact(shard, full=False) and is_left(await self.refreshed(shard)):
+                pass
         except StorageError as error:
             _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
 

@@ -16,8 +16,8 @@ ENTRIES = 256
 """Entries after which a shard is compacted, by whoever appended the last of them."""
 _RATIO = 2
 """A part is left as it is if it is more than so many times as large as all that came after it."""
-_LARGE = 1 << 26
-"""Parts of a log are not written again once they have so many bytes: nothing in them would become less."""
+LARGE_BYTES = 1 << 26
+"""Parts of a log are not put together to more bytes: nothing would become less, and who reads one reads all of it."""
 
 
 def is_due(state: ShardState) -> bool:
@@ -26,14 +26,21 @@ def is_due(state: ShardState) -> bool:
     return entries > 0 and entries % ENTRIES == 0
 
 
-def plan(state: ShardState, *, full: bool) -> list[Part]:
+def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
     """The parts to put together, in their order: the newest, up to one that is much larger than they are.
 
-    So a row is written again only a few times, however many are appended.
+    So a row is written again only a few times, however many are appended. Of a log, as many of them as are no large
+    part together.
     """
     alive = [each for each in state.parts if state.alive(each)]
-    chosen = alive if full else alive[_beginning(alive, _LARGE if not state.keeps_contents else None) :]
+    chosen = alive if full else _newest(alive, state)
     return chosen if _is_of_use(state, chosen) else []
+
+
+def _newest(alive: Sequence[Part], state: ShardState) -> Sequence[Part]:
+    if state.keeps_contents:
+        return alive[_beginning(alive, None) :]
+    return _together(alive[_beginning(alive, LARGE_BYTES) :])
 
 
 def _beginning(parts: Sequence[Part], large: int | None) -> int:
@@ -51,6 +58,18 @@ def _beginning(parts: Sequence[Part], large: int | None) -> int:
     return beginning
 
 
+def _together(parts: Sequence[Part]) -> Sequence[Part]:
+    """The first neighbours that are no large part together; a single part as it is."""
+    for start in range(len(parts) - 1):
+        end, size = start, 0
+        while end < len(parts) and size + parts[end].size <= LARGE_BYTES:
+            size += parts[end].size
+            end += 1
+        if end - start > 1:
+            return parts[start:end]
+    return parts if len(parts) == 1 else []
+
+
 def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
     if len(chosen) != 1:
         return bool(chosen)
@@ -60,6 +79,11 @@ def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
         if state.keeps_contents
         else part.lower < state.since
     )
+
+
+def is_left(state: ShardState) -> bool:
+    """Whether there are parts to put together after a compaction: what was due was more than a large part."""
+    return len(plan(state, full=False)) > 1
 
 
 def compacted(runs: Sequence[Runs], state: ShardState) -> tuple[list[Update], bool]:
