@@ -17,7 +17,7 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ bench: $(ALL_READY)  ## Measure channels, queries and planning beside their peer
 
 bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
+
+bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state, checkpoints; QUICK=1 for a first look
+	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json benchmark-steps.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom
 	@$(BIN)/python -m tests.everything --only lint

@@ -20,6 +20,8 @@ from .peers import OURS
 from .row import Row
 from .rows import ROWS
 from .spark.rows import SPARK_ROWS
+from .steps.rows import STEP_ROWS
+from .targets import contestants_of
 
 _SIDES = ("receiver", "sender", "broker")
 
@@ -32,7 +34,7 @@ def report(data: Mapping[str, Any]) -> str:
     rows, settings = data["rows"], data.get("settings", {})
     tables = [
         table(row, rows[row.name], settings.get(row.name, {}))
-        for row in (*ROWS, *SPARK_ROWS)
+        for row in (*ROWS, *SPARK_ROWS, *STEP_ROWS)
         if row.name in rows
     ]
     return "\n".join([head(data), *tables])
@@ -77,7 +79,7 @@ def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
         if settings:
             cells.append(settings[name]["name"] if name in settings else "")
         lines.append(_line(cells))
-    verdicts = (f"- {target.verdict(found)}" for target in row.targets)
+    verdicts = (f"- {each.verdict(found)}" for each in row.targets if contestants_of(each) <= found.keys())
     return "\n".join([*lines, "", *verdicts]).strip() + "\n"
 
 

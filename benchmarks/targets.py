@@ -120,6 +120,22 @@ class Within:
 
 
 @dataclass(frozen=True)
+class Reaching:
+    """``measure`` of ``of`` is at least ``limit``."""
+
+    limit: float
+    measure: str
+    of: str
+
+    def verdict(self, found: Mapping[str, Rounds]) -> str:
+        """A sentence with both numbers."""
+        values = found[self.of][self.measure]
+        return _sentence(
+            self.of, self.measure, f"least {self.limit:,}", spread(values), median(values) >= self.limit
+        )
+
+
+@dataclass(frozen=True)
 class MoreAtMost:
     """``measure`` of ``of`` is at most ``more`` above that of ``beside``."""
 
@@ -136,7 +152,13 @@ class MoreAtMost:
         return _sentence(self.of, self.measure, wanted, f"{spread(above)} above", median(above) <= self.more)
 
 
-Target = AtLeast | AtMost | FairShare | KeepsLike | Within | MoreAtMost
+Target = AtLeast | AtMost | FairShare | KeepsLike | Within | Reaching | MoreAtMost
+
+
+def contestants_of(target: Target) -> set[str]:
+    """The names of all whose figures it is about."""
+    named = (getattr(target, name, ()) for name in ("of", "beside", "alone"))
+    return {one for value in named for one in ((value,) if isinstance(value, str) else value)}
 
 
 def _sentence(of: str, measure: str, wanted: str, measured: str, reached: bool) -> str:

@@ -16,7 +16,18 @@ from benchmarks.row import Row
 from benchmarks.rows import ROWS
 from benchmarks.running import Contestant
 from benchmarks.spark.rows import SPARK_ROWS
-from benchmarks.targets import AtLeast, AtMost, FairShare, KeepsLike, MoreAtMost, Target, Within
+from benchmarks.steps.rows import STEP_ROWS
+from benchmarks.targets import (
+    AtLeast,
+    AtMost,
+    FairShare,
+    KeepsLike,
+    MoreAtMost,
+    Reaching,
+    Target,
+    Within,
+    contestants_of,
+)
 from benchmarks.work import Work
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -95,6 +106,8 @@ def test_processor_time_is_shown_for_both_sides() -> None:
             ),
         ),
         (Within(330, "messages_per_s", OURS), "most 330; measured 330 (300 to 360): reached"),
+        (Reaching(330, "messages_per_s", OURS), "least 330; measured 330 (300 to 360): reached"),
+        (Reaching(1_331, "messages_per_s", OURS), "least 1,331; measured 330 (300 to 360): **not reached**"),
         (Within(329, "messages_per_s", OURS), "most 329; measured 330 (300 to 360): **not reached**"),
     ],
 )
@@ -138,6 +151,7 @@ PAGES = {
     "benchmarks-flights.md": "benchmarks.json",
     "benchmarks-planning.md": "benchmarks.json",
     "benchmarks-spark.md": "benchmarks-spark.json",
+    "benchmarks-steps.md": "benchmarks-steps.json",
 }
 
 
@@ -160,10 +174,8 @@ def test_the_pages_have_all_sizes_that_planning_is_measured_at() -> None:
 
 
 def test_targets_are_about_contestants_and_measures_of_their_row() -> None:
-    for each in (*ROWS, *SPARK_ROWS):
+    for each in (*ROWS, *SPARK_ROWS, *STEP_ROWS):
         assert {each.base, *each.bases, *each.bases.values()} <= set(each.contestants)
         for target in each.targets:
-            named = (getattr(target, name, ()) for name in ("of", "beside", "alone"))
-            names = {one for value in named for one in ((value,) if isinstance(value, str) else value)}
-            assert names <= set(each.contestants)
+            assert contestants_of(target) <= set(each.contestants)
             assert target.measure in each.columns

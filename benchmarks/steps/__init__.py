@@ -1,0 +1,1 @@
+"""What circuits in steps take: each row's functions, and the rows."""

@@ -1,0 +1,145 @@
+"""The tables of what circuits in steps take.
+
+A row's contestants are its cases. Each runs in processes of its own (`benchmarks.running`): the function named second
+in ``sides`` in one, and, where there are two members, the one named first in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.row import Row
+from benchmarks.running import FREE, PINNED, Contestant
+from benchmarks.targets import AtMost, Reaching, Target, Within
+from benchmarks.work import Work
+
+LOGS, TRADES, DELTAS, CHECKPOINTS = (f".steps.{name}" for name in ("logs", "trades", "deltas", "checkpoints"))
+GB = 1_000_000_000
+MILLION, TEN_MILLIONS = "1 000 000 rows of state", "10 000 000 rows of state"
+ROW, ROWS = "1 row a step", "1 000 rows a step"
+ONE, FOUR = "one exchange", "four exchanges"
+FIRST, SECOND = "the first one", "the second one, 1 200 steps later"
+Options = Mapping[str, Any]
+
+
+def _row(
+    name: str,
+    sides: tuple[str, str],
+    cases: Mapping[str, Contestant],
+    columns: tuple[str, ...],
+    *targets: Target,
+    options: Options,
+    seconds: float = 5.0,
+    **settings: Any,
+) -> Row:
+    """Cases stand beside the first of them; ``seconds``: what one takes at most, about."""
+    work = Work(1, seconds=seconds, options=dict(options))
+    return Row(name, work, cases, columns, targets, base=next(iter(cases)), sides=sides, **settings)
+
+
+def _alone(module: str, cases: Mapping[str, Options]) -> dict[str, Contestant]:
+    """One process, on any core."""
+    return {
+        name: Contestant(module, alone=True, settings=(FREE,), options=options)
+        for name, options in cases.items()
+    }
+
+
+def _pairs(cases: Mapping[str, Options]) -> dict[str, Contestant]:
+    """A process for each of two members."""
+    return {
+        name: Contestant(TRADES, settings=(PINNED, FREE), options=options) for name, options in cases.items()
+    }
+
+
+def _deltas(name: str, function: str, **options: Any) -> Row:
+    return _row(
+        name,
+        ("", function),
+        _alone(DELTAS, {MILLION: {"state_rows": 1_000_000}, TEN_MILLIONS: {"state_rows": 10_000_000}}),
+        ("p50_ms", "p99_ms", "runs"),
+        Within(1.5, "p50_ms", MILLION),
+        AtMost(4, MILLION, "p50_ms", TEN_MILLIONS),
+        options={"delta_rows": 1_000, "steps": 300, **options},
+        seconds=40,
+        quick={"steps": 50},
+        slow=(TEN_MILLIONS,),
+        rounds=2,
+    )
+
+
+STEP_ROWS = (
+    _row(
+        "a durable step: its input fixed, its output written",
+        ("", "durable_steps"),
+        _alone(LOGS, {ROWS: {"rows": 1_000}, ROW: {"rows": 1}}),
+        ("p50_ms", "p99_ms", "fix_p50_ms", "write_p50_ms", "push_p50_ms"),
+        Within(2, "p50_ms", ROWS),
+        Within(2, "p50_ms", ROW),
+        options={"steps": 1_000},
+        quick={"steps": 100},
+    ),
+    _row(
+        "a plain file synced twice",
+        ("", "plain_syncs"),
+        _alone(LOGS, {"4 KiB each": {}}),
+        ("p50_ms", "p99_ms"),
+        options={"steps": 1_000},
+        quick={"steps": 100},
+    ),
+    _row(
+        "an empty step of two members",
+        ("first_trades", "second_trades"),
+        _pairs({ONE: {"exchanges": 1}, FOUR: {"exchanges": 4}}),
+        ("p50_ms", "p99_ms"),
+        Within(0.5, "p50_ms", ONE),
+        Within(0.5, "p50_ms", FOUR),
+        options={"steps": 5_000},
+        quick={"steps": 500},
+    ),
+    _row(
+        "an empty step of two members with a circuit",
+        ("first_steps", "second_steps"),
+        _pairs({"an aggregate, given out by one": {"query": "sums"}, "a join": {"query": "join"}}),
+        ("p50_ms", "p99_ms"),
+        Within(0.5, "p50_ms", "an aggregate, given out by one"),
+        options={"steps": 5_000},
+        quick={"steps": 500},
+    ),
+    _deltas("join of 1 000 rows", "join"),
+    _deltas("count, sum and avg of 1 000 rows", "aggregate", query="sums"),
+    _deltas("min and max of 1 000 rows", "aggregate", query="extremes"),
+    _row(
+        "the input log read back",
+        ("", "read_back"),
+        _alone(LOGS, {"1 000 rows a step": {"rows": 1_000}, "10 000 rows a step": {"rows": 10_000}}),
+        ("rows_per_s", "step_us"),
+        Reaching(5_000_000, "rows_per_s", "1 000 rows a step"),
+        Reaching(5_000_000, "rows_per_s", "10 000 rows a step"),
+        options={"steps": 1_000},
+        seconds=15,
+        quick={"steps": 100},
+    ),
+    _row(
+        "a checkpoint of 1 GB of state",
+        ("", "checkpoint"),
+        _alone(CHECKPOINTS, {FIRST: {"after": 0}, SECOND: {"after": 1_000}}),
+        ("blocked_ms", "writing_s", "written_MB", "p50_ms", "longest_ms", "quiet_p50_ms", "quiet_longest_ms"),
+        Within(200, "blocked_ms", FIRST),
+        Within(200, "blocked_ms", SECOND),
+        options={"bytes": GB, "quiet_steps": 200},
+        seconds=40,
+        rounds=2,
+        quick={"bytes": GB // 10},
+    ),
+    _row(
+        "an exchange of 1 GB per pair, with buffers of 1 MiB",
+        ("first_large", "second_large"),
+        _pairs({"two members": {}}),
+        ("GB_per_s", "new_GB_per_s", "receiver_peak_MB", "sender_peak_MB"),
+        options={"bytes": GB, "steps": 3},
+        seconds=20,
+        quick={"bytes": GB // 10},
+    ),
+)
