@@ -73,6 +73,10 @@ class BlockingSenderChannel:
         """As `netchannel.SenderChannel.position`."""
         return self._channel.position
 
+    def allocate(self, size: int) -> memoryview:
+        """As `netchannel.SenderChannel.allocate`."""
+        return self._thread.call(self._channel.allocate, size)
+
     def send(self, batch: Any, note: bytes = b"") -> None:
         """As `netchannel.SenderChannel.send`."""
         self._thread.wait(self._channel.send(batch, note))

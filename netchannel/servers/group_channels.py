@@ -113,6 +113,7 @@ class RowsEncoder:
 
     def __init__(self, encoder: Encoder) -> None:
         self.schema, self.context = encoder.schema, encoder.context
+        self.allocations = encoder.allocations
         self.rows = 1
         self._encoder = encoder
         self._counts = isinstance(encoder, ArrowEncoder)

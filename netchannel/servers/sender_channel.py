@@ -6,13 +6,15 @@ import asyncio
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from netchannel.core.retrying import COMPLAIN_AFTER_S
 from netchannel.core.sending.lending import LENT_AT_ONCE, TOGETHER
 from netchannel.core.states import SenderState
 from netchannel.errors import BufferFull, NetChannelError, SchemaMismatch
 from netchannel.reporting import log
 from netchannel.statistics import SenderChannelStatistics
-from netchannel.values import CloseReport
+from netchannel.values import CloseReport, check_given
 from netchannel.wire.frames import SHARED_FROM
 
 from .identity import shown
@@ -57,6 +59,7 @@ class SenderChannel:
         self._encoder = encoder
         self._clock = clock
         self._packer = core.packer
+        self._allocations = encoder.allocations
         self._yielded_at = 0
 
     def __repr__(self) -> str:
@@ -82,6 +85,36 @@ class SenderChannel:
             raise NetChannelError(f"channel {self.id!r} has no position yet: await attached() first")
         return self.core.head
 
+    def allocate(self, size: int) -> memoryview:
+        """Memory for a message of at most ``size`` bytes, to be filled and sent; returns at once.
+
+        Where bodies go through shared memory, and has it room, that is where it lies: then what is sent of it is not
+        copied. It is ordinary memory else, with no other difference. What is in it is not said.
+
+        With the codec ``bytes``, send the view, or its first bytes: `send` takes the view back, and whoever writes by
+        it afterwards gets a ValueError. With ``arrow``, make columns of it (``pyarrow.py_buffer``): those of
+        primitive types without nulls go from where they are, if they lie one behind the other, each at the next
+        multiple of 8, from the first byte on; all others are copied as ever.
+
+        What was sent must not be written to any more: the receiver may be reading it. It is free again once nothing
+        refers to it, here and there.
+
+        Raises:
+            ValueError: ``size`` is below 1.
+            MessageTooLarge: the receiver takes no message of that size.
+            ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
+        """
+        self.changes.check_loop()
+        check_given("size", size, int)
+        if size < 1:
+            raise ValueError(f"memory of {size} bytes was asked for: expected 1 or more")
+        core, allocations = self.core, self._allocations
+        core.check_open()
+        core.check_size(size)
+        whole = allocations.whole(size)
+        memory = core.allocate(whole)
+        return allocations.add(pa.py_buffer(bytearray(whole)) if memory is None else memory, size)
+
     async def send(self, batch: Any, note: bytes = b"") -> None:
         """Take a message; waits while the buffer is full, as its policy says, and for the disk, if it is durable.
 
@@ -102,6 +135,8 @@ class SenderChannel:
             raise
         taken = note == b"" and self._packer.take(body)
         ticket = self._packer.ticket if taken else await self._append(body, note)
+        if self._allocations.known:
+            self._allocations.sent(batch)
         if ticket is not None:
             await self.committed(ticket)
 
@@ -134,6 +169,8 @@ class SenderChannel:
                     break
                 body = encode(batch)
                 ticket = packer.ticket if take(body) else await self._append(body, b"")
+                if self._allocations.known:
+                    self._allocations.sent(batch)
         except BaseException:
             leave(ticket)
             raise
@@ -160,7 +197,10 @@ class SenderChannel:
     async def take(self, batch: Any) -> Ticket | None:
         """`send` without waiting for the disk: its ticket tells when the message is durable."""
         body = self._encoder.encode(batch)
-        return self._packer.ticket if self._packer.take(body) else await self._append(body, b"")
+        ticket = self._packer.ticket if self._packer.take(body) else await self._append(body, b"")
+        if self._allocations.known:
+            self._allocations.sent(batch)
+        return ticket
 
     async def _append(self, body: Body, note: bytes) -> Ticket | None:
         """Take a message that the packer has no credit for."""

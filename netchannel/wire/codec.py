@@ -14,6 +14,7 @@ import pyarrow as pa
 from netchannel.errors import ProtocolError, SchemaMismatch
 from netchannel.values import check_kind
 
+from .allocations import HEADER_ROOM, Allocations
 from .frames import ALONE, Body, Buffer, Scattered
 from .metadata import DICTIONARY_BATCH, RECORD_BATCH, Likeness, NoMessage, decompressed, header_of, rows_in
 from .repeats import bytes_of_values, can_repeat
@@ -34,6 +35,8 @@ class Encoder(Protocol):
     """What describes all bodies of the stream; None until it is known."""
     context: bytes
     """What the last encoded body needs beside the schema; the same object while it does not change."""
+    allocations: Allocations
+    """Memory that was given to the producer, to make bodies in."""
 
     def encode(self, value: Any) -> Body:
         """Make a message's body. Its memory must not change until the message is acknowledged."""
@@ -95,6 +98,9 @@ class BytesEncoder:
 
     schema: bytes | None = b""
     context = b""
+
+    def __init__(self) -> None:
+        self.allocations = Allocations()
 
     def encode(self, value: Any) -> Body:
         """Take anything with the buffer protocol, e.g. bytes, memoryview or pyarrow.Buffer."""
@@ -181,8 +187,10 @@ class ArrowEncoder:
     def __init__(self, schema: pa.Schema | None) -> None:
         self.schema: bytes | None = None
         self.context = b""
+        self.allocations = Allocations(HEADER_ROOM)
         self._schema: pa.Schema | None = None
         self._dictionaries = False
+        self._primitive = False
         self._sink = _Pieces()
         self._writer: pa.RecordBatchStreamWriter | None = None
         self._row_bytes: float | None = None  # of the last body
@@ -194,6 +202,8 @@ class ArrowEncoder:
         self._schema = schema
         self.schema = schema.serialize().to_pybytes()
         self._dictionaries = any(_has_dictionary(field.type) for field in schema)
+        # Whatever bytes are in such columns, nobody who reads them can be led out of them.
+        self._primitive = all(pa.types.is_primitive(field.type) for field in schema)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), schema)
         self._unwritten = len(self.schema)
 
@@ -233,8 +243,12 @@ class ArrowEncoder:
         body: Body = memoryview(batch.serialize()) if expected < SCATTER else Scattered(self._write(batch))
         if rows:
             self._row_bytes = len(body) / rows
-        if isinstance(body, Scattered) and len(body) <= ALONE:
+        if not isinstance(body, Scattered):
+            return body
+        if len(body) <= ALONE:
             return b"".join(body.pieces)
+        if self.allocations.known and self._primitive:
+            return self.allocations.in_one_piece(body.pieces, batch.num_columns) or body
         return body
 
     def _write(self, batch: pa.RecordBatch) -> list[Buffer]:

@@ -32,6 +32,8 @@ from .outbound import Connection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
+
     from .lending import Lending
     from .outbound import OutboundChannel
     from .send_buffer import Record
@@ -158,6 +160,10 @@ class SenderData(Connection):
     @property
     def lends(self) -> bool:
         return self._loan is not None and self.session.lending is not None and self.session.lending.lends
+
+    def allocate(self, size: int) -> pa.Buffer | None:
+        lending = self.session.lending
+        return None if self._loan is None or lending is None else lending.allocate(size)
 
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
         if self._schema_sent or not channel.schema:

@@ -1,20 +1,28 @@
-"""Memory that a sender lends to a receiver on its host: bodies are copied there, and only references travel.
+"""Memory that a sender lends to a receiver on its host: bodies are copied or made there, and only references travel.
 
 What is lent is lent over one data connection. It comes back when the receiver says that nobody refers to it any more,
 and not before: what a connection that is lost has carried may still be read at its other end, until the receiver says
 that it is over, and what of it is still in use.
+
+A part in which a producer makes a body is its own besides, as long as anything here refers to it.
 """
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_left
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from netchannel.core.sharing import ALIGNMENT
 from netchannel.errors import ProtocolError
 from netchannel.reporting import log
 from netchannel.wire import messages
-from netchannel.wire.frames import SHARED_FROM, pieces_of, unpacked_offsets
+from netchannel.wire.allocations import address_of
+from netchannel.wire.frames import SHARED_FROM, Scattered, pieces_of, unpacked_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +92,19 @@ class Loan:
         self.over = False
 
 
+class _Part:
+    """A part that a producer has: ``kept`` by anything here, ``lent`` to the receiver."""
+
+    __slots__ = ("end", "kept", "lent", "start", "watch")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.kept = True
+        self.lent = False
+        self.watch: weakref.ref[pa.Buffer] | None = None
+
+
 class Lending:
     """The memory that is lent to one receiver, for as long as a control connection lasts.
 
@@ -101,6 +122,11 @@ class Lending:
         self._free = Free(0)
         self._loans: dict[bytes, Loan] = {}
         self._left = Loan()  # what is in use of connections that are gone
+        self._address = 0
+        self._parts: dict[int, _Part] = {}  # that producers have, by where they begin
+        self._parts_lent: dict[int, _Part] = {}  # by the offsets of the bodies that are lent
+        self._gone: deque[_Part] = deque()  # to which nothing refers here, and which are still to be freed
+        self._freed_soon = False
 
     @property
     def lends(self) -> bool:
@@ -116,14 +142,73 @@ class Lending:
         if token in self._loans and not self._loans[token].sizes:
             del self._loans[token]  # it may never have been there
 
-    def lend(self, loan: Loan, body: Body) -> int | None:
-        """Copy ``body`` to where the receiver can read it: at which offset; None if there is no room now, or ever."""
+    def allocate(self, size: int) -> pa.Buffer | None:
+        """A part of ``size`` bytes, to make bodies in; None if there is no room now, or ever.
+
+        It is free again once nothing refers to the buffer, and what was lent of it has come back.
+        """
         memory = self._memory
         if memory is None:
             self._ask()
             return None
+        size = -(-size // GRAIN) * GRAIN
+        start = self._free.take(size)
+        if start is None:
+            return None
+        part = self._parts[start] = _Part(start, start + size)
+        buffer = pa.py_buffer(memory[start : part.end])
+        part.watch = weakref.ref(buffer, partial(self._let_go, part))
+        return buffer
+
+    def _let_go(self, part: _Part, watch: object) -> None:
+        """Note that nothing refers to a part; called on any thread, in the middle of anything."""
+        self._gone.append(part)
+        if not self._freed_soon:
+            self._freed_soon = True
+            self._sharing.soon(self._free_parts)
+
+    def _free_parts(self) -> None:
+        """Free what nothing refers to any more, here or there."""
+        self._freed_soon = False  # before it is looked at: what goes meanwhile is freed the next time
+        while self._gone and self._memory is not None:
+            part = self._gone.popleft()
+            part.kept = False
+            del self._parts[part.start]
+            if not part.lent:
+                self._free.give_back(part.start, part.end - part.start)
+
+    def lend(self, loan: Loan, body: Body) -> int | None:
+        """Let the receiver read ``body``: at which offset; None if there is no room now, or ever.
+
+        It is copied, if it was not made in this memory, or is being read there already.
+        """
+        memory = self._memory
+        if memory is None:
+            self._ask()
+            return None
+        if loan.over:
+            return None
+        if self._parts and (offset := self._in_place(body)) is not None:
+            loan.sizes[offset] = 0  # its part says how much it is
+            return offset
+        return self._copied(memory, loan, body)
+
+    def _in_place(self, body: Body) -> int | None:
+        """Where a body lies that was made in this memory, which is lent now; None if it is to be copied."""
+        if isinstance(body, Scattered):
+            return None
+        offset = address_of(body) - self._address
+        part = self._parts.get(offset // GRAIN * GRAIN)
+        if part is None or part.lent or offset % ALIGNMENT or offset + len(body) > part.end:
+            return None
+        part.lent = True
+        self._parts_lent[offset] = part
+        return offset
+
+    def _copied(self, memory: memoryview, loan: Loan, body: Body) -> int | None:
+        """Copy a body to where there is room."""
         size = -(-len(body) // GRAIN) * GRAIN
-        offset = None if loan.over else self._free.take(size)
+        offset = self._free.take(size)
         if offset is None:
             return None
         loan.sizes[offset] = size
@@ -168,7 +253,7 @@ class Lending:
             return
         if memory is None or len(memory) != size:
             raise ProtocolError(f"{self._peer} has {size} bytes of memory that were not handed over")
-        self._memory, self._free = memory, Free(size)
+        self._memory, self._free, self._address = memory, Free(size), address_of(memory)
         log.info("%s takes messages in shared memory: %d bytes of it at most", self._peer, size)
 
     def _have_none(self) -> None:
@@ -190,7 +275,17 @@ class Lending:
             size = loan.sizes.pop(offset, None)
             if size is None:
                 raise ProtocolError(f"{self._peer} releases shared memory at {offset}, which it has not")
+            self._came_back(offset, size)
+
+    def _came_back(self, offset: int, size: int) -> None:
+        """Free what the receiver has let go of, if no producer has it."""
+        part = self._parts_lent.pop(offset, None)
+        if part is None:
             self._free.give_back(offset, size)
+            return
+        part.lent = False
+        if not part.kept:
+            self._free.give_back(part.start, part.end - part.start)
 
     def _holds(self, token: bytes, packed: bytes) -> None:
         """A data connection is over at its other end, and of what was lent over it all else is free."""
@@ -202,13 +297,15 @@ class Lending:
                 raise ProtocolError(f"{self._peer} holds shared memory at {offset}, which it has not")
             self._left.sizes[offset] = size
         for offset, size in loan.sizes.items():
-            self._free.give_back(offset, size)
+            self._came_back(offset, size)
         loan.sizes.clear()
 
     def close(self) -> None:
         """The control connection is gone: nothing is lent any more. What is in use is never written to again."""
         memory, self._memory = self._memory, None
         self._over = True
+        self._parts.clear()
+        self._parts_lent.clear()
         if memory is not None:
             for start, end in zip(self._free.starts, self._free.ends, strict=True):
                 self._sharing.give_back(memory, start, end - start)

@@ -23,7 +23,7 @@ from netchannel.errors import (
 )
 from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Ending
-from netchannel.wire.frames import ACK_BYTES, ALONE, FRAME_LIMIT, Body, Buffer, Kind, signal
+from netchannel.wire.frames import ACK_BYTES, ALONE, FRAME_LIMIT, SHARED_FROM, Body, Buffer, Kind, signal
 
 from .asking import Asking
 from .bounds import Bounds
@@ -32,6 +32,8 @@ from .send_buffer import Cold, Record, SendBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from netchannel.core.link import Core
     from netchannel.core.timers import Timer
@@ -64,6 +66,10 @@ class Connection(Link):
     @abstractmethod
     def lends(self) -> bool:
         """Whether there is shared memory for large bodies."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> pa.Buffer | None:
+        """Shared memory for a body of at most ``size`` bytes, which is made there; None if there is none now."""
 
     @abstractmethod
     def schema(self, channel: OutboundChannel) -> list[Buffer]:
@@ -232,6 +238,15 @@ class OutboundChannel(JobOwner):
                 largest = max(largest, len(context), len(self.schema or b""))
             if largest > limit:
                 raise self._too_large(largest, limit)
+
+    def allocate(self, size: int) -> pa.Buffer | None:
+        """Memory that the receiver has too, for a body of at most ``size`` bytes; None if there is none now."""
+        return None if self.link is None or size < SHARED_FROM else self.link.allocate(size)
+
+    def check_size(self, size: int) -> None:
+        """Raise MessageTooLarge for a body that the receiver does not take, as far as that is known."""
+        if self.message_limit is not None and size > self.message_limit:
+            raise self._too_large(size, self.message_limit)
 
     def cost(self, body: Body, note: bytes, context: bytes) -> int:
         """The bytes that the buffer counts for a message: with a context that the last one did not have."""
