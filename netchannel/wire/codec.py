@@ -122,7 +122,8 @@ def _flat(value: Any) -> memoryview:
     except (TypeError, ValueError, BufferError) as error:
         raise SchemaMismatch(
             f"a channel with the codec 'bytes' was sent a {type(value).__name__} ({error}): expected bytes or other "
-            f"memory in one piece (numpy.ascontiguousarray makes it so), or register the channel with codec='arrow'"
+            f"memory in one piece (numpy.ascontiguousarray makes it so), which is sent once if it is of allocate(), "
+            f"or register the channel with codec='arrow'"
         ) from error
     if "O" in view.format:
         raise SchemaMismatch(

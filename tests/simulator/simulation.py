@@ -488,6 +488,7 @@ def simulate(seed: int) -> Report:
         with (
             noted(simulation.report.transitions),
             patch.object(data_sender, "SHARED_FROM", simulation.shared_from),
+            patch.object(outbound, "SHARED_FROM", simulation.shared_from),
             patch.object(packing, "ALONE", min(packing.ALONE, simulation.shared_from)),
             patch.object(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20])),
         ):

@@ -151,12 +151,12 @@ class Lending:
         if memory is None:
             self._ask()
             return None
-        size = -(-size // GRAIN) * GRAIN
-        start = self._free.take(size)
+        whole = -(-size // GRAIN) * GRAIN
+        start = self._free.take(whole)
         if start is None:
             return None
-        part = self._parts[start] = _Part(start, start + size)
-        buffer = pa.py_buffer(memory[start : part.end])
+        part = self._parts[start] = _Part(start, start + whole)
+        buffer = pa.py_buffer(memory[start : start + size])
         part.watch = weakref.ref(buffer, partial(self._let_go, part))
         return buffer
 

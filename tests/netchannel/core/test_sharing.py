@@ -61,6 +61,13 @@ class Sides:
         assert self.consumer.channel.take() is None
         self.world.settle()
 
+    def acknowledge(self) -> None:
+        """Acknowledge all that was read; or let pass the time for which that is put off."""
+        if self.consumer.channel.explicit:
+            self.consumer.ack(self.channel.head)
+        self.world.pass_time(0.01)
+        assert self.channel.acknowledged == self.channel.head
+
     def send(self, *values: int) -> None:
         for value in values:
             self.producer.send(bytes([value]) * BODY)
@@ -292,3 +299,162 @@ def test_free_parts_are_joined() -> None:
     assert (free.starts, free.ends) == ([0], [100])
     assert free.take(100) == 0
     assert free.starts == []
+
+
+def made(sides: Sides, value: int, size: int = BODY) -> memoryview:
+    """A body that a producer has made in the memory of both."""
+    memory = sides.channel.allocate(size)
+    assert memory is not None
+    view = memoryview(memory).cast("B")
+    view[:] = bytes([value]) * size
+    return view
+
+
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of bodies that are copied from now on."""
+    lengths = []
+    copied = Lending._copied
+
+    def noted(self: Lending, memory: memoryview, loan: Loan, body: Any) -> int | None:
+        lengths.append(len(body))
+        return copied(self, memory, loan, body)
+
+    monkeypatch.setattr(Lending, "_copied", noted)
+    return lengths
+
+
+def test_what_is_made_in_the_memory_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its beginning; it is free once it is acknowledged, and nobody has it at either end."""
+    sides = Sides()
+    copied = copies(monkeypatch)
+    sides.producer.send(made(sides, 1))
+    sides.producer.send(made(sides, 2, 2 * BODY)[: BODY + 7])
+    assert sides.free == 5 * BODY
+    sides.world.settle()
+    sides.consumer.read()
+    assert sides.consumer.values == [b"\1" * BODY, b"\2" * (BODY + 7)]
+    assert sides.channel.shared_bytes == 2 * BODY + 7
+    assert copied == []
+    sides.let_go()
+    sides.acknowledge()
+    assert sides.free == 8 * BODY
+
+
+def test_what_is_never_sent_is_given_back() -> None:
+    sides = Sides()
+    parts = [made(sides, value) for value in range(8)]
+    assert sides.channel.allocate(BODY) is None
+    del parts[2:]
+    sides.world.settle()
+    assert sides.free == 6 * BODY
+    sides.channel.finish()
+    sides.world.settle()
+    parts.clear()
+    sides.world.settle()
+    assert sides.free == 8 * BODY
+
+
+def test_what_the_receiver_lets_go_of_first_is_its_producers() -> None:
+    """Until it is acknowledged, too: it may have to be sent again."""
+    sides = Sides(explicit=True)
+    sides.acknowledge()
+    sides.producer.send(made(sides, 1))
+    sides.world.settle()
+    sides.consumer.read()
+    sides.let_go()
+    assert sides.free == 7 * BODY
+    sides.acknowledge()
+    assert sides.free == 8 * BODY
+
+
+def test_what_its_producer_has_is_free_last() -> None:
+    """And first what the receiver has."""
+    sides = Sides()
+    body = made(sides, 1)
+    sides.producer.send(body)
+    sides.world.settle()
+    sides.consumer.read()
+    sides.let_go()
+    sides.acknowledge()
+    assert sides.free == 7 * BODY
+    del body
+    sides.world.settle()
+    assert sides.free == 8 * BODY
+
+
+def test_what_is_read_there_is_copied_if_it_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two bodies in use touch each other; and once it is not read any more, it goes from where it is."""
+    sides = Sides()
+    copied = copies(monkeypatch)
+    body = made(sides, 1, BODY + 64)
+    for part in (body, body, body[64:]):
+        sides.producer.send(part)
+        sides.world.settle()
+    assert copied == [BODY + 64, BODY]
+    sides.consumer.read()
+    assert sides.consumer.values == [b"\1" * (BODY + 64)] * 2 + [b"\1" * BODY]
+    sides.let_go()
+    sides.producer.send(body[64:])
+    sides.world.settle()
+    assert copied == [BODY + 64, BODY]
+    sides.consumer.read()
+    assert sides.consumer.values == [b"\1" * BODY]
+
+
+@pytest.mark.parametrize("start", [1, 32, 3 * GRAIN])
+def test_what_begins_elsewhere_is_copied(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = Sides()
+    copied = copies(monkeypatch)
+    sides.producer.send(made(sides, 1, 2 * BODY)[start:])
+    sides.world.settle()
+    assert copied == [2 * BODY - start]
+
+
+def test_a_lost_connection_leaves_its_producers_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was on its way is sent again from where it is, once its other end reads it no more."""
+    sides = Sides()
+    copied = copies(monkeypatch)
+    (data,) = sides.world.wires(control=False)
+    sides.world.stalled.add(sides.receiver)
+    sides.producer.send(made(sides, 1))
+    sides.world.settle()
+    sides.world.cut(data)
+    sides.world.stalled.clear()
+    sides.world.run(lambda: sides.channel.state is SenderState.ATTACHED)
+    sides.world.settle()
+    sides.consumer.read()
+    assert sides.consumer.values == [b"\1" * BODY]
+    assert copied == []
+    sides.let_go()
+    sides.acknowledge()
+    assert sides.free == 8 * BODY
+
+
+def test_a_new_control_connection_has_other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was made in the old one is sent by the socket, or copied."""
+    sides = Sides()
+    old = made(sides, 1)
+    lending = sides.lending
+    (control,) = sides.world.wires(control=True)
+    sides.world.cut(control)
+    sides.world.run(lambda: sides.channel.state is SenderState.ATTACHED)
+    assert sides.lending is not lending
+    sides.send(0)
+    sides.let_go()
+    copied = copies(monkeypatch)
+    sides.producer.send(old)
+    sides.world.settle()
+    sides.consumer.read()
+    assert copied == [BODY]
+    assert sides.consumer.values == [b"\1" * BODY]
+    del old
+    sides.let_go()
+    sides.acknowledge()
+    assert sides.free == 8 * BODY
+
+
+def test_small_bodies_are_made_elsewhere() -> None:
+    sides = Sides()
+    assert sides.channel.allocate(BODY - 1) is None
+    assert sides.channel.allocate(8 * BODY + 1) is None
+    assert sides.free == 8 * BODY

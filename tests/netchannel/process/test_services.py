@@ -71,6 +71,44 @@ def test_blocking_objects_with_the_same_names() -> None:
     assert (position, received, names) == (100, 100, ["n"])
 
 
+ALLOCATED = """
+import asyncio, json, netchannel
+from netchannel import aio
+receiver, sender, there = netchannel.receiver_server(), netchannel.sender_server(), aio.sender_server()
+inbox = receiver.register_channel("c", codec="bytes")
+outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+wrong = []
+def filled(channel, value):
+    memory = channel.allocate(1 << 20)
+    memory[:] = bytes([value]) * (1 << 20)
+    return memory
+def check(value):
+    if inbox.recv() != bytes([value]) * (1 << 20):
+        wrong.append(value)
+for value in range(20):
+    outbox.send_many(filled(outbox, value) for _ in range(2))
+    check(value)
+    check(value)
+shared = outbox.statistics().shared_bytes >> 20
+async def main():
+    other = there.register_channel("d", to=receiver.address, codec="bytes")
+    await other.send(filled(other, 7))
+    await other.close()
+there_inbox = receiver.register_channel("d", codec="bytes")
+asyncio.run(main())
+last = bytes(there_inbox.recv()) == bytes([7]) * (1 << 20)
+outbox.close()
+print(json.dumps([wrong, shared, last]))
+"""
+
+
+def test_threads_and_other_loops_have_memory_to_fill() -> None:
+    """What is filled on the caller's thread goes through shared memory, from when there is some."""
+    wrong, shared, last = ended(script(ALLOCATED))
+    assert (wrong, last) == ([], True)
+    assert 20 < shared <= 40
+
+
 EXIT_BY_EXCEPTION = """
 import sys, netchannel
 outbox = netchannel.sender_server().register_channel("c", to=sys.argv[1], codec="bytes")

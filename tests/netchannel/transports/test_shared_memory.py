@@ -67,6 +67,13 @@ async def exchange(outbox: SenderChannel, inbox: ReceiverChannel, *bodies: bytes
     return received
 
 
+def made(outbox: SenderChannel, body: bytes) -> memoryview:
+    """The body in memory that its channel gives."""
+    memory = outbox.allocate(len(body))
+    memory[:] = body
+    return memory
+
+
 async def once_shared(outbox: SenderChannel, inbox: ReceiverChannel, sent: Callable[[], int]) -> None:
     """Send until bodies go through memory."""
 
@@ -413,10 +420,17 @@ async def main():
         outbox = sender.register_channel("c", sys.argv[1], codec="bytes")
         number = 0
         while True:
-            await outbox.send(number.to_bytes(8, "little") * (1 << 17))
+            body = number.to_bytes(8, "little") * (1 << 17)
+            if sys.argv[2] == "made":
+                memory = outbox.allocate(len(body))
+                memory[:] = body
+                body = memory
+            await outbox.send(body)
             number += 1
 asyncio.run(main())
 """
+COPIED_OR_MADE = pytest.mark.parametrize("how", ["copied", "made"])
+"""Whether bodies are copied into shared memory, or were made there."""
 
 
 def nobody_at(server: ReceiverServer) -> bool:
@@ -428,13 +442,14 @@ def mappings() -> int:
 
 
 @pytest.mark.processes
-async def test_a_killed_sender_leaves_what_was_received_and_nothing_else() -> None:
+@COPIED_OR_MADE
+async def test_a_killed_sender_leaves_what_was_received_and_nothing_else(how: str) -> None:
     """The memory goes with the last body; there is no name of it anywhere, and no socket."""
     gc.collect()
     before = mappings()
     async with ReceiverServer() as receiver:
         inbox = receiver.register_channel("c", codec="bytes", buffer=BufferPolicy(max_messages=3))
-        command = [sys.executable, "-c", textwrap.dedent(PRODUCER), receiver.address]
+        command = [sys.executable, "-c", textwrap.dedent(PRODUCER), receiver.address, how]
         process = await asyncio.create_subprocess_exec(*command)
         try:
             kept = []
@@ -479,17 +494,20 @@ asyncio.run(main())
 
 
 @pytest.mark.processes
-async def test_killed_receivers_and_their_successors_take_every_large_message_once(free_address: str) -> None:
+@COPIED_OR_MADE
+async def test_killed_receivers_and_their_successors_take_every_large_message_once(
+    free_address: str, how: str
+) -> None:
     """kill -9 with messages in memory, read and not: the successor has the rest, in memory again; none is left."""
     gc.collect()
     before = mappings()
     total = 120
-    assert await through_kills(free_address, total) == list(range(total))
+    assert await through_kills(free_address, total, how) == list(range(total))
     gc.collect()
     assert mappings() == before
 
 
-async def through_kills(address: str, total: int) -> list[int]:
+async def through_kills(address: str, total: int, how: str) -> list[int]:
     """The numbers in what a consumer and its successors have read of ``total`` messages, all but the last killed."""
     numbers: list[int] = []
     stream = ""
@@ -498,7 +516,8 @@ async def through_kills(address: str, total: int) -> list[int]:
 
         async def produce() -> None:
             for number in range(total):
-                await outbox.send(number.to_bytes(8, "little") * (1 << 17))
+                body = number.to_bytes(8, "little") * (1 << 17)
+                await outbox.send(body if how == "copied" else made(outbox, body))
             await outbox.close()
 
         producing = asyncio.create_task(produce())

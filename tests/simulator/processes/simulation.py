@@ -22,7 +22,7 @@ from unittest.mock import patch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from netchannel import Timing, Tls
-from netchannel.core.sending import data_sender, packing
+from netchannel.core.sending import data_sender, outbound, packing
 from netchannel.core.sending.lending import GRAIN
 from netchannel.disk import open_buffer
 from netchannel.servers import identity, receiver, sender, sender_channel
@@ -478,6 +478,7 @@ def _in_place(simulation: Simulation) -> Iterator[None]:
         put(runner, "HIGH_WATER", high)
         put(runner, "LOW_WATER", high // 4)
         put(data_sender, "SHARED_FROM", simulation.shared_from)
+        put(outbound, "SHARED_FROM", simulation.shared_from)
         put(packing, "ALONE", min(packing.ALONE, simulation.shared_from))
         put(data_sender, "AHEAD_LIMIT", simulation.chance.choice([0, 1000, 1 << 20]))
         put(sender, "make_sharing", simulation.share)
