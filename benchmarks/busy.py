@@ -31,8 +31,8 @@ def beside(name: str, company: str) -> str:
 def _targets(company: str, yardstick: str) -> tuple[Target, Target]:
     """Ours ahead of pyzmq, and with its fair share: of the processor's time, or as others have it.
 
-    What pairs that wake each other and those that fill memory leave to others is for the scheduler and the memory to
-    say; so it is what somebody without a part of ours keeps.
+    What processes that wake each other and those that fill memory leave to others is for the scheduler and the memory
+    to say; so it is what somebody without a part of ours keeps.
     """
     ours = beside(OURS, company)
     ahead = AtLeast(AHEAD, (beside("pyzmq", company),), MEASURE, ours)

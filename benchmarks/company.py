@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,12 +18,18 @@ from pathlib import Path
 ONE_LOOP, TWO_LOOPS = "one busy loop per core", "two busy loops per core"
 PAIRS = "a dozen pairs that wake each other"
 MEMORY = "one process per core that fills memory"
-COMPANIES = (ONE_LOOP, TWO_LOOPS, PAIRS, MEMORY)
+CHATTY = "three dozen processes that talk through proxies"
+COMPANIES = (ONE_LOOP, TWO_LOOPS, PAIRS, MEMORY, CHATTY)
 LOOPS = {ONE_LOOP: 1, TWO_LOOPS: 2}
 """Per core; all else is pinned to none."""
 
 COPIED_BYTES = 256 << 20
 WAKING = 12
+TALKS = 12
+"""Each of a process that asks, a proxy and a process that answers."""
+REQUEST, ANSWER = bytes(200_000), bytes(100)
+PIECE = 1 << 16
+"""What a proxy passes on at a time."""
 BEGINS = b"."
 
 Job = Callable[[], None]
@@ -47,6 +54,58 @@ def _waking(reads: int, writes: int) -> Job:
     return play
 
 
+def _connected() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    return near, far
+
+
+def _pass(size: int, reads: socket.socket, writes: socket.socket | None) -> None:
+    """Read so many bytes, and write them there, as they come. There is no end: all processes go at once."""
+    while size:
+        piece = reads.recv(min(size, PIECE))
+        if writes is not None:
+            writes.sendall(piece)
+        size -= len(piece)
+
+
+def _asking(to: socket.socket) -> Job:
+    def ask() -> None:
+        while True:
+            to.sendall(REQUEST)
+            _pass(len(ANSWER), to, None)
+
+    return ask
+
+
+def _between(near: socket.socket, far: socket.socket) -> Job:
+    def proxy() -> None:
+        while True:
+            _pass(len(REQUEST), near, far)
+            _pass(len(ANSWER), far, near)
+
+    return proxy
+
+
+def _answering(to: socket.socket) -> Job:
+    def answer() -> None:
+        while True:
+            _pass(len(REQUEST), to, None)
+            to.sendall(ANSWER)
+
+    return answer
+
+
+def _talks() -> list[Job]:
+    jobs = []
+    for _ in range(TALKS):
+        (asks, near), (far, answers) = _connected(), _connected()
+        jobs += [_asking(asks), _between(near, far), _answering(answers)]
+    return jobs
+
+
 def _on(core: int, job: Job) -> Job:
     def pinned() -> None:
         os.sched_setaffinity(0, {core})
@@ -61,6 +120,8 @@ def _jobs(kind: str) -> list[Job]:
         return [_on(core, _busy) for core in cores * LOOPS[kind]]
     if kind == MEMORY:
         return [_filling] * len(cores)
+    if kind == CHATTY:
+        return _talks()
     jobs = []
     for _ in range(WAKING):
         (one, other), (back, forth) = os.pipe(), os.pipe()

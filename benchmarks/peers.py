@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from .running import FREE, PINNED, Contestant, Setting
 
 OURS = "netchannel"
+ALLOCATED = "netchannel, allocated memory"
 NATS = "NATS"
 SHARED = "zenoh, shared memory"
 CUBIC = "raw socket, cubic"
@@ -25,6 +26,7 @@ def _peer(
 
 PEERS: Mapping[str, Contestant] = {
     OURS: Contestant(".contestants.ours", settings=EITHER),
+    ALLOCATED: Contestant(".contestants.ours", {"allocated": True}, settings=EITHER),
     "pyzmq": _peer("zeromq", settings=ZEROMQ),
     "zenoh": _peer("eclipse_zenoh", settings=ZENOH),
     SHARED: _peer("eclipse_zenoh", shared_memory=True),

@@ -79,6 +79,7 @@ def table(row: Row, found: Mapping[str, Rounds], settings: Choices) -> str:
         if settings:
             cells.append(settings[name]["name"] if name in settings else "")
         lines.append(_line(cells))
+    # A run may be older than a contestant of today's.
     verdicts = (f"- {each.verdict(found)}" for each in row.targets if contestants_of(each) <= found.keys())
     return "\n".join([*lines, "", *verdicts]).strip() + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .busy import BUSY
-from .peers import CUBIC, NATS, OURS, PEERS, SHARED
+from .peers import ALLOCATED, CUBIC, NATS, OURS, PEERS, SHARED
 from .row import Row
 from .running import RECEIVER_CORE, SENDER_CORE, Contestant
 from .targets import AtLeast, AtMost, Target, Within
@@ -37,6 +37,7 @@ def _throughput(name: str, work: Work, beside: tuple[str, ...], *targets: Target
 
 MESSAGING = ("pyzmq", "zenoh", "grpc.aio", "asyncio streams", NATS)
 BULK = ("Arrow Flight", "pyzmq", "raw socket")
+CHOOSING = ("Arrow Flight", "pyzmq", SHARED, CUBIC)
 SAME = {"same_sockets": True}
 
 THROUGHPUT = (
@@ -68,18 +69,20 @@ THROUGHPUT = (
     _throughput(
         "1 MiB Arrow batches, as each chooses",
         Work(MIB, arrow=True),
-        ("Arrow Flight", "pyzmq", SHARED, CUBIC),
+        (ALLOCATED, *CHOOSING),
         _speed(2, CUBIC),
         _speed(4, "Arrow Flight"),
         _speed(1, SHARED),
+        AtLeast(1, (SHARED,), "messages_per_s", ALLOCATED),
     ),
     _throughput(
         "8 MiB Arrow batches, as each chooses",
         Work(8 * MIB, arrow=True),
-        ("Arrow Flight", "pyzmq", SHARED, CUBIC),
+        (ALLOCATED, *CHOOSING),
         _speed(2, CUBIC),
         _speed(4, "Arrow Flight"),
         _speed(1, SHARED),
+        AtLeast(1, (SHARED,), "messages_per_s", ALLOCATED),
     ),
 )
 

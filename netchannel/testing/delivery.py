@@ -42,6 +42,20 @@ class Delivery(Suite):
         assert all(before <= message.timestamp <= time.time_ns() // 1000 for message in received)
         await outbox.close()
 
+    async def test_what_a_producer_fills_arrives(
+        self, receiver: ReceiverServer, sender: SenderServer
+    ) -> None:
+        """Memory that the channel gives, wherever that lies, and where large bodies go by then."""
+        inbox, outbox = pair(receiver, sender)
+        for value, size in enumerate([1, 1 << 16, 3_000_000] * 3):
+            memory = outbox.allocate(size)
+            memory[:] = bytes([value]) * size
+            await outbox.send(memory)
+            assert bytes(await inbox.recv()) == bytes([value]) * size
+            with pytest.raises(ValueError, match="released"):
+                memory[0] = 0
+        await outbox.close()
+
     async def test_flush_waits_for_the_receiver(self, receiver: ReceiverServer, sender: SenderServer) -> None:
         """CH-SEQ-1: after `flush` the receiver holds every message sent before it, read or not."""
         inbox, outbox = pair(receiver, sender)

@@ -89,42 +89,41 @@ class Allocations:
         format has them. The header is written in front of them, and never another one: a message that was sent
         before, a slice of the batch say, may have it still.
         """
-        index = next((at for at, piece in enumerate(pieces) if address_of(piece) in self.known), 0)
-        known = self.known.get(address_of(pieces[index]))
-        if known is None or not 0 < sum(map(len, pieces[:index])) <= self.room:
-            return None
-        whole, size = known.whole(), _extent(pieces[index:], columns)
-        if whole is None or not size:
+        places = [address_of(piece) if len(piece) >= PADDING else None for piece in pieces]
+        index = next((at for at, place in enumerate(places) if place in self.known), 0)
+        known = self.known.get(places[index] or 0)
+        size = _extent(pieces[index:], places[index:], columns)
+        whole = None if known is None else known.whole()
+        if not index or known is None or whole is None or not size:
             return None
         memory = memoryview(whole).cast("B")
-        header = _aligned(b"".join(pieces[:index]))
-        start = self.room - len(header)
-        if not known.header:
-            memory[start : self.room] = header
+        header = b"".join(pieces[:index])
+        aligned = -(-len(header) // ALIGNED) * ALIGNED
+        start = self.room - aligned
+        if not known.header and 0 < aligned <= self.room:
+            memory[start : self.room] = _padded(header, aligned)
             known.header = header
-        elif known.header != header:
-            return None
-        return memory[start : self.room + size]
+        return memory[start : self.room + size] if known.header == header else None
 
 
 def address_of(piece: Buffer) -> int:
     """Where it lies."""
-    return int(pa.py_buffer(piece).address)
+    place: int = pa.py_buffer(piece).address
+    return place
 
 
-def _extent(pieces: Sequence[Buffer], columns: int) -> int:
+def _extent(pieces: Sequence[Buffer], places: Sequence[int | None], columns: int) -> int:
     """The length of so many columns with what is between them, if they lie one behind the other; 0 else."""
-    start = due = address_of(pieces[0])
-    for piece in pieces:
-        if len(piece) >= PADDING:
-            if address_of(piece) != due:
+    size, start = 0, places[0] or 0
+    for piece, place in zip(pieces, places, strict=True):
+        if place is not None:
+            if place != start + size:
                 return 0
             columns -= 1
-        due += len(piece)
-    return 0 if columns else due - start
+        size += len(piece)
+    return 0 if columns else size
 
 
-def _aligned(header: bytes) -> bytes:
-    """The same metadata, in a message whose body begins at a multiple of `ALIGNED`."""
-    size = -(-len(header) // ALIGNED) * ALIGNED
+def _padded(header: bytes, size: int) -> bytes:
+    """The same metadata in ``size`` bytes, so that the message's body begins behind these."""
     return (_PREFIX.pack(_CONTINUATION, size - _PREFIX.size) + header[_PREFIX.size :]).ljust(size, b"\0")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from benchmarks.company import COMPANIES, MEMORY, ONE_LOOP, PAIRS, TWO_LOOPS, WAKING
+from benchmarks.company import CHATTY, COMPANIES, MEMORY, ONE_LOOP, PAIRS, TALKS, TWO_LOOPS, WAKING
 from benchmarks.measures import TITLES
 from benchmarks.peers import OURS, PEERS, SHARED
 from benchmarks.rounds import Chosen, choose, measured
@@ -128,7 +128,14 @@ def test_a_contestant_may_last_longer_than_its_row() -> None:
 
 @pytest.mark.parametrize(
     ("company", "processes"),
-    {"": -1, ONE_LOOP: CORES, TWO_LOOPS: 2 * CORES, PAIRS: 2 * WAKING, MEMORY: CORES}.items(),
+    {
+        "": -1,
+        ONE_LOOP: CORES,
+        TWO_LOOPS: 2 * CORES,
+        PAIRS: 2 * WAKING,
+        MEMORY: CORES,
+        CHATTY: 3 * TALKS,
+    }.items(),
 )
 def test_company_is_there_while_it_is_measured_and_gone_then(company: str, processes: int) -> None:
     found = run(replace(PLACED, company=company), WORK)

@@ -19,6 +19,7 @@ import uvloop
 import netchannel
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending.data_sender import SenderData
+from netchannel.core.sending.lending import Lending
 from netchannel.transports.runner import LinkProtocol, Runner
 from netchannel.transports.shared_memory import SHARED_MEMORY
 from netchannel.wire.parsing import FrameParser
@@ -139,6 +140,26 @@ def test_a_message_of_1_mib_in_shared_memory() -> None:
     assert calls.each(messages, LinkProtocol.buffer_updated) < 0.6
     assert calls.each(messages, SenderData.output) < 0.6
     assert calls.each(messages, ReceiverData.output) < 0.35
+    assert calls.each(messages, Lending._copied) == 1
+    assert calls.each(messages, Pool.take) < 0.01
+
+
+async def filled(outbox: netchannel.SenderChannel, inbox: netchannel.ReceiverChannel, messages: int) -> None:
+    """Each made in memory that the channel gives; the next one once it has come."""
+    for number in range(messages):
+        memory = outbox.allocate(1 << 20)
+        memory[0] = number & 0xFF
+        await outbox.send(memory)
+        assert (await inbox.recv())[0] == number & 0xFF
+
+
+def test_a_message_of_1_mib_that_was_made_in_shared_memory() -> None:
+    """Nothing is copied."""
+    messages = 500
+    calls = counted(filled, messages)
+    assert calls.each(messages, Lending._copied) == 0
+    assert calls.each(messages, Lending.allocate) == 1
+    assert calls.each(messages) < 345
     assert calls.each(messages, Pool.take) < 0.01
 
 
