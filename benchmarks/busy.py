@@ -52,7 +52,7 @@ def _row(name: str, size: int, peers: tuple[str, ...], yardstick: str) -> Row:
         contestants |= {beside(each, company): replace(PEERS[each], company=company) for each in names}
     return Row(
         f"a busy machine: {name}",
-        Work(size, seconds=0.7, warm_up=0.2),
+        Work(size, seconds=0.6, warm_up=0.2),
         contestants,
         (MEASURE, "MB_per_s", "cpu_us_per_message"),
         tuple(target for company in COMPANIES for target in _targets(company, yardstick)),

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.company import CHATTY, COMPANIES, MEMORY, ONE_LOOP, PAIRS, TALKS, TWO_LOOPS, WAKING
 from benchmarks.measures import TITLES
-from benchmarks.peers import OURS, PEERS, SHARED
+from benchmarks.peers import ALLOCATED, OURS, PEERS, SHARED
 from benchmarks.rounds import Chosen, choose, measured
 from benchmarks.row import Row
 from benchmarks.rows import AWAY, ENCRYPTED, IDLE, OF_A_NODE, ROWS, TLS_SOCKET
@@ -31,6 +31,7 @@ EACH = [
     ("1 MiB Arrow batches", OURS),
     ("1 MiB Arrow batches", "Arrow Flight"),
     ("1 MiB Arrow batches", "pyzmq"),
+    ("1 MiB Arrow batches, as each chooses", ALLOCATED),
     # Not zenoh over shared memory, which loses messages where its watchdog does not run in time.
     ("1 MiB Arrow batches, as each chooses", "raw socket, cubic"),
     ("round trip of 64 B", ""),
