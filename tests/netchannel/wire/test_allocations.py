@@ -180,7 +180,11 @@ def test_what_else_refers_to_it_is_left() -> None:
     assert (array[99], buffer.size, other[99]) == (0, 100, 0)
 
 
-@pytest.mark.parametrize("value", [b"x", memoryview(b"x"), memoryview(pa.py_buffer(b"x")), 5], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [b"x", memoryview(b"x"), memoryview(pa.py_buffer(b"x")), 5],
+    ids=["bytes", "view", "of Arrow", "number"],
+)
 def test_what_is_not_of_them_is_left(value: Any) -> None:
     allocations = Allocations()
     memory = given(allocations, 100)
