@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_ID = 200
 """Parts of a source and network sinks have the ids of their operators with a little more, below 256."""
+_IN_STEPS = "run it in steps (nebuli run --stepped --state DIR)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def second_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
     first, *others = sinks_of(outlines)
     for other in others:
         message = f"{other}: a second sink beside {first}; expected exactly one, for a query that runs free"
-        yield other.path, f"{message}: make it a query of its own"
+        yield other.path, f"{message}: make it a query of its own, or {_IN_STEPS}"
 
 
 def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
@@ -69,7 +70,7 @@ def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]
         for path, child in outline.inputs:
             if child in reader:
                 message = f"{outline}: {child!r} is read by {reader[child]} already; a query that runs free is a tree"
-                yield path, f"{message}: repeat what both read under other ids"
+                yield path, f"{message}: repeat what both read under other ids, or {_IN_STEPS}"
             else:
                 reader[child] = outline
 

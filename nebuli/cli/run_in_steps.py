@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from nebuli.cli.exits import ExitCode, end_on_termination
 
@@ -16,12 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nebuli.coordinator.events import Order
+    from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.members.stepped_query import SteppedQuery
     from placement import Query
     from topology import Topology
 
 CHECKPOINT_S = 10.0
+_OF_FREE_QUERIES = {
+    "on_loss": "a member that is lost is always started again, and all go on from their last checkpoint",
+    "strategy": "nothing is placed, as all members run on this machine",
+    "seed": "nothing is placed, as all members run on this machine",
+    "engine": "members have one engine, the embedded one",
+}
+"""Options that say nothing of a query in steps, and why."""
 
 
 class Steps(NamedTuple):
@@ -47,6 +56,16 @@ class Steps(NamedTuple):
                 "--stepped needs --state DIR, a folder of this machine for what the query keeps: run it again with "
                 "the same one, and it goes on where it was"
             )
+        if self.stepped:
+            _refuse_options_of_free_queries()
+
+
+def _refuse_options_of_free_queries() -> None:
+    context = click.get_current_context()
+    for name, why in _OF_FREE_QUERIES.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} is for queries that run free: in steps {why}. Leave it out")
 
 
 def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,32 +98,51 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def run_in_steps(topology: Topology, file: str, query: Query, steps: Steps, *, max_state_bytes: int) -> int:
-    """Run the query to its end; the exit code."""
-    from nebuli.connectors.errors import FragmentError, InputError
-    from nebuli.coordinator.errors import CoordinationError
-    from nebuli.members.errors import MembersFailed
+class _Run(NamedTuple):
+    query: SteppedQuery
+    state: Path
+    directory: Path
+    steps: Steps
+    max_state_bytes: int
+    fails_late: bool
+
+
+def run_in_steps(
+    topology: Topology,
+    file: str,
+    query: Query,
+    steps: Steps,
+    *,
+    max_state_bytes: int,
+    late: str,
+    as_json: bool,
+) -> int:
+    """Run the query to its end; the exit code. ``late`` is fail, warn or ignore."""
+    from nebuli.cli.progress_in_steps import ProgressInSteps
+    from nebuli.connectors.errors import InputError
     from nebuli.members.stepped_query import stepped_query
-    from nebuli.storage import StorageError
 
     assert steps.state is not None
-    in_steps = stepped_query(query, topology, steps.members or 1)
-    _refuse_without_sources(in_steps)
     directory = Path(file).resolve().parent
-    state = Path(steps.state).absolute()
     try:
-        asyncio.run(_run(in_steps, state, directory, steps, max_state_bytes))
-    except KeyboardInterrupt:
-        click.echo(
-            f"Interrupted: all members are stopped. Run it again, and it goes on from {state}.", err=True
-        )
-        return ExitCode.INTERRUPTED
-    except asyncio.CancelledError:
-        return ExitCode.TERMINATED
-    except (CoordinationError, FragmentError, MembersFailed, StorageError, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        return ExitCode.BAD_INPUT if isinstance(error, InputError) else ExitCode.FAILED
-    return ExitCode.DONE
+        in_steps = stepped_query(query, topology, steps.members or 1, directory)
+    except InputError as none:
+        raise click.ClickException(str(none)) from None
+    _refuse_without_sources(in_steps)
+    if as_json:
+        _refuse_print(in_steps)
+    settings = _Run(in_steps, Path(steps.state).absolute(), directory, steps, max_state_bytes, late == "fail")
+    # What they would say of members that are lost, the progress says.
+    logging.getLogger("nebuli").setLevel(logging.ERROR)
+    progress = ProgressInSteps(in_steps.plan.members)
+    code, error = _outcome(settings, progress)
+    if late == "warn" and (warning := progress.warning()) is not None:
+        click.echo(f"Warning: {warning}", err=True)
+    if code == ExitCode.DONE:
+        progress.say("done")
+    if as_json:
+        click.echo(json.dumps({"exit_code": int(code), "error": error, **progress.to_data()}, indent=2))
+    return code
 
 
 def _refuse_without_sources(query: SteppedQuery) -> None:
@@ -114,43 +152,67 @@ def _refuse_without_sources(query: SteppedQuery) -> None:
         )
 
 
-async def _run(query: SteppedQuery, state: Path, directory: Path, steps: Steps, max_state_bytes: int) -> None:
+def _refuse_print(query: SteppedQuery) -> None:
+    from topology import PrintSink
+
+    for output, target in query.targets.items():
+        if isinstance(target, PrintSink):
+            raise click.UsageError(
+                f"--json and the sink {output} (Print) both go to standard output: leave one of them out"
+            )
+
+
+def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None]:
+    """Run it; the exit code, and what was said of what went wrong."""
+    from nebuli.connectors.errors import FragmentError
+    from nebuli.coordinator.errors import CoordinationError
+    from nebuli.members.errors import MembersFailed
+    from nebuli.storage import StorageError
+
+    again = (
+        f"all members are stopped. Run it again with --state {settings.steps.state}, and it goes on there."
+    )
+    try:
+        asyncio.run(_run(settings, progress))
+    except KeyboardInterrupt:
+        text = f"Interrupted: {again}"
+        click.echo(text, err=True)
+        return ExitCode.INTERRUPTED, text
+    except asyncio.CancelledError:
+        text = f"Terminated: {again}"
+        click.echo(text, err=True)
+        return ExitCode.TERMINATED, text
+    except (CoordinationError, FragmentError, MembersFailed, StorageError, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        return _code_of(error), str(error)
+    return ExitCode.DONE, None
+
+
+def _code_of(error: Exception) -> int:
+    from nebuli.connectors.errors import InputError
+    from nebuli.coordinator.errors import MemberFailed
+
+    match error:
+        case InputError() | MemberFailed(of_input=True):
+            return ExitCode.BAD_INPUT
+    return ExitCode.FAILED
+
+
+async def _run(settings: _Run, progress: ProgressInSteps) -> None:
     from nebuli.coordinator.triggers import TriggerSettings
     from nebuli.members.local_run import LocalRun
+    from placement.plan import Late
 
     end_on_termination()
-    progress = _Progress(query.plan.members)
-    settings = TriggerSettings(checkpoint_s=steps.checkpoint_s or CHECKPOINT_S)
-    with contextlib.chdir(directory):
+    triggers = TriggerSettings(checkpoint_s=settings.steps.checkpoint_s or CHECKPOINT_S)
+    with contextlib.chdir(settings.directory):
         async with LocalRun(
-            query, state, directory, settings, observe=progress.hear, max_state_bytes=max_state_bytes
+            settings.query,
+            settings.state,
+            settings.directory,
+            triggers,
+            observe=progress.hear,
+            max_state_bytes=settings.max_state_bytes,
+            late=Late.FAIL if settings.fails_late else Late.COUNT,
         ) as run:
             await run.until_ended()
-    progress.say("done")
-
-
-class _Progress:
-    """A line on standard error for each change."""
-
-    def __init__(self, members: int) -> None:
-        self._began = time.monotonic()
-        self.say(f"{members} member{'s' if members > 1 else ''}")
-
-    def say(self, text: str) -> None:
-        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
-
-    def hear(self, order: Order) -> None:
-        """What the coordinator orders."""
-        from nebuli.coordinator import events as ev
-
-        match order:
-            case ev.ClaimEpoch(_, why):
-                self.say(f"{why}; going on from the last checkpoint")
-            case ev.CheckpointMade(step):
-                self.say(f"checkpoint at step {step:,}")
-            case ev.CheckpointFailed(step, why):
-                self.say(f"no checkpoint at step {step:,}: {why}")
-            case ev.InputsEnded(step):
-                self.say(f"all inputs have ended, after {step:,} steps")
-            case _:
-                pass

@@ -90,10 +90,11 @@ class MembersDiffer(CoordinationError):
 
 
 class MemberFailed(CoordinationError):
-    """A member cannot do it, and could not if it tried again."""
+    """A member cannot do it, and could not if it tried again; ``of_input``: because of what a source reads."""
 
-    def __init__(self, member: int, why: str) -> None:
+    def __init__(self, member: int, why: str, *, of_input: bool = False) -> None:
         self.member = member
+        self.of_input = of_input
         super().__init__(f"member {member} failed, and would again: {why}")
 
 

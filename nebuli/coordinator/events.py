@@ -140,4 +140,21 @@ class Finished:
     step: int | None
 
 
-Order = Tell | ClaimEpoch | CheckpointMade | CheckpointFailed | InputsEnded | Finished
+@dataclass(frozen=True, slots=True)
+class EpochRuns:
+    """All members have opened the same checkpoint, and go on at ``step``. For whoever watches."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLate:
+    """So many rows were late at an operator of a member, since the circuit's first step. For whoever watches."""
+
+    member: int
+    operator: str
+    rows: int
+
+
+Order = Tell | ClaimEpoch | EpochRuns | CheckpointMade | CheckpointFailed | RowsLate | InputsEnded | Finished

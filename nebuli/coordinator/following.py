@@ -194,10 +194,10 @@ class Following:
                 self.state = Stopped()
                 self._phase = _Phase.CLOSED
                 self._say(say.IsStopped(self.epoch, self.step))
-            case do.HasFailed(_, why, lasting):
+            case do.HasFailed(_, why, lasting, of_input):
                 self.state = Stopped()
                 self._phase = _Phase.FAILED
-                self._say(say.Aborted(self.epoch, why, lasting))
+                self._say(say.Aborted(self.epoch, why, lasting, of_input))
 
     def _join(self, checkpoints: tuple[say.Checkpoint, ...], first: int, last: int) -> None:
         self._phase = _Phase.JOINED

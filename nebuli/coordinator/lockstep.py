@@ -42,12 +42,14 @@ from nebuli.coordinator.events import (
     ClaimEpoch,
     Connected,
     EpochClaimed,
+    EpochRuns,
     EpochTaken,
     Finished,
     Heard,
     InputsEnded,
     Lost,
     PauseAsked,
+    RowsLate,
     ShutdownAsked,
     StartAsked,
     Tell,
@@ -225,9 +227,9 @@ class Lockstep:
             case say.Received() | say.Ended():
                 self._check(member in self._opened, member, message)
                 self._heard_of_input(member, message)
-            case say.Aborted(_, why, lasting):
+            case say.Aborted(_, why, lasting, of_input):
                 if lasting:
-                    raise MemberFailed(member, why)
+                    raise MemberFailed(member, why, of_input=of_input)
                 self._end_epoch(f"member {member} aborted: {why}")
             case say.Refused():
                 pass  # what an older coordinator said, or this one in an older epoch
@@ -256,6 +258,8 @@ class Lockstep:
                 self._is_paused(member, attempt, step, message)
             case say.IsStopped(_, step):
                 self._is_stopped(member, step, message)
+            case say.Late(_, operator, rows):
+                self._orders.append(RowsLate(member, operator, rows))
 
     def _check(self, allowed: bool, member: int, message: say.FromMember) -> None:
         if not allowed:
@@ -293,6 +297,7 @@ class Lockstep:
         self._stepped_at = self._now
         if self._checkpoint_at is None:
             self._checkpoint_at = self._now
+        self._orders.append(EpochRuns(self.epoch, self.next_step))
         self._trim()
         if self.paused:
             self._ask_pause()

@@ -231,12 +231,25 @@ class IsStopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """So many rows were late at an operator here, since the circuit's first step; before a version is said."""
+
+    epoch: int
+    operator: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Aborted:
-    """It could not be done; ``lasting`` if it could not be done a second time either."""
+    """It could not be done; ``lasting`` if it could not be done a second time either.
+
+    ``of_input``: because of what a source reads, and whoever mends that can try it again.
+    """
 
     epoch: int
     why: str
     lasting: bool
+    of_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +272,7 @@ FromMember = (
     | Committed
     | IsPaused
     | IsStopped
+    | Late
     | Aborted
     | Refused
 )
@@ -286,6 +300,7 @@ _FROM_MEMBER: Mapping[str, type[FromMember]] = {
     "committed": Committed,
     "paused": IsPaused,
     "stopped": IsStopped,
+    "late": Late,
     "aborted": Aborted,
     "refused": Refused,
 }

@@ -165,11 +165,15 @@ class HasClosed:
 
 @dataclass(frozen=True, slots=True)
 class HasFailed:
-    """Something else could not be done; ``lasting`` if it could not a second time either. What goes on is left."""
+    """Something else could not be done; ``lasting`` if it could not a second time either. What goes on is left.
+
+    ``of_input``: because of what a source reads.
+    """
 
     epoch: int
     why: str
     lasting: bool = False
+    of_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

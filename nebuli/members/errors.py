@@ -16,7 +16,9 @@
     MembersFailed        what runs a circuit's members cannot go on
     ├── MembersEnd         a member's process ends again and again
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
-    └── StateInUse         another process runs from the state folder
+    ├── StateInUse         another process runs from the state folder
+    ├── FolderUnusable     the state folder cannot be made, read or written
+    └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
 """
 
 from __future__ import annotations
@@ -150,6 +152,26 @@ class StateInUse(MembersFailed):
         super().__init__(
             f"another process runs from the state in {folder} (fuser {folder}/lock names it): end that one first, or "
             f"give another --state"
+        )
+
+
+class FolderUnusable(MembersFailed):
+    """The state folder cannot be made, read or written."""
+
+    def __init__(self, folder: str, why: str) -> None:
+        super().__init__(
+            f"the state folder {folder} cannot be used: {why}. Give one that can be made and written, which is the "
+            f"same one at the next run"
+        )
+
+
+class ClaimDamaged(MembersFailed):
+    """What the folder says of whom it belongs to cannot be read."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(
+            f"{file} does not say whose state this is: {why}. Restore the folder from a copy, or give another --state, "
+            f"where the query begins anew"
         )
 
 

@@ -43,7 +43,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
         first = error.exceptions[0]
         if not isinstance(first, FragmentError):
             raise first from None
-        member.failed(str(first))
+        member.failed(first)
         return
     finally:
         threads.shutdown(wait=False)

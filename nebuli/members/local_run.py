@@ -15,7 +15,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.durable_files import make_directory, write_durably
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.members.delivering import Delivery
-from nebuli.members.errors import StateInUse
+from nebuli.members.errors import FolderUnusable, StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
@@ -23,6 +23,7 @@ from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog
 from netchannel import ReceiverServer, SenderServer
+from placement.plan import Late
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -41,9 +42,9 @@ class LocalRun:
     """Entered, it has begun; left, all its processes have ended. What it keeps is in ``folder``, which goes on there.
 
     ``directory`` is where paths of sources start. ``observe`` hears what the coordinator orders. ``hosts`` are the
-    addresses of this machine that members listen at, in turn.
+    addresses of this machine that members listen at, in turn. ``late``: what is done about rows whose window is over.
 
-    Entering raises StateOfAnother, StateInUse, StorageError, OutputError, OSError.
+    Entering raises StateOfAnother, StateInUse, FolderUnusable, StorageError, OutputError.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LocalRun:
         observe: Callable[[Order], None] = lambda order: None,
         hosts: Sequence[str] = (_HOST,),
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+        late: Late = Late.COUNT,
     ) -> None:
         self._query = query
         self._folder = folder
@@ -64,6 +66,7 @@ class LocalRun:
         self._observe = observe
         self._hosts = tuple(hosts)
         self._max_state_bytes = max_state_bytes
+        self._late = late
         self._stack = AsyncExitStack()
         self._deliveries: dict[str, Delivery] = {}
         self._coordinating: asyncio.Task[int | None]
@@ -87,10 +90,13 @@ class LocalRun:
         await self._stack.aclose()
 
     async def _begin(self) -> None:
-        claim = self._query.claim(self._folder)
-        make_directory(self._folder)
-        self._lock()
-        write_durably(self._folder / "query.json", claim)
+        try:
+            claim = self._query.claim(self._folder)
+            make_directory(self._folder)
+            self._lock()
+            write_durably(self._folder / "query.json", claim)
+        except OSError as error:
+            raise FolderUnusable(str(self._folder), error.strerror or str(error)) from error
         await self._open_outputs()
         secret = secrets.token_urlsafe()
         receiver = await self._stack.enter_async_context(ReceiverServer(f"{_HOST}:0", secret=secret))
@@ -127,6 +133,7 @@ class LocalRun:
             listen=f"{self._hosts[member % len(self._hosts)]}:0",
             secret=secret,
             max_state_bytes=self._max_state_bytes,
+            late=self._late,
         )
 
     async def _open_outputs(self) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.errors import FragmentError, InputError, RowsLate
 from nebuli.coordinator import tasks as do
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
-from nebuli.coordinator.messages import Refused
+from nebuli.coordinator.messages import Late, Refused
 from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
 from nebuli.members.errors import MemberError
@@ -57,6 +57,7 @@ class Member:
         state: SavedState,
         max_state_bytes: int,
         address: str | None = None,
+        fails_late: bool = False,
     ) -> None:
         self.number = member
         self._name = circuit
@@ -67,6 +68,7 @@ class Member:
         self._outputs = outputs
         self._state = state
         self._max_state_bytes = max_state_bytes
+        self._fails_late = fails_late
         self._circuit = self._new_circuit()
         self._following = Following(
             plan.members, incarnation, self._circuit.fingerprint, address or receiver.address
@@ -78,7 +80,7 @@ class Member:
         self._life: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._saved: Saved | None = None
-        self.failure: str | None = None
+        self.failure: FragmentError | None = None
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
@@ -151,10 +153,10 @@ class Member:
         """All inputs of this member have ended."""
         self._happen(do.HasEnded())
 
-    def failed(self, why: str) -> None:
+    def failed(self, error: FragmentError) -> None:
         """An input cannot be read, and could not if it were tried again."""
-        self.failure = why
-        self._happen(do.HasFailed(self._following.epoch, why, lasting=True))
+        self.failure = error
+        self._happen(_failed(self._following.epoch, error))
 
     # -- tasks
 
@@ -189,7 +191,7 @@ class Member:
         try:
             try:
                 if self.failure is not None:
-                    raise FragmentError(self.failure)
+                    raise self.failure
                 await self._look_around(epoch)
                 while True:
                     await self._work(await self._tasks.get())
@@ -198,7 +200,7 @@ class Member:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator waits to hear of it
-            self._happen(do.HasFailed(epoch, _reason(error), lasting=_lasts(error)))
+            self._happen(_failed(epoch, error))
 
     async def _leave(self) -> None:
         await self._stop_writing()
@@ -228,6 +230,7 @@ class Member:
                 self._happen(do.HasStepped(epoch))
             case do.CommitState(epoch, attempt):
                 await self._commit()
+                self._say_late(epoch)
                 self._happen(do.HasCommitted(epoch, attempt))
             case do.DropState():
                 await self._stop_writing()
@@ -236,6 +239,7 @@ class Member:
                 await self._log.trim(step)
             case do.CloseState(epoch, step):
                 await self._close(step)
+                self._say_late(epoch)
                 self._happen(do.HasClosed(epoch))
                 self.closed.set()
 
@@ -245,6 +249,8 @@ class Member:
         inputs = await self._input(step, replayed=replayed, ended=ended)
         self.taken.set()
         outputs = await self._run_circuit(step, inputs, ended=ended)
+        if self._fails_late and (late := self._late_rows()):
+            raise RowsLate(late)  # before anybody sees what came out
         if self._outputs is not None:
             await self._outputs.write(step, outputs)
 
@@ -280,6 +286,14 @@ class Member:
         except StopIteration as stop:
             outputs: dict[str, pa.RecordBatch] = stop.value
         return {key: rows for key, rows in outputs.items() if self._plan.homes[key] == self.number}
+
+    def _late_rows(self) -> dict[str, int]:
+        """How many rows were late, by operator, since the circuit's first step: they are a part of its state."""
+        return {id_: each.late_rows for id_, each in self._circuit.statistics().items() if each.late_rows}
+
+    def _say_late(self, epoch: int) -> None:
+        for operator, rows in self._late_rows().items():
+            self._say(Late(epoch, operator, rows))
 
     # -- checkpoints
 
@@ -317,6 +331,10 @@ class Member:
 
 async def _nothing(step: int) -> None:
     """Nobody takes the outputs."""
+
+
+def _failed(epoch: int, error: Exception) -> do.HasFailed:
+    return do.HasFailed(epoch, _reason(error), _lasts(error), isinstance(error, InputError))
 
 
 def _reason(error: Exception) -> str:

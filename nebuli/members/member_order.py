@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from placement.plan import Late
 from placement.stepped import Feed, SteppedPlan
 
 
@@ -14,6 +15,7 @@ class MemberOrder(BaseModel):
 
     ``store`` is the folder of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
     the process's working directory. ``external``: some inputs are pushed into, and do not end.
+    ``late``: what is done about rows whose window is over.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -27,3 +29,4 @@ class MemberOrder(BaseModel):
     listen: str
     secret: str | None
     max_state_bytes: int
+    late: Late = Late.COUNT

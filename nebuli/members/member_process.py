@@ -23,6 +23,7 @@ from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
 from nebuli.storage import StorageError
 from netchannel import ReceiverServer, SenderServer
+from placement.plan import Late
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -46,6 +47,7 @@ async def opened(order: MemberOrder) -> AsyncIterator[Member]:
             sender=sender,
             receiver=receiver,
             max_state_bytes=order.max_state_bytes,
+            fails_late=order.late is Late.FAIL,
         )
         yield await stack.enter_async_context(opening)
 

@@ -6,17 +6,18 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
-from nebuli.members.errors import StateOfAnother
+from nebuli.members.errors import ClaimDamaged, StateOfAnother
+from nebuli.members.matching_files import is_pattern, matching
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
 from placement.stepped import Feed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from placement import Query, SteppedPlan
     from placement.stepped import InputOperator
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _DIGEST = 16
+_HERE = Path()
 
 
 @dataclass(frozen=True, slots=True)
 class SteppedQuery:
     """``feeds`` has what each member reads, in their order. ``external`` inputs have no source: they are pushed into.
 
-    An input with several physical sources comes in at all members, which have them in turn; another one comes in at
-    one member, and its rows are divided behind that.
+    An input with several physical sources, or files that match a pattern, comes in at all members, which have them in
+    turn; another one comes in at one member, and its rows are divided behind that.
     """
 
     plan: SteppedPlan
@@ -56,7 +58,7 @@ class SteppedQuery:
     def claim(self, folder: Path) -> str:
         """What a state folder says of whom it belongs to, if it is this query's; that text, if it says nothing yet.
 
-        Raises StateOfAnother.
+        Raises StateOfAnother, ClaimDamaged, OSError.
         """
         sources = [[feed.name for feed in feeds] for feeds in self.feeds]
         reads = [feed.source.physical.reads for feeds in self.feeds for feed in feeds]
@@ -69,7 +71,7 @@ class SteppedQuery:
         }
         file = folder / "query.json"
         if file.exists():
-            there = json.loads(file.read_text())
+            there = _read_claim(file)
             for key in ("format", "members", "query", "sources"):
                 if there.get(key) != own[key]:
                     shown = "reads" if key == "sources" else key
@@ -87,22 +89,40 @@ _WHAT = {
 }
 
 
+def _read_claim(file: Path) -> dict[str, Any]:
+    try:
+        there = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ClaimDamaged(str(file), f"it is no JSON ({error})") from error
+    if not isinstance(there, dict):
+        raise ClaimDamaged(str(file), "it is no JSON object")
+    return there
+
+
 def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def stepped_query(query: Query, topology: Topology, members: int) -> SteppedQuery:
-    """The query for so many members. Raises InvalidQuery."""
+def stepped_query(query: Query, topology: Topology, members: int, directory: Path = _HERE) -> SteppedQuery:
+    """The query for so many members. ``directory`` is where paths of sources start. Raises InvalidQuery, InputError."""
     plan = check_stepped(query, topology)
-    sources = {each.id: [source for _, source in attached(each, topology)] for each in plan.inputs}
-    spread = {key for key, each in sources.items() if len(each) > 1}
+    given = {each.id: [source for _, source in attached(each, topology)] for each in plan.inputs}
+    spread = {
+        key
+        for key, sources in given.items()
+        if len(sources) > 1 or any(is_pattern(each, directory) for each in sources)
+    }
+    files = {
+        key: [file for each in sources for file in matching(each, directory)]
+        for key, sources in given.items()
+    }
     plan = distribute(plan, members, spread)
     feeds: list[list[Feed]] = [[] for _ in range(members)]
     for operator in plan.inputs:
-        for index, feed in enumerate(feeds_of(operator, sources[operator.id])):
+        for index, feed in enumerate(feeds_of(operator, files[operator.id])):
             member = index % members if operator.id in spread else plan.homes[operator.id]
             feeds[member].append(feed)
-    external = tuple(sorted(key for key, each in sources.items() if not each))
+    external = tuple(sorted(key for key, each in given.items() if not each))
     return SteppedQuery(plan, tuple(map(tuple, feeds)), external)
 
 

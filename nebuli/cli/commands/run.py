@@ -84,7 +84,7 @@ def run(
     is killed, nothing is lost or doubled, and run again it goes on where it was.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
-    file; 3 a worker died or does not answer; 130 interrupted.
+    file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
     """
     from nebuli.cli.files import load, refuse_unreadable
     from nebuli.fleet.deployment import Active, fragments_of
@@ -96,7 +96,9 @@ def run(
     steps.check()
     model, plan = load(topology, query, engine)
     if stepped:
-        return run_in_steps(model, topology, plan, steps, max_state_bytes=max_state_bytes)
+        return run_in_steps(
+            model, topology, plan, steps, max_state_bytes=max_state_bytes, late=late, as_json=as_json
+        )
     refuse_unreadable(model, topology)
     deployment = new_query()
     of_late = Late.FAIL if late == "fail" else Late.COUNT

@@ -190,7 +190,7 @@ class _MemberRunner(StepRunner):
 
     def _ending(self, member: Member) -> tuple[FragmentState, Cause, str]:
         if member.failure is not None:
-            return FragmentState.FAILED, Cause.INPUT, member.failure
+            return FragmentState.FAILED, Cause.INPUT, str(member.failure)
         if member.closed.is_set() and member.has_ended:
             return FragmentState.FINISHED, Cause.NONE, ""
         if member.closed.is_set():

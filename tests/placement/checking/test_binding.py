@@ -224,11 +224,11 @@ def test_what_is_to_run_free_has_one_sink_and_is_a_tree():
     readers, sinks = str(caught.value).splitlines()
     assert readers == (
         "q.json:5:45: aggregate a: 'late' is read by sink s already; a query that runs free is a tree: "
-        "repeat what both read under other ids"
+        "repeat what both read under other ids, or run it in steps (nebuli run --stepped --state DIR)"
     )
     assert sinks == (
         "q.json:6:3: sink s2: a second sink beside sink s; expected exactly one, for a query that runs free: "
-        "make it a query of its own"
+        "make it a query of its own, or run it in steps (nebuli run --stepped --state DIR)"
     )
     apart = query(F, W, op("sink", "s", input="f", sink="out"), op("sink", "s2", input="w", sink="log"))
     with pytest.raises(MultipleSinks, match="sink s2: a second sink beside sink s; expected exactly one"):

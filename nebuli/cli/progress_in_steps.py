@@ -1,0 +1,93 @@
+"""What is said of a query in steps while it runs, and how it ended as JSON shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nebuli.coordinator import events as ev
+
+if TYPE_CHECKING:
+    from nebuli.coordinator.events import Order
+
+
+class ProgressInSteps:
+    """Hears what a coordinator orders, and says on standard error what changes: a line for each."""
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._began = time.monotonic()
+        self._epochs = 0
+        self._step = 0
+        self._checkpoints = 0
+        self._saved: int | None = None
+        self._late: dict[tuple[int, str], int] = {}
+        self.say(f"starting {self._counted()}")
+
+    def say(self, text: str) -> None:
+        """A line, with the time since the beginning."""
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+
+    def hear(self, order: Order) -> None:
+        """What the coordinator orders."""
+        match order:
+            case ev.EpochRuns(_, step):
+                self._epochs += 1
+                self._step = step
+                self.say(self._running(step))
+            case ev.ClaimEpoch(_, why):
+                self.say(f"{why}; all go back to the last checkpoint")
+            case ev.CheckpointMade(step):
+                self._checkpoints += 1
+                self._step = step
+                if step != self._saved:  # of a query that waits for rows, there is nothing new to say
+                    self.say(f"checkpoint at step {step:,}")
+                self._saved = step
+            case ev.CheckpointFailed(step, why):
+                self.say(f"no checkpoint at step {step:,}: {why}; steps go on")
+            case ev.RowsLate(member, operator, rows):
+                self._late[member, operator] = rows
+            case ev.InputsEnded(step):
+                self._step = step
+                self.say(f"all inputs have ended, after {step:,} {'step' if step == 1 else 'steps'}")
+            case _:
+                pass
+
+    def _running(self, step: int) -> str:
+        where = f"on from step {step:,}" if step else "from the beginning"
+        return f"{self._counted()} running, {where}" if self._epochs == 1 else f"running again, {where}"
+
+    def _counted(self) -> str:
+        return f"{self._members} member{'' if self._members == 1 else 's'}"
+
+    def late_rows(self) -> dict[str, int]:
+        """How many rows were late since the circuit's first step, by operator."""
+        total: Counter[str] = Counter()
+        for (_, operator), rows in self._late.items():
+            total[operator] += rows
+        return dict(sorted(total.items()))
+
+    def warning(self) -> str | None:
+        """What is to be said at the end of rows that were dropped."""
+        late = self.late_rows()
+        if not late:
+            return None
+        where = ", ".join(f"{rows:,} at operator {operator}" for operator, rows in late.items())
+        return (
+            f"late rows, which are not in the result: {sum(late.values()):,}, as their windows were over: {where}; "
+            f"give the window more lateness, and begin anew with another --state"
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """How long it took, and what came of it, as JSON shows it."""
+        return {
+            "seconds": round(time.monotonic() - self._began, 3),
+            "members": self._members,
+            "steps": self._step,
+            "checkpoints": self._checkpoints,
+            "epochs": self._epochs,
+            "late_rows": self.late_rows(),
+        }

@@ -1,0 +1,303 @@
+"""``nebuli run --stepped`` as its users see it: what is said, exit codes, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests.support.commands import Command, Ended, nebuli
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.processes, pytest.mark.long]
+
+END_S = 5.0
+"""Within it, all processes of a command that is stopped have ended."""
+
+
+class Case:
+    """Sales in two files, and their totals by shop."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sources: list[dict[str, Any]] = [
+            {"type": "CSV", "path": "a.csv"},
+            {"type": "CSV", "path": "b.csv"},
+        ]
+        self.sink: dict[str, Any] = {"type": "CSV", "path": "totals.csv"}
+        self.operators: list[dict[str, Any]] = [
+            {"id": "sales", "type": "source", "logical": "sales"},
+            {
+                "id": "totals",
+                "type": "aggregate",
+                "input": "sales",
+                "by": ["shop"],
+                "aggregates": {"amount": "sum(amount)"},
+            },
+            {"id": "out", "type": "sink", "input": "totals", "sink": "totals"},
+        ]
+        self.write("a.csv", "x,1,2024-01-01T00:00:00", "y,2,2024-01-01T00:00:01")
+        self.write("b.csv", "x,10,2024-01-01T00:00:02")
+
+    def write(self, name: str, *rows: str) -> None:
+        (self.directory / name).write_text("\n".join(("shop,amount,at", *rows, "")))
+
+    def arguments(self, *options: str, state: str = "state") -> tuple[str | Path, ...]:
+        """Write the files; the command."""
+        schema = [
+            {"name": "shop", "type": "string"},
+            {"name": "amount", "type": "int64"},
+            {"name": "at", "type": "timestamp"},
+        ]
+        node = {
+            "address": "127.0.0.1:27900",
+            "physical": [{"logical": "sales", **source} for source in self.sources],
+            "sinks": [{"name": "totals", **self.sink}],
+        }
+        topology = {"logical": [{"name": "sales", "schema": schema}], "nodes": [node]}
+        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
+        (self.directory / "query.json").write_text(json.dumps({"operators": self.operators}))
+        files = self.directory / "topology.yaml", self.directory / "query.json"
+        return "run", "--stepped", "--state", self.directory / state, *options, *files
+
+    def run(self, *options: str, state: str = "state") -> Ended:
+        return nebuli(*self.arguments(*options, state=state), directory=self.directory)
+
+    def start(self, *options: str) -> Command:
+        return Command(*self.arguments(*options), directory=self.directory)
+
+    @property
+    def totals(self) -> set[str]:
+        header, *rows = (self.directory / "totals.csv").read_text().splitlines()
+        assert header == '"shop","amount"'
+        assert len(rows) == len(set(rows))
+        return set(rows)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def without_times(stderr: str) -> list[str]:
+    return [line.partition(" s  ")[2] for line in stderr.splitlines()]
+
+
+def test_what_changes_is_said_and_the_result_is_in_its_file(case: Case) -> None:
+    ended = case.run("--members", "2")
+    assert (ended.exit_code, ended.stdout) == (0, ""), ended.stderr
+    said = without_times(ended.stderr)
+    assert said[:2] == ["starting 2 members", "2 members running, from the beginning"]
+    assert said[-1] == "done"
+    assert case.totals == {'"x",11', '"y",2'}
+
+
+def test_run_again_it_goes_on_and_gives_the_same(case: Case) -> None:
+    """Also what was written behind the end of a file meanwhile is read."""
+    assert case.run().exit_code == 0
+    case.write("b.csv", "x,10,2024-01-01T00:00:02", "z,5,2024-01-01T00:00:03")
+    ended = case.run()
+    assert ended.exit_code == 0, ended.stderr
+    assert "1 member running, on from step 2" in ended.stderr
+    assert case.totals == {'"x",11', '"y",2', '"z",5'}
+
+
+def test_as_json_it_says_how_it_ended(case: Case) -> None:
+    ended = case.run("--json", "--members", "2")
+    data = json.loads(ended.stdout)
+    seconds = data.pop("seconds")
+    assert 0 < seconds < 240
+    assert data.pop("steps") >= 2
+    assert data.pop("checkpoints") >= 1
+    assert data == {"exit_code": 0, "error": None, "members": 2, "epochs": 1, "late_rows": {}}
+    case.sink = {"type": "Print"}
+    assert "out (Print) both go to standard output" in case.run("--json", state="other").error
+
+
+def test_what_is_wrong_with_a_file_is_bad_input(case: Case) -> None:
+    case.write("b.csv", "x,ten,2024-01-01T00:00:02")
+    ended = case.run("--json")
+    assert ended.exit_code == 2
+    assert ended.error == (
+        "member 0 failed, and would again: b.csv, line 2, column amount: 'ten' is no int64"
+    )
+    data = json.loads(ended.stdout)
+    assert (data["exit_code"], data["error"]) == (2, ended.error)
+    assert not (case.directory / "totals.csv").exists()
+    case.write("b.csv", "x,10,2024-01-01T00:00:02")
+    assert case.run().exit_code == 0, "mended, it goes on"
+    assert case.totals == {'"x",11', '"y",2'}
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        (("--on-loss", "fail"), "a member that is lost is always started again"),
+        (("--strategy", "optimal"), "nothing is placed"),
+        (("--seed", "1"), "nothing is placed"),
+        (("--engine", "spark"), "members have one engine"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_an_option_of_free_queries_is_refused(case: Case, option: tuple[str, str], why: str) -> None:
+    ended = case.run(*option)
+    assert ended.exit_code == 2
+    assert ended.error.startswith(f"{option[0]} is for queries that run free: in steps {why}")
+    assert not (case.directory / "state").exists()
+
+
+def test_options_of_stepped_queries_need_it_and_it_needs_a_folder(case: Case) -> None:
+    *_, topology, query = case.arguments()
+    alone = nebuli("run", "--stepped", topology, query, directory=case.directory)
+    assert (alone.exit_code, "--stepped needs --state DIR" in alone.error) == (2, True)
+    free = nebuli("run", "--members", "2", topology, query, directory=case.directory)
+    assert free.error == "--members is for queries in steps: add --stepped, or leave it out"
+
+
+def with_windows(case: Case) -> Case:
+    """A query of windows that has run to the end of event time, and rows that come behind that."""
+    case.sources = [{"type": "CSV", "path": "a.csv"}]
+    window = {
+        "id": "hours",
+        "type": "window",
+        "input": "sales",
+        "time": "at",
+        "size": "1 hour",
+        "lateness": "1 second",
+    }
+    total = {
+        "id": "totals",
+        "type": "aggregate",
+        "input": "hours",
+        "by": ["shop", "window_start"],
+        "aggregates": {"amount": "sum(amount)"},
+    }
+    case.operators = [case.operators[0], window, total, case.operators[2]]
+    early = ["x,1,2024-01-01T00:30:00", "x,2,2024-01-01T05:00:00"]
+    case.write("a.csv", *early)
+    assert case.run().exit_code == 0
+    case.write("a.csv", *early, "y,3,2024-01-01T00:40:00", "y,4,2024-01-01T00:50:00")
+    return case
+
+
+def test_rows_that_were_late_are_said_at_the_end(case: Case) -> None:
+    """The first run came to the end of event time, so that whatever comes later is late."""
+    ended = with_windows(case).run("--json")
+    assert ended.exit_code == 0, ended.stderr
+    assert (
+        "Warning: late rows, which are not in the result: 2, as their windows were over: 2 at operator hours"
+        in ended.stderr
+    )
+    assert json.loads(ended.stdout)["late_rows"] == {"hours": 2}
+    again = case.run("--late", "ignore")
+    assert again.exit_code == 0
+    assert "Warning" not in again.stderr
+
+
+def test_a_late_row_fails_the_query_if_it_is_to(case: Case) -> None:
+    ended = with_windows(case).run("--late", "fail")
+    assert ended.exit_code == 1
+    assert "rows came when their window was over: 2 at operator hours" in ended.error
+    assert case.run().exit_code == 0, "told otherwise, it goes on"
+
+
+@pytest.mark.parametrize(
+    ("by", "code", "said"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")]
+)
+def test_a_signal_ends_all_processes_and_it_is_said_how_to_go_on(
+    case: Case, by: signal.Signals, code: int, said: str
+) -> None:
+    case.sources = [{"type": "Generator", "rows_per_s": 1000}]
+    case.sink = {"type": "Print", "mode": "changes"}
+    command = case.start("--members", "2")
+    command.wait_until_said("2 members running")
+    members = psutil.Process(command.process.pid).children(recursive=True)
+    assert len(members) >= 2
+    began = time.monotonic()
+    command.process.send_signal(by)
+    ended = command.end()
+    assert time.monotonic() - began < END_S
+    assert ended.exit_code == code
+    assert f"{said}: all members are stopped. Run it again with --state" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    wait_for(lambda: not any(each.is_running() for each in members), f"{members} gone")
+
+
+def test_a_member_that_is_killed_is_said_once_and_started_again(case: Case) -> None:
+    case.sources = [{"type": "Generator", "rows_per_s": 1000}]
+    case.sink = {"type": "Print", "mode": "changes"}
+    command = case.start("--members", "2")
+    command.wait_until_said("2 members running")
+    member, *_ = psutil.Process(command.process.pid).children()
+    os.kill(member.pid, signal.SIGKILL)
+    command.wait_until_said("running again")
+    command.process.send_signal(signal.SIGINT)
+    stderr = command.end().stderr
+    assert stderr.count("SIGKILL") == 1, stderr
+    assert "was lost: its process has ended (killed by SIGKILL); all go back to the last checkpoint" in stderr
+
+
+def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
+    assert case.run().exit_code == 0
+    claim = (case.directory / "state" / "query.json").read_bytes()
+    members = case.run("--members", "2")
+    assert members.exit_code == 1
+    assert (
+        "that of another number of members: 1 there, 2 here. Run it as it was before, or give"
+        in members.error
+    )
+    case.sources[1]["path"] = "c.csv"
+    sources = case.run()
+    assert "another list of sources" in sources.error
+    assert "a.csv, b.csv there, a.csv, c.csv here" in sources.error
+    assert (case.directory / "state" / "query.json").read_bytes() == claim
+
+
+def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case) -> None:
+    nowhere = case.run(state="/proc/state")
+    assert nowhere.exit_code == 1
+    assert nowhere.error == (
+        "the state folder /proc/state cannot be used: No such file or directory. Give one that can be made and "
+        "written, which is the same one at the next run"
+    )
+    (case.directory / "state").mkdir()
+    (case.directory / "state" / "query.json").write_text("[]")
+    damaged = case.run()
+    assert damaged.exit_code == 1
+    assert (
+        "query.json does not say whose state this is: it is no JSON object. Restore the folder"
+        in damaged.error
+    )
+
+
+def test_files_that_match_a_pattern_are_divided_over_members(case: Case) -> None:
+    """Each is a source of its own; the list of them belongs to the state."""
+    case.sources = [{"type": "CSV", "path": "[ab].csv"}]
+    ended = case.run("--members", "2")
+    assert ended.exit_code == 0, ended.stderr
+    assert case.totals == {'"x",11', '"y",2'}
+    reads = json.loads((case.directory / "state" / "query.json").read_text())["reads"]
+    assert reads == ["a.csv", "b.csv"]
+    case.sources = [{"type": "CSV", "path": "*.csv"}]
+    (case.directory / "totals.csv").unlink()
+    assert case.run("--members", "2").exit_code == 0, "another pattern of the same files"
+    (case.directory / "totals.csv").unlink()
+    case.write("c.csv", "z,1,2024-01-01T00:00:00")
+    more = case.run("--members", "2")
+    assert more.exit_code == 1
+    assert "another list of sources" in more.error
+    assert "a.csv, b.csv there, a.csv, c.csv, b.csv here" in more.error, "by members: two read them in turn"
+
+
+def test_a_pattern_without_a_file_is_bad_input(case: Case) -> None:
+    case.sources = [{"type": "CSV", "path": "sales-*.csv"}]
+    ended = case.run()
+    assert ended.exit_code == 2
+    assert ended.error == f"sales-*.csv: no file in {case.directory} matches it"
