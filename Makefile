@@ -17,10 +17,10 @@ PROTO := nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark demo-stepped test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and who is measured beside us
 	@$(BIN)/python -m tests.support.programs
@@ -40,6 +40,10 @@ demo-spark: $(SPARK_READY)  ## Run the same query with Spark at its third node
 	$(BIN)/nebuli place examples/flights/topology-spark.yaml examples/flights/query.json
 	@echo
 	$(BIN)/nebuli run examples/flights/topology-spark.yaml examples/flights/query.json
+
+demo-stepped: $(DEMO_READY)  ## Run the same query in steps, and kill one of its two members in the middle
+	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python examples/flights/stepped.py
 
 JOBS ?= 3
 SPARK_JOBS ?= 2

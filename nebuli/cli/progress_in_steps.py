@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,20 @@ import click
 from nebuli.coordinator import events as ev
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nebuli.coordinator.events import Order
+
+
+class _Lines(logging.Handler):
+    """Log records as lines of the progress."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
 
 
 class ProgressInSteps:
@@ -30,6 +44,13 @@ class ProgressInSteps:
     def say(self, text: str) -> None:
         """A line, with the time since the beginning."""
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+
+    def take_logs(self) -> None:
+        """Have lines of what members' processes do among these. What the coordinator would log, it is heard of."""
+        logger = logging.getLogger("nebuli.members")
+        logger.addHandler(_Lines(self.say))
+        logger.propagate = False
+        logging.getLogger("nebuli.coordinator").setLevel(logging.ERROR)
 
     def hear(self, order: Order) -> None:
         """What the coordinator orders."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -132,9 +131,8 @@ def run_in_steps(
     if as_json:
         _refuse_print(in_steps)
     settings = _Run(in_steps, Path(steps.state).absolute(), directory, steps, max_state_bytes, late == "fail")
-    # What they would say of members that are lost, the progress says.
-    logging.getLogger("nebuli").setLevel(logging.ERROR)
     progress = ProgressInSteps(in_steps.plan.members)
+    progress.take_logs()
     code, error = _outcome(settings, progress)
     if late == "warn" and (warning := progress.warning()) is not None:
         click.echo(f"Warning: {warning}", err=True)

@@ -55,12 +55,16 @@ class ExchangeBusy(MemberError):
 
 
 class ExchangeFailed(MemberError):
-    """Something went wrong with ``member`` at ``address``; the exchange is closed, and its epoch is over."""
+    """Something went wrong with ``member`` at ``address``; the exchange is closed, and its epoch is over.
+
+    ``happened`` says what, and not what comes next.
+    """
 
     def __init__(self, member: int, address: str, what: str) -> None:
         self.member = member
         self.address = address
-        super().__init__(f"member {member} at {address} {what}; {_NEXT}")
+        self.happened = f"member {member} at {address} {what}"
+        super().__init__(f"{self.happened}; {_NEXT}")
 
 
 class PeerMissing(ExchangeFailed):

@@ -13,7 +13,7 @@ from nebuli.coordinator.following import Following
 from nebuli.coordinator.messages import Late, Refused
 from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
-from nebuli.members.errors import MemberError
+from nebuli.members.errors import ExchangeFailed, MemberError
 from nebuli.members.exchange import Exchange
 from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
@@ -338,6 +338,8 @@ def _failed(epoch: int, error: Exception) -> do.HasFailed:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ExchangeFailed):
+        return error.happened  # what comes next, the coordinator knows
     known = (MemberError, StorageError, NetChannelError, FragmentError, CoordinationError)
     if isinstance(error, (*known, DataflowError, StateUnusable)):
         return str(error)

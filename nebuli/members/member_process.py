@@ -79,9 +79,16 @@ async def _main() -> None:
         await serving
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether to say it: that nobody greets is no news where all are greeted already."""
+    return "/greetings: its consumer waits" not in record.getMessage()
+
+
 def main() -> int:
     """Run the member that standard input asks for; the exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_news)
     import_built_in()
     try:
         uvloop.run(_main())

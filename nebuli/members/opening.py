@@ -35,10 +35,12 @@ async def opened_member(
     receiver: ReceiverServer,
     max_state_bytes: int,
     address: str | None = None,
+    fails_late: bool = False,
 ) -> AsyncIterator[Member]:
     """The member of this number. Raises StorageError.
 
-    ``address`` is where others reach the receiver, if not where that says.
+    ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
+    that is late.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(Store.in_folder(folder))
@@ -58,4 +60,5 @@ async def opened_member(
             state=SavedState(store.state_store(LOG)),
             max_state_bytes=max_state_bytes,
             address=address,
+            fails_late=fails_late,
         )
