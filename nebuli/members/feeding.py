@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from nebuli.members.member import Member
     from placement.stepped import Feed
 
+_log = logging.getLogger("nebuli.members")
 WAITING_ROWS = 1 << 18
 """Sources are not read on while so many rows are logged and in no step yet."""
 
@@ -79,6 +81,10 @@ class _Feeding:
     async def _read(self, source: Source) -> None:
         log, name = self._member.log, self._feed.name
         behind = log.position(name)
+        if behind and not self._feed.source.physical.repeatable:
+            # What comes now are other rows. What it had given and the log has not is gone.
+            _log.warning("%s is read on, and cannot be read again", self._feed.source.physical.reads)
+            behind = 0
         if behind and isinstance(source, _Skipping):
             source.skip(behind)
             behind = 0
