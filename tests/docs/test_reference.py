@@ -664,6 +664,6 @@ def test_every_failure_names_a_test() -> None:
     assert len(named) > 30
     for file, function in named:
         directory = ROOT / "tests" if "/test_" in f"/{file}" else ROOT
-        room = "" if file.startswith("hosts/") else "netchannel"
+        room = "" if file.startswith(("examples/", "hosts/", "nebuli/")) else "netchannel"
         source = (directory / room / file).read_text()
         assert re.search(rf"^ *(?:async )?def {function}\(", source, re.MULTILINE), f"{file}::{function}"
