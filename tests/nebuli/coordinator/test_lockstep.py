@@ -475,6 +475,13 @@ def test_a_member_that_aborts_ends_the_epoch_and_one_that_will_again_is_fatal() 
     ]
     with pytest.raises(MemberFailed, match="member 0 failed, and would again: overflow"):
         running().hear(0, say.Aborted(1, "overflow", lasting=True))
+    with pytest.raises(MemberFailed, match="no int64") as caught:
+        running().hear(0, say.Aborted(1, "'x' is no int64", lasting=True, of_input=True))
+    assert caught.value.of_input
+
+
+def test_what_members_count_as_late_is_told_to_whoever_watches() -> None:
+    assert running().hear(1, say.Late(1, "hours", 3)) == [ev.RowsLate(1, "hours", 3)]
 
 
 def test_another_process_in_a_members_place_ends_the_epoch() -> None:

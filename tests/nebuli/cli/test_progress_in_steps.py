@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from nebuli.cli.progress_in_steps import ProgressInSteps
+from nebuli.coordinator import events as ev
+from nebuli.coordinator.events import Order
+
+
+def said(capsys: pytest.CaptureFixture[str], *orders: Order) -> list[str]:
+    progress = ProgressInSteps(2)
+    capsys.readouterr()
+    for order in orders:
+        progress.hear(order)
+    return [line.partition(" s  ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_query_that_waits_for_rows_says_nothing_new(capsys: pytest.CaptureFixture[str]) -> None:
+    made = [ev.CheckpointMade(step, ()) for step in (7, 7, 7, 8)]
+    assert said(capsys, *made) == ["checkpoint at step 7", "checkpoint at step 8"]
+
+
+def test_a_recovery_is_said_with_its_reason_and_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    orders = (ev.EpochRuns(1, 0), ev.ClaimEpoch(1, "member 1 was lost: gone"), ev.EpochRuns(2, 1200))
+    assert said(capsys, *orders) == [
+        "2 members running, from the beginning",
+        "member 1 was lost: gone; all go back to the last checkpoint",
+        "running again, on from step 1,200",
+    ]
+
+
+def test_late_rows_are_those_that_members_said_last_added_up() -> None:
+    """They say how many there were since the first step, again and again."""
+    progress = ProgressInSteps(2)
+    assert progress.warning() is None
+    for member, rows in ((0, 2), (1, 3), (0, 5)):
+        progress.hear(ev.RowsLate(member, "hours", rows))
+    assert progress.late_rows() == {"hours": 8}
+    warning = progress.warning()
+    assert warning is not None
+    assert "late rows, which are not in the result: 8," in warning
+
+
+def test_how_it_ended_counts_epochs_and_checkpoints_of_this_run() -> None:
+    progress = ProgressInSteps(2)
+    for order in (
+        ev.EpochRuns(5, 40),
+        ev.CheckpointMade(44, ()),
+        ev.EpochRuns(6, 44),
+        ev.InputsEnded(50),
+        ev.CheckpointMade(50, ()),
+    ):
+        progress.hear(order)
+    data = progress.to_data()
+    del data["seconds"]
+    assert data == {"members": 2, "steps": 50, "checkpoints": 2, "epochs": 2, "late_rows": {}}
