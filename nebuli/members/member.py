@@ -80,7 +80,7 @@ class Member:
         self._life: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._saved: Saved | None = None
-        self.failure: FragmentError | None = None
+        self.failure: Exception | None = None
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
@@ -153,7 +153,7 @@ class Member:
         """All inputs of this member have ended."""
         self._happen(do.HasEnded())
 
-    def failed(self, error: FragmentError) -> None:
+    def failed(self, error: Exception) -> None:
         """An input cannot be read, and could not if it were tried again."""
         self.failure = error
         self._happen(_failed(self._following.epoch, error))
