@@ -12,6 +12,7 @@ import pyarrow as pa
 from nebuli.connectors.endpoints import Signal
 from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.provider import source_of
+from nebuli.storage.errors import Damaged, StoreFailed, StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from placement.stepped import Feed
 
 _log = logging.getLogger("nebuli.members")
+_LASTING = StoreFull | StoreFailed | Damaged
+"""Errors of the log which a new process of the member would have, too."""
 WAITING_ROWS = 1 << 18
 """Sources are not read on while so many rows are logged and in no step yet."""
 
@@ -32,7 +35,7 @@ class _Skipping(Protocol):
 
 
 async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
-    """Read all sources to their ends, then say so; a source that cannot be read fails the member.
+    """Read all sources to their ends, then say so; a source that cannot be read, or logged, fails the member.
 
     ``external``: some inputs are pushed into by others, and do not end with the sources.
     """
@@ -43,7 +46,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
                 group.create_task(_Feeding(member, feed, threads).run())
     except ExceptionGroup as error:
         first = error.exceptions[0]
-        if not isinstance(first, FragmentError):
+        if not isinstance(first, FragmentError | _LASTING):
             raise first from None
         member.failed(first)
         return
