@@ -35,7 +35,9 @@ FAULTS = (
 _ROOT = Path(__file__).parents[2]
 _END_S = 10.0
 """Within so many seconds after a coordinator was killed its members have ended."""
-_FOR_ALL_S = 150.0
+_FOR_ALL_S = 200.0
+_EPOCHS = 25
+"""More than faults can end."""
 
 
 class Story:
@@ -263,6 +265,8 @@ async def tell(seed: int, folder: Path, *, faults: int = 8, sizes: Sizes | None 
         await story.run()
         if story.tally["complaints"]:
             raise Violation("something was complained of")
+        if story.tally["epoch over"] > _EPOCHS:
+            raise Violation("one epoch follows another, long after what ended the first of them")
     except BaseException as error:
         error.add_note(f"in story {seed}, with {story.members} members, {dict(story.tally)}")
         error.add_note("\n".join(story.said[-40:]))

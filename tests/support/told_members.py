@@ -42,7 +42,8 @@ from topology import parse_topology
 T = TypeVar("T")
 QUIET = TriggerSettings(checkpoint_s=None)
 _DEADLINE_S = 60.0
-_TOPOLOGY = """
+TOPOLOGY = parse_topology(
+    """
 logical:
   - {name: a, schema: [{name: n, type: int64}, {name: k, type: int64}]}
   - {name: b, schema: [{name: n, type: int64}, {name: k, type: int64}]}
@@ -50,7 +51,9 @@ logical:
 nodes:
   - address: 127.0.0.1:27900
     sinks: [{name: rows, type: CSV, path: rows.csv}, {name: sums, type: CSV, path: sums.csv}]
-"""
+""",
+    "topology.yaml",
+)
 
 
 def pushed_query(members: int, inputs: str = "a", spread: Iterable[str] = ()) -> SteppedQuery:
@@ -67,7 +70,7 @@ def pushed_query(members: int, inputs: str = "a", spread: Iterable[str] = ()) ->
         op("sink", "sums", input="g", sink="sums"),
     ]
     query = query_of(*operators)
-    plan = distribute(check_stepped(query, parse_topology(_TOPOLOGY, "topology.yaml")), members, set(spread))
+    plan = distribute(check_stepped(query, TOPOLOGY), members, set(spread))
     return SteppedQuery(plan, ((),) * members, tuple(inputs))
 
 
@@ -157,14 +160,15 @@ class Members:
 
     async def output(self, name: str = "rows") -> list[pa.RecordBatch]:
         """An output, step by step."""
-        home = self.query.plan.homes[name]
-        own = {key: schema for key, schema in self._schemas().items() if self.query.plan.homes[key] == home}
-        async with Store.in_folder(self.store(home)) as store:
-            log = await OutputLog.open(store, LOG, own)
+        async with Store.in_folder(self.store(self.query.plan.homes[name])) as store:
+            log = await OutputLog.open(store, LOG, self.own_outputs(name))
             return [await log.read(name, step) for step in range(log.first, log.last)]
 
-    def _schemas(self) -> Mapping[str, pa.Schema]:
-        return SteppedCircuit(self.query.plan, 0).outputs
+    def own_outputs(self, name: str) -> Mapping[str, pa.Schema]:
+        """The schemas of the outputs that are where this one is."""
+        homes = self.query.plan.homes
+        schemas = SteppedCircuit(self.query.plan, 0).outputs
+        return {key: schema for key, schema in schemas.items() if homes[key] == homes[name]}
 
     @asynccontextmanager
     async def lines(self) -> AsyncIterator[list[Line]]:
@@ -231,6 +235,14 @@ async def until_running(coordinator: Coordinator, epoch: int = 1) -> None:
     await until(
         lambda: coordinator.epoch >= epoch and coordinator.phase is Phase.RUNNING, f"epoch {epoch} runs"
     )
+
+
+async def until_out(circuit: Members, expected: Counter[int]) -> None:
+    """Until these rows are in the output, and no others."""
+    async with asyncio.timeout(_DEADLINE_S):
+        while (found := sum(map(numbers, await circuit.output()), Counter[int]())) != expected:
+            assert found <= expected
+            await asyncio.sleep(0.02)
 
 
 class Told:

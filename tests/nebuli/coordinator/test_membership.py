@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from nebuli.coordinator.errors import MembershipUnclear
@@ -76,3 +81,31 @@ def test_what_does_not_say_it_is_an_error_that_says_what_is_missing(
 ) -> None:
     with pytest.raises(MembershipUnclear, match=what):
         from_environment(environment)
+
+
+_MEMBER = """
+import json, os
+from nebuli.coordinator.membership import from_environment
+found = from_environment(os.environ)
+print(json.dumps([found.addresses, found.own]))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", ["a list", "a stateful set"])
+def test_three_processes_agree_on_the_list_and_each_knows_its_index(way: str) -> None:
+    """FT-MEM-1"""
+    said = []
+    for own in range(3):
+        environment = {"NEBULI_MEMBERS": ",".join(THREE), "NEBULI_MEMBER": str(own)}
+        if way == "a stateful set":
+            environment = {
+                "NEBULI_MEMBERS": "3",
+                "NEBULI_PORT": "7000",
+                "HOSTNAME": THREE[own].partition(":")[0],
+            }
+        program = subprocess.run(
+            [sys.executable, "-c", _MEMBER], env=os.environ | environment, capture_output=True, check=True
+        )
+        said.append(json.loads(program.stdout))
+    assert said == [[list(THREE), own] for own in range(3)]

@@ -22,17 +22,9 @@ from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.member import Member
 from nebuli.members.opening import LOG
 from nebuli.storage import Store
-from tests.support.told_members import QUIET, Members, numbers, pushed_query, until, until_running
+from tests.support.told_members import QUIET, Members, numbers, pushed_query, until, until_out, until_running
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-
-
-async def until_out(circuit: Members, expected: Counter[int]) -> None:
-    """Until these rows are in the output."""
-    async with asyncio.timeout(60):
-        while (found := sum(map(numbers, await circuit.output()), Counter[int]())) != expected:
-            assert found <= expected
-            await asyncio.sleep(0.02)
 
 
 # -- what people ask for
