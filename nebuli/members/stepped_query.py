@@ -33,7 +33,8 @@ class SteppedQuery:
     """``feeds`` has what each member reads, in their order. ``external`` inputs have no source: they are pushed into.
 
     An input with several physical sources, or files that match a pattern, comes in at all members, which have them in
-    turn; another one comes in at one member, and its rows are divided behind that.
+    turn, and so does an external one, of each producer at one; another one comes in at one member, and its rows are
+    divided behind that.
     """
 
     plan: SteppedPlan
@@ -110,7 +111,7 @@ def stepped_query(query: Query, topology: Topology, members: int, directory: Pat
     spread = {
         key
         for key, sources in given.items()
-        if len(sources) > 1 or any(is_pattern(each, directory) for each in sources)
+        if len(sources) != 1 or any(is_pattern(each, directory) for each in sources)
     }
     files = {
         key: [file for each in sources for file in matching(each, directory)]

@@ -45,35 +45,37 @@ def _mac(secret: str, worker: str, method: str, request: bytes, once: str) -> st
 
 
 class Proofs:
-    """What a worker checks proofs against, and those that it has seen. ``now`` is given: no clock is read here."""
+    """What a worker checks proofs against, and those that it has seen. ``now`` is given: no clock is read here.
 
-    def __init__(self, secret: str, worker: str) -> None:
+    ``called`` is what it is called in refusals, if it is no worker.
+    """
+
+    def __init__(self, secret: str, worker: str, called: str | None = None) -> None:
         self._secret = secret
         self._worker = worker
+        self._called = called or f"worker {worker}"
         self._seen: set[str] = set()
         self._order: deque[tuple[float, str]] = deque()
 
     def refusal(self, proof: str | bytes | None, method: str, request: bytes, now: float) -> str | None:
         """Why a call is refused, in a sentence; None if it is not."""
         if not isinstance(proof, str):
-            return (
-                f"worker {self._worker} asks for a secret, and the call shows none: name one in the topology"
-            )
+            return f"{self._called} asks for a secret, and the call shows none: name one in the topology"
         once, _, mac = proof.rpartition(" ")
         wanted = _mac(self._secret, self._worker, method, request, once)
         if not hmac.compare_digest(mac.encode(), wanted.encode()):
-            return f"worker {self._worker} has another secret: give all workers and commands the same one"
+            return f"{self._called} has another secret: give all workers and commands the same one"
         # What follows is from somebody who knows the secret: its texts are as they should be.
         behind = now - float(once.partition(" ")[0])
         if abs(behind) > WINDOW_S:
             where = "ahead of" if behind > 0 else "behind"
             return (
-                f"the clock of worker {self._worker} is {abs(behind):.0f} s {where} the caller's, and {WINDOW_S:.0f} s "
+                f"the clock of {self._called} is {abs(behind):.0f} s {where} the caller's, and {WINDOW_S:.0f} s "
                 f"at most are taken: set both by NTP"
             )
         self._forget(now)
         if once in self._seen:
-            return f"worker {self._worker} has seen this call before: somebody has sent it again"
+            return f"{self._called} has seen this call before: somebody has sent it again"
         self._seen.add(once)
         self._order.append((now, once))
         return None

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["bind", "dial", "interceptors"]
 
 
-def dial(worker: str, address: str, trust: Trust) -> grpc.aio.Channel:
-    """A channel to the worker of the node ``worker``, whose certificate is for that node's host.
+def dial(worker: str, address: str, trust: Trust, *more: tuple[str, Any]) -> grpc.aio.Channel:
+    """A channel to the worker of the node ``worker``, whose certificate is for that node's host; ``more`` options.
 
     Raises CertificateError for files that cannot be used.
     """
     # gRPC would take the proxy that $http_proxy names, which reaches neither this machine nor its network.
     # A worker that was away is found soon after it is back, however long it was.
-    options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 1000)]
+    options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 1000), *more]
     proving = (
         [] if trust.secret is None else [each(trust.secret, worker) for each in (ProvingOne, ProvingSeveral)]
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nebuli.worker.worker_process import WorkerSettings
 
-__all__ = ["Exposed", "check_not_exposed"]
+__all__ = ["Exposed", "check_not_exposed", "is_loopback"]
 
 
 class Exposed(Exception):
@@ -21,7 +21,7 @@ def check_not_exposed(settings: WorkerSettings) -> None:
     if settings.trust.tls is not None or settings.trust.secret is not None:
         return
     for option, address in (("data", settings.data), ("grpc", settings.grpc)):
-        if not _is_loopback(address):
+        if not is_loopback(address):
             raise Exposed(
                 f"--{option} {address} can be reached from other machines, and without TLS and a secret whoever "
                 f"connects can read and write files as this worker does: name tls or a secret in the topology, or give "
@@ -29,7 +29,7 @@ def check_not_exposed(settings: WorkerSettings) -> None:
             )
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether a host is this one. One that nobody knows cannot be bound either, which says so in its own words."""
     host = address.rpartition(":")[0].strip("[]")
     try:

@@ -74,6 +74,7 @@ def run(
     members: int | None,
     state: str | None,
     checkpoint_s: float | None,
+    serve: str | None,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -81,7 +82,8 @@ def run(
     standard error. Paths in TOPOLOGY start at its directory.
 
     With --stepped it runs in steps instead, in --members processes that keep what they know in --state: whatever
-    is killed, nothing is lost or doubled, and run again it goes on where it was.
+    is killed, nothing is lost or doubled, and run again it goes on where it was. With --serve programs push rows
+    into logical sources that nothing is attached to, and read outputs, until one of them shuts it down.
 
     Exit codes: 0 all fragments finished; 1 the query failed; 2 bad input, be it the query's or a source's
     file; 3 a worker died or does not answer; 130 interrupted; 143 terminated.
@@ -92,7 +94,7 @@ def run(
     from nebuli.rpc.ids import new_query
     from placement.plan import Late
 
-    steps = Steps(stepped, members, state, checkpoint_s)
+    steps = Steps(stepped, members, state, checkpoint_s, serve)
     steps.check()
     model, plan = load(topology, query, engine)
     if stepped:

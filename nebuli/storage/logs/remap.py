@@ -66,6 +66,10 @@ class Remap:
         """The last step that `end` was called for; it stays known when the step is trimmed."""
         return self._ends.upper - 1 if self._ends.upper else None
 
+    async def refresh(self) -> None:
+        """Learn what another process has fixed by now."""
+        await self._shard.refresh()
+
     async def offsets(self, step: int) -> Offsets:
         """The arrivals that count for a step, by handle. Raises StepOutOfRange."""
         if not self.first <= step < self.last:

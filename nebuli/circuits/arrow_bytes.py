@@ -1,0 +1,69 @@
+"""Batches and schemas as bytes, as they go between a circuit and those who push into it and read from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from nebuli.circuits.errors import WrongRows
+
+WEIGHT = "_weight"
+"""The last column of a Z-set: how often a row is there more, or, below zero, less."""
+_WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
+
+
+def encoded(batch: pa.RecordBatch) -> bytes:
+    """An IPC stream of the batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decoded(data: bytes) -> pa.RecordBatch:
+    """The batch in these bytes, of which nothing is believed. Raises WrongRows."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            batch = reader.read_next_batch()
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, StopIteration, ValueError) as error:
+        raise WrongRows(f"{len(data)} bytes are no Arrow IPC stream of a batch: {error}") from error
+    return batch
+
+
+def zset_of(batch: pa.RecordBatch, schema: pa.Schema, handle: str) -> pa.RecordBatch:
+    """The Z-set of a schema (the weight last) that a batch stands for: without a weight each row is there once.
+
+    Raises WrongRows if its columns, their order or their types are others.
+    """
+    names, columns = list(batch.schema.names), list(batch.columns)
+    if WEIGHT not in names:
+        names.append(WEIGHT)
+        columns.append(pa.array(np.ones(batch.num_rows, dtype=np.int64)))
+    expected = [(field.name, field.type) for field in schema]
+    found = [(name, column.type) for name, column in zip(names, columns, strict=True)]
+    if found != expected:
+        raise WrongRows(
+            f"input {handle} takes the columns {_listed(expected[:-1])}, then {WEIGHT} int64 if rows are taken back; "
+            f"the batch has {_listed(found if WEIGHT in batch.schema.names else found[:-1])}: give it these, in this "
+            f"order"
+        )
+    if columns[-1].null_count:
+        raise WrongRows(
+            f"{columns[-1].null_count} rows for input {handle} have no {WEIGHT}: give each row one"
+        )
+    return pa.record_batch(columns, schema=schema)
+
+
+def _listed(columns: list[tuple[str, pa.DataType]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def with_weight(schema: pa.Schema) -> pa.Schema:
+    """The schema of Z-sets of these rows."""
+    return schema.append(_WEIGHT_FIELD)
+
+
+def without_weight(schema: pa.Schema) -> pa.Schema:
+    """The schema of the rows of a Z-set."""
+    return pa.schema(list(schema)[:-1])

@@ -1,0 +1,246 @@
+"""`Circuit`: a running query in steps, from any process: rows in, outputs by step, checkpoints, pause and end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pyarrow as pa
+
+from nebuli.circuits.arrow_bytes import decoded, encoded
+from nebuli.circuits.circuit_status import CircuitStatus
+from nebuli.circuits.circuit_trust import dial
+from nebuli.circuits.errors import CircuitDenied, CircuitFailed, CircuitUnreachable, WrongRows, refused
+from nebuli.circuits.push_limit import MAX_BYTES
+from nebuli.rpc import circuit_pb2 as wire
+from nebuli.rpc.circuit_pb2_grpc import CircuitStub
+from nebuli.rpc.conventions import REFUSAL_KEY
+from nebuli.rpc.trust import Trust
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    import netchannel
+
+DEADLINE_S = 30.0
+_PAUSE_S = 0.1
+
+
+class Circuit:
+    """The query in steps that ``nebuli run --stepped --serve`` serves at ``address``, as HOST:PORT.
+
+    ``secret`` and ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable
+    then; also at once, on entering, if nobody answers. Its methods may be called from several tasks of its event loop.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        secret: str | None = None,
+        tls: netchannel.Tls | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self.address = address
+        self.inputs: Mapping[str, pa.Schema] = {}
+        """What can be pushed: the schema of its rows, by input. Known once it is entered."""
+        self.outputs: Mapping[str, pa.Schema] = {}
+        """What can be read: the schema of its rows, by output. Known once it is entered."""
+        self._trust = Trust(tls, secret)
+        self._deadline_s = deadline_s
+        self._channel: grpc.aio.Channel
+        self._stub: Any
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
+        self._channel = dial(self.address, self._trust)
+        self._stub = CircuitStub(self._channel)
+        try:
+            with self._errors():
+                reply = await self._stub.Describe(wire.DescribeRequest(), timeout=self._deadline_s)
+        except BaseException:
+            await self._channel.close()
+            raise
+        self.inputs = {each.name: _schema(each) for each in reply.inputs if each.external}
+        self.outputs = {each.name: _schema(each) for each in reply.outputs}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Disconnect; the circuit runs on."""
+        await self._channel.close()
+
+    # -- rows in
+
+    async def push(self, handle: str, batch: pa.RecordBatch, *, producer: str, sequence: int) -> int:
+        """Have rows counted for the input ``handle``, once; returns when they are durable, and their number with them.
+
+        A column ``_weight`` (int64, the last one) says how often each row is there more, or, below zero, less; without
+        it each is there once more. The numbers of a ``producer`` at an input are 0, 1, 2, ..., one after the other has
+        returned. A number that is sent again has no effect: so after CircuitUnreachable, InputFull, CircuitFailed or a
+        cancel, send the same rows with the same number.
+
+        The step that is returned was the next one when the rows came: they count for it, or for one of those that
+        follow it soon; `offsets` says for which. For a number that had an effect before, they count for an earlier one.
+
+        Waits while too many rows are in no step yet, as they are when the circuit is paused.
+
+        Raises:
+            UnknownInput, WrongRows: there is no such input, or these are no rows of it.
+            SequenceGap, SequenceReused: the number is not the next one, and its rows are not those it was used for.
+            InputFull: no step took what waits before the deadline; nothing was logged.
+            CircuitFailed: the store could not do it.
+        """
+        rows = encoded(batch)
+        if len(rows) > MAX_BYTES:
+            raise WrongRows(f"the batch has {len(rows)} bytes, and {MAX_BYTES} are taken: push it in pieces")
+        request = wire.PushRequest(handle=handle, producer=producer, sequence=sequence, rows=rows)
+        reply = await self._again(self._stub.Push, request)
+        return int(reply.step)
+
+    async def next_sequence(self, handle: str, producer: str) -> int:
+        """The number that a producer sends next to an input: those below are durable. Raises UnknownInput."""
+        request = wire.NextSequenceRequest(handle=handle, producer=producer)
+        reply = await self._again(self._stub.NextSequence, request)
+        return int(reply.sequence)
+
+    # -- rows out
+
+    async def output(self, name: str, from_step: int = 0) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+        """Each step from one on, once and in order, with what it changed: a Z-set, whose last column is ``_weight``.
+
+        A step that changed nothing has no rows. What is given is durable, and will not be different, whatever happens.
+        Ends when the circuit is shut down. A circuit that is away is waited for until the deadline, and read on where
+        it was. Whoever is slow holds up nobody.
+
+        Raises UnknownOutput, StepForgotten, CircuitUnreachable.
+        """
+        step = from_step
+        away_since: float | None = None
+        while True:
+            try:
+                async with aclosing(self._output(name, step)) as steps:
+                    async for step_read, batch in steps:
+                        yield step_read, batch
+                        step, away_since = step_read + 1, None
+            except CircuitDenied:
+                raise
+            except CircuitUnreachable:
+                away_since = away_since or time.monotonic()
+                if time.monotonic() - away_since > self._deadline_s:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
+
+    async def _output(self, name: str, from_step: int) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
+        parts: list[pa.RecordBatch] = []
+        with self._errors():
+            call = self._stub.Output(wire.OutputRequest(name=name, from_step=from_step))
+            try:
+                async for part in call:
+                    parts.append(decoded(part.rows))
+                    if part.last:
+                        yield part.step, parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+                        parts = []
+            finally:
+                call.cancel()
+
+    async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
+        """Which pushes count for a step: by channel, from the first up to but not including the last of a range.
+
+        A channel, ``HANDLE/MEMBER``, has the pushes of some producers of an input, numbered as they came to its log: of
+        a producer that is alone there, by its own numbers. The ranges of steps adjoin. Known from the older of the two
+        checkpoints on. Raises StepForgotten, StepNotThere.
+        """
+        reply = await self._again(self._stub.Offsets, wire.OffsetsRequest(step=step))
+        return {f"{each.handle}/{each.member}": (each.first, each.until) for each in reply.ranges}
+
+    # -- steps
+
+    async def checkpoint(self) -> int:
+        """Have all members save what they know; the step that comes behind it. Raises CheckpointNotMade."""
+        with self._errors():
+            reply = await self._stub.Checkpoint(wire.CheckpointRequest(), timeout=self._deadline_s)
+        return int(reply.step)
+
+    async def pause(self) -> None:
+        """Have no more steps made until `start`, after the one that is being made; pushes are logged all the same."""
+        await self._again(self._stub.Pause, wire.PauseRequest())
+
+    async def start(self) -> None:
+        """Have steps made again."""
+        await self._again(self._stub.Start, wire.StartRequest())
+
+    async def shut_down(self) -> None:
+        """End the circuit, with a checkpoint if all members are there; returns as it begins to end.
+
+        Run again with the same state, it goes on where it was.
+        """
+        with self._errors():
+            await self._stub.ShutDown(wire.ShutDownRequest(), timeout=self._deadline_s)
+
+    async def status(self) -> CircuitStatus:
+        """How the circuit is."""
+        return CircuitStatus.of(await self._again(self._stub.Status, wire.StatusRequest()))
+
+    # -- calls
+
+    async def _again(self, call: Callable[..., Awaitable[Any]], request: Any) -> Any:
+        """Call, and call again while the circuit is away, until the deadline: what may be done twice."""
+        deadline = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                with self._errors():
+                    return await call(request, timeout=max(deadline - time.monotonic(), 0.0))
+            except CircuitDenied:
+                raise
+            except CircuitUnreachable:
+                if time.monotonic() + _PAUSE_S >= deadline:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            detail = dict(error.trailing_metadata() or ()).get(REFUSAL_KEY)
+            if isinstance(detail, bytes):
+                raise refused(wire.Refusal.FromString(detail)) from None
+            raise self._meant(error) from error
+
+    def _meant(self, error: grpc.aio.AioRpcError) -> Exception:
+        code, where = error.code(), f"the circuit at {self.address}"
+        match code:
+            case grpc.StatusCode.UNAUTHENTICATED:
+                return CircuitDenied(
+                    f"{where} refuses this client: {error.details()}; give Circuit the secret of its topology"
+                )
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return CircuitFailed(
+                    f"what answers at {self.address} is no circuit of this version: give the address that 'nebuli run "
+                    f"--stepped --serve' says"
+                )
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return CircuitUnreachable(
+                    f"{where} did not answer within {self._deadline_s:g} s, and may have done it: look at its status, "
+                    f"and send a push again with its number"
+                )
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
+                return CircuitUnreachable(
+                    f"{where} is not there: {error.details()}; is 'nebuli run --stepped --serve {self.address}' "
+                    f"running, and are secret and certificates those of its topology?"
+                )
+        return CircuitFailed(f"{where} cannot do it: {error.details()}")
+
+
+def _schema(rows: wire.Rows) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(rows.schema))
