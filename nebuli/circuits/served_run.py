@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -34,10 +35,7 @@ async def served(run: LocalRun, address: str, trust: Trust = NO_TRUST) -> AsyncI
     Left when the run has been shut down, what its outputs have is given out first. Raises OSError, CertificateError.
     """
     host, _, port = address.rpartition(":")
-    # gRPC says neither why it cannot bind, nor only that; asking the system first does.
-    probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host.strip("[]"), int(port))
-    probe.close()
-    await probe.wait_closed()
+    await _check_free(address, host.strip("[]"), int(port))
     options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)]
     server = grpc.aio.server(options=options, interceptors=interceptors(trust))
     service = CircuitService(run)
@@ -45,7 +43,7 @@ async def served(run: LocalRun, address: str, trust: Trust = NO_TRUST) -> AsyncI
     try:
         bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
-        raise OSError(f"{address} cannot be bound: {error}") from error
+        raise OSError(f"--serve {address} cannot be bound: {error}") from error
     await server.start()
     try:
         yield f"{host}:{bound}"
@@ -54,3 +52,17 @@ async def served(run: LocalRun, address: str, trust: Trust = NO_TRUST) -> AsyncI
             await server.stop(_GRACE_S)
     finally:
         await server.stop(None)
+
+
+async def _check_free(address: str, host: str, port: int) -> None:
+    """Ask the system, as gRPC says neither why it cannot bind, nor only that. Raises OSError."""
+    try:
+        probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(
+                f"--serve {address}: the port is in use; stop what listens there, or choose another"
+            ) from None
+        raise OSError(f"--serve {address} cannot be bound: {error}") from error
+    probe.close()
+    await probe.wait_closed()
