@@ -114,7 +114,7 @@ class Member:
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Rows that came when their window was over, by operator, since the state was opened."""
+        """Rows that came when their window was over, by operator, since the first step: they are a part of the state."""
         return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
 
     @property
@@ -249,7 +249,7 @@ class Member:
         inputs = await self._input(step, replayed=replayed, ended=ended)
         self.taken.set()
         outputs = await self._run_circuit(step, inputs, ended=ended)
-        if self._fails_late and (late := self._late_rows()):
+        if self._fails_late and (late := self.late):
             raise RowsLate(late)  # before anybody sees what came out
         if self._outputs is not None:
             await self._outputs.write(step, outputs)
@@ -287,12 +287,8 @@ class Member:
             outputs: dict[str, pa.RecordBatch] = stop.value
         return {key: rows for key, rows in outputs.items() if self._plan.homes[key] == self.number}
 
-    def _late_rows(self) -> dict[str, int]:
-        """How many rows were late, by operator, since the circuit's first step: they are a part of its state."""
-        return {id_: each.late_rows for id_, each in self._circuit.statistics().items() if each.late_rows}
-
     def _say_late(self, epoch: int) -> None:
-        for operator, rows in self._late_rows().items():
+        for operator, rows in self.late.items():
             self._say(Late(epoch, operator, rows))
 
     # -- checkpoints
