@@ -114,7 +114,7 @@ class Member:
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Rows that came when their window was over, by operator, since the first step: they are a part of the state."""
+        """Rows that came when their window was over, by operator: since the first step, as they are part of the state."""
         return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
 
     @property
