@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from nebuli.connectors.errors import OutputError
+from nebuli.coordinator import events as ev
 from nebuli.coordinator.errors import MemberFailed
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.triggers import TriggerSettings
@@ -243,3 +245,33 @@ async def test_a_line_that_cannot_be_read_is_told_in_one_sentence_with_file_and_
     async with asyncio.timeout(60), LocalRun(numbers, here / "state", here, NOW) as run:
         await run.until_ended()
     assert written(here) == Counter([1, 2, 3])
+
+
+async def test_a_sink_that_cannot_be_written_is_told_before_any_work(here: Path) -> None:
+    (here / "out.csv").mkdir()
+    run = LocalRun(numbers_query(2, "type: Generator, count: 10"), here / "state", here, NOW)
+    with pytest.raises(OutputError, match=r"out\.csv cannot be written: it is a directory"):
+        await run.__aenter__()
+    assert not (here / "state" / "member-1").exists()
+    assert not (here / "state" / "coordinator").exists()
+
+
+async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -> None:
+    """As a process of the member before may, for a while; epochs do not follow one another as fast as they can."""
+    numbers = numbers_query(2, "type: Generator, count: 10")
+    ended: list[ev.ClaimEpoch] = []
+    observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
+    async with asyncio.timeout(60), Store.in_folder(here / "state" / "member-1") as store:
+        database = await store.state_store(LOG).open(0)
+        async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:
+
+            async def has_tried() -> bool:
+                return len(ended) >= 5
+
+            began = time.monotonic()
+            await until_async(has_tried, "five epochs are over")
+            assert time.monotonic() - began > 0.05 + 0.2
+            assert {"is open already, by process" in each.why for each in ended} == {True}
+            database.close()
+            await run.until_ended()
+    assert written(here) == Counter(range(10))
