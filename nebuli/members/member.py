@@ -80,6 +80,7 @@ class Member:
         self._life: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._saved: Saved | None = None
+        self._taken_over: LogTaken | None = None
         self.failure: Exception | None = None
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
@@ -114,7 +115,7 @@ class Member:
 
     @property
     def late(self) -> Mapping[str, int]:
-        """Rows that came when their window was over, by operator: since the first step, as they are part of the state."""
+        """Rows that came when their window was over, by operator, since the first step, with the state."""
         return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
 
     @property
@@ -138,7 +139,12 @@ class Member:
                 await asyncio.wait([self._life])
 
     def told(self, message: FromCoordinator, line: CoordinatorLine) -> None:
-        """A coordinator says something on this line."""
+        """A coordinator says something on this line.
+
+        Raises LogTaken once another process has the member's log: it would read the log on where that one is.
+        """
+        if self._taken_over is not None:
+            raise self._taken_over
         before = self._following.epoch
         tasks = self._following.handle(do.Told(message))
         if self._following.epoch != before:
@@ -199,6 +205,9 @@ class Member:
                 await self._leave()
         except asyncio.CancelledError:
             raise
+        except LogTaken as error:
+            self._taken_over = error
+            self._happen(_failed(epoch, error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator waits to hear of it
             self._happen(_failed(epoch, error))
 

@@ -279,6 +279,12 @@ class Told:
     async def hear_all(self, kind: type[T]) -> list[T]:
         return [await self.hear(kind, member) for member in range(len(self._lines))]
 
+    async def lost(self, member: int) -> str:
+        """The next thing about a member is that it is gone; why."""
+        event = await self._next(member)
+        assert isinstance(event, ev.Lost), event
+        return event.why
+
     def silent(self, member: int = 0) -> bool:
         """It has said nothing that was not heard."""
         return self._heard[member].empty()

@@ -92,6 +92,25 @@ async def test_a_version_that_is_not_there_is_an_error_and_nothing_is_lost(tmp_p
         assert await circuit.steps() == [{0: 0}]
 
 
+async def test_a_process_whose_log_another_one_has_taken_follows_nobody_any_more(tmp_path: Path) -> None:
+    """It stood still, say, while its member was started again: awake, it would read the log on where that one is."""
+    async with Members(pushed_query(1), tmp_path) as circuit, circuit.told() as told:
+        (joined,) = await told.greet(1)
+        await told.open(1, joined.checkpoints[0], [joined.address])
+        await told.hear(say.Opened)
+        old = circuit.members[0]
+        async with Store.in_folder(circuit.store(0)) as store:
+            log = await InputLog.open(store, LOG, old.inputs)
+            async with log:
+                await log.fix(0)
+        told.tell(say.Step(1, 0, replayed=False))
+        aborted = await told.hear(say.Aborted)
+        assert not aborted.lasting
+        assert "another member appends" in aborted.why
+        told.tell(say.Greet(2))
+        assert "has ended" in await told.lost(0)
+
+
 async def test_each_step_is_read_run_and_written_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
