@@ -23,7 +23,7 @@ from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.errors import MembersEnd
 from nebuli.members.local_run import LocalRun
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.members.stepped_query import SteppedQuery, stepped_query
 from nebuli.storage import Store
 from nebuli.storage.logs.output_log import OutputLog

@@ -14,7 +14,7 @@ import pytest
 
 from nebuli.dataflow import SteppedCircuit
 from nebuli.dataflow.zset import weighted
-from nebuli.members.member_process import LOG
+from nebuli.members.opening import LOG
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.logs.output_log import OutputLog
