@@ -199,8 +199,8 @@ def test_logged_steps_of_any_member_are_issued_without_waiting() -> None:
 
 
 def ending(driven: Driven) -> list[ev.Order]:
-    """Orders to no member: the rest is `Driven.told`."""
-    return [order for order in driven.orders if not isinstance(order, ev.Tell)]
+    """What is said of the end of all inputs."""
+    return [order for order in driven.orders if isinstance(order, ev.InputsEnded)]
 
 
 def test_when_the_inputs_of_all_have_ended_there_is_a_step_that_says_so_and_no_other() -> None:
