@@ -62,9 +62,15 @@ class StateStore:
     async def open(self, version: int) -> Database:
         """Open it at a version, and forget the other one.
 
-        Only one may have it open; who has it, loses it with the end of the process. Raises VersionUnavailable, Locked.
+        Only one may have it open; who has it, loses it with the end of the process. After a cancel nobody has. Raises
+        VersionUnavailable, Locked.
         """
-        return await self._work.in_order(self._open, version)
+        opening = asyncio.ensure_future(self._work.in_order(self._open, version))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)  # it goes on to its end, and would have the lock for ever
+            raise
 
     def _read(self) -> tuple[list[Version], int]:
         """The versions, and the last entry's sequence. Blocking, in order."""
@@ -155,6 +161,11 @@ class StateStore:
             self._append(last, data)
         finally:
             lock.close()
+
+
+def _close(opening: asyncio.Future[Database]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 class Database:

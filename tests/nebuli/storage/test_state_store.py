@@ -447,3 +447,18 @@ async def test_three_commits_make_fewer_calls_than_are_tried(folder: Path) -> No
             await _generation(store.state_store("s"), version)
     assert len(plan.calls) < len(_CALLS)
     assert {*plan.calls} >= {"append", "scan", "put", "names", "delete", "truncate"}
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_an_open_that_is_cancelled_leaves_it_to_the_next(store: Store, turns: int) -> None:
+    """Wherever that is: what was begun goes on to its end on its thread, and is closed."""
+    states = store.state_store("s")
+    for _ in range(20):
+        opening = asyncio.ensure_future(states.open(0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            (await opening).close()
+        await states.versions()  # as members do: they look before they open
+        (await states.open(0)).close()
