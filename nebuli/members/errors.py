@@ -72,7 +72,8 @@ class PeerMissing(ExchangeFailed):
 
     def __init__(self, member: int, address: str, name: str, waited_s: float) -> None:
         self.waited_s = waited_s
-        super().__init__(member, address, f"did not open {name} within {waited_s:g} s")
+        self.why = f"did not open {name} within {waited_s:g} s"
+        super().__init__(member, address, self.why)
 
 
 class PeerLost(ExchangeFailed):
@@ -184,7 +185,7 @@ _LOST = re.compile(r"lost ([0-9]+): (.*)", re.DOTALL)
 
 def as_reason(error: ExchangeFailed) -> str:
     """What the others are told when this member gives up: they are to name the one that is lost, and not this one."""
-    return f"lost {error.member}: {error.why}" if isinstance(error, PeerLost) else str(error)
+    return f"lost {error.member}: {error.why}" if isinstance(error, PeerLost | PeerMissing) else str(error)
 
 
 def lost_in(reason: str) -> tuple[int, str] | None:

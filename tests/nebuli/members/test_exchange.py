@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nebuli.members.errors import ExchangeBusy, ExchangeClosed, PeerMissing
+from nebuli.members.errors import ExchangeBusy, ExchangeClosed, PeerLost, PeerMissing
 from nebuli.members.exchange import Exchange
 from tests.support.arrow_memory import memory_pool
 from tests.support.members import SCHEMA, Members, pairs, row
@@ -271,13 +271,24 @@ async def test_what_is_not_open_does_not_trade_and_opens_once() -> None:
             world.exchange(0, addresses=[])
 
 
+async def test_whose_deadline_is_later_hears_who_has_not_come() -> None:
+    async with Members(3) as world:
+        opening = (world.exchange(0).open(0.2), world.exchange(2).open(60))
+        first, second = await asyncio.gather(*opening, return_exceptions=True)
+        assert isinstance(first, PeerMissing)
+        assert isinstance(second, PeerLost)
+        assert (first.member, second.member, second.address) == (1, 1, world.addresses[1])
+        assert "did not open circuit/1 within 0.2 s (seen by member 0)" in str(second)
+
+
 async def test_who_does_not_come_is_named_and_nothing_is_left() -> None:
     async with Members(3) as world:
         here = [world.exchange(0), world.exchange(2)]
         failed = await asyncio.gather(*(each.open(0.2) for each in here), return_exceptions=True)
+        assert any(isinstance(error, PeerMissing) for error in failed)
         for error in failed:
-            assert isinstance(error, PeerMissing)
+            assert isinstance(error, PeerMissing | PeerLost), "whose time is over a little later has heard of it"
             assert (error.member, error.address) == (1, world.addresses[1])
-        assert "did not open circuit/1 within 0.2 s" in str(failed[0])
+            assert "did not open circuit/1 within 0.2 s" in str(error)
         assert world.left == []
         await until_async(world.unconnected, "all connections are closed")
