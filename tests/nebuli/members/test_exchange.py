@@ -287,7 +287,9 @@ async def test_who_does_not_come_is_named_and_nothing_is_left() -> None:
         failed = await asyncio.gather(*(each.open(0.2) for each in here), return_exceptions=True)
         assert any(isinstance(error, PeerMissing) for error in failed)
         for error in failed:
-            assert isinstance(error, PeerMissing | PeerLost), "whose time is over a little later has heard of it"
+            assert isinstance(error, PeerMissing | PeerLost), (
+                "whose time is over a little later has heard of it"
+            )
             assert (error.member, error.address) == (1, world.addresses[1])
             assert "did not open circuit/1 within 0.2 s" in str(error)
         assert world.left == []
