@@ -109,8 +109,12 @@ class Coordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for request in self._requests.values():
-            request.cancel()
+        self._refuse([*self._requests], self._not_running())
+
+    def _not_running(self) -> CheckpointNotMade:
+        return CheckpointNotMade(
+            self._lockstep.next_step, "the circuit is not coordinated here any more, or yet"
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -137,7 +141,12 @@ class Coordinator:
         self._happen(ev.StartAsked())
 
     async def checkpoint(self) -> int:
-        """Make a checkpoint of all that was stepped: the step that comes behind it. Raises CheckpointNotMade."""
+        """Make a checkpoint of all that was stepped: the step that comes behind it.
+
+        Raises CheckpointNotMade, also where this does not `run`, or ends meanwhile.
+        """
+        if self._over is None or self._over.done():
+            raise self._not_running()
         self._request += 1
         number = self._request
         made: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -15,8 +15,8 @@ import pytest
 from nebuli.coordinator import events as ev
 from nebuli.coordinator import messages as say
 from nebuli.coordinator.coordinator import Coordinator
-from nebuli.coordinator.errors import Fenced, NoCommonCheckpoint
-from nebuli.coordinator.lockstep import Lockstep
+from nebuli.coordinator.errors import CheckpointNotMade, Fenced, NoCommonCheckpoint
+from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.coordinator.member_states import Paused, Run, Stopped
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.member import Member
@@ -84,6 +84,21 @@ async def test_checkpoints_that_are_asked_for_are_at_all_members_and_each_is_the
             assert [len(found) for found in await circuit.steps()] == [2] * 3
             assert len({tuple(found.items()) for found in await circuit.steps()}) == 1
             coordinator.start()
+
+
+async def test_who_asks_for_a_checkpoint_of_a_circuit_that_ends_is_told_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for ever: neither who has asked before the coordinator was left, nor who asks afterwards."""
+    async with asyncio.timeout(30), Members(pushed_query(2), tmp_path) as circuit:
+        async with circuit.coordinated() as coordinator:
+            await until_running(coordinator)
+            await circuit.end(1)
+            asked = asyncio.create_task(coordinator.checkpoint())
+            await until(lambda: coordinator.phase is not Phase.RUNNING, "the lost member is noticed")
+        for late in (asked, coordinator.checkpoint()):
+            with pytest.raises(CheckpointNotMade, match="not coordinated here any more"):
+                await late
 
 
 async def test_checkpoints_come_by_themselves_as_often_as_is_said(tmp_path: Path) -> None:
