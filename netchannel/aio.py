@@ -247,13 +247,13 @@ class ReceiverChannel:
         """As `netchannel.ReceiverChannel.schema`."""
         return await self._thread.run(self._channel.schema())
 
-    async def close(self, reason: str = "the consumer is done") -> None:
+    async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.ReceiverChannel.close`."""
-        await self._thread.run(self._channel.close(reason))
+        await self._thread.run(self._channel.close(reason, grace))
 
-    async def detach(self) -> None:
+    async def detach(self, grace: float | None = None) -> None:
         """As `netchannel.ReceiverChannel.detach`."""
-        await self._thread.run(self._channel.detach())
+        await self._thread.run(self._channel.detach(grace))
 
     def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.ReceiverChannel.statistics`."""
@@ -286,13 +286,13 @@ class RetainedChannel:
         """As `netchannel.RetainedChannel.heads`."""
         return await self._thread.run(self._channel.heads(beyond))
 
-    async def close(self, reason: str = "the consumer is done") -> None:
+    async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.close`."""
-        await self._thread.run(self._channel.close(reason))
+        await self._thread.run(self._channel.close(reason, grace))
 
-    async def detach(self) -> None:
+    async def detach(self, grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.detach`."""
-        await self._thread.run(self._channel.detach())
+        await self._thread.run(self._channel.detach(grace))
 
     def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.RetainedChannel.statistics`."""

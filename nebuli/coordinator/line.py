@@ -176,4 +176,4 @@ class Line:
     async def _leave(inbox: ReceiverChannel, outbox: SenderChannel) -> None:
         with suppress(NetChannelError):
             await outbox.close(0)
-        await inbox.close("the coordinator has left")
+        await inbox.close("the coordinator has left", 0)

@@ -95,7 +95,7 @@ class Peer:
             elif self.connected:
                 await self._abort(reason)
             await self.outbox.close(0)  # if it has not heard
-        await self.inbox.close(reason or _IN_ORDER)
+        await self.inbox.close(reason or _IN_ORDER, GOODBYE_S)
 
     async def _abort(self, reason: str) -> None:
         with suppress(TimeoutError):

@@ -245,13 +245,13 @@ class BlockingReceiverChannel:
         """As `netchannel.ReceiverChannel.schema`."""
         return self._thread.wait(self._channel.schema())
 
-    def close(self, reason: str = "the consumer is done") -> None:
+    def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.ReceiverChannel.close`."""
-        self._thread.wait(self._channel.close(reason))
+        self._thread.wait(self._channel.close(reason, grace))
 
-    def detach(self) -> None:
+    def detach(self, grace: float | None = None) -> None:
         """As `netchannel.ReceiverChannel.detach`."""
-        self._thread.wait(self._channel.detach())
+        self._thread.wait(self._channel.detach(grace))
 
     def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.ReceiverChannel.statistics`."""
@@ -284,13 +284,13 @@ class BlockingRetainedChannel:
         """As `netchannel.RetainedChannel.heads`."""
         return self._thread.wait(self._channel.heads(beyond))
 
-    def close(self, reason: str = "the consumer is done") -> None:
+    def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.close`."""
-        self._thread.wait(self._channel.close(reason))
+        self._thread.wait(self._channel.close(reason, grace))
 
-    def detach(self) -> None:
+    def detach(self, grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.detach`."""
-        self._thread.wait(self._channel.detach())
+        self._thread.wait(self._channel.detach(grace))
 
     def statistics(self) -> ReceiverChannelStatistics:
         """As `netchannel.RetainedChannel.statistics`."""

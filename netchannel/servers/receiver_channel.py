@@ -12,7 +12,7 @@ from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
 from .retained_channels import retained_statistics
-from .waiting import Changes
+from .waiting import Changes, parted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -178,18 +178,24 @@ class ReceiverChannel:
             await self._changes.wait()
         return decoder.schema
 
-    async def close(self, reason: str = "the consumer is done") -> None:
-        """Take no more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`."""
+    async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
+        """Take no more, ever: what is queued is dropped, and the producer gets `ChannelClosedByPeer`.
+
+        Waits until a sender that is connected has heard it, ``grace`` seconds at most (the server's ``leave_s`` if
+        not given): behind it the process may end.
+        """
         self._core.close(reason, self._clock())
         await self._settled()
+        await parted(self._core, self._changes, grace)
 
-    async def detach(self) -> None:
+    async def detach(self, grace: float | None = None) -> None:
         """Leave the stream to a successor. What was received can still be read; then comes `ChannelClosed`.
 
-        Of a staged channel with ``ack="receipt"``, what was not read is the successor's.
+        Of a staged channel with ``ack="receipt"``, what was not read is the successor's. Waits as `close` does.
         """
         self._core.detach(self._clock())
         await self._settled()
+        await parted(self._core, self._changes, grace)
 
     def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters."""

@@ -19,7 +19,7 @@ from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
 from .identity import shown
-from .waiting import Changes
+from .waiting import Changes, parted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,17 +105,23 @@ class RetainedChannel:
                 return heads
             await self._changes.wait()
 
-    async def close(self, reason: str = "the consumer is done") -> None:
-        """Take no more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`."""
-        self._core.close(reason, self._clock())
-        while not self._core.settled:
-            await self._changes.wait()
+    async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
+        """Take no more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`.
 
-    async def detach(self) -> None:
-        """Leave the stream to a successor, which goes on with what is on disk."""
+        Waits as `ReceiverChannel.close` does.
+        """
+        self._core.close(reason, self._clock())
+        await self._heard(grace)
+
+    async def detach(self, grace: float | None = None) -> None:
+        """Leave the stream to a successor, which goes on with what is on disk. Waits as `close` does."""
         self._core.detach(self._clock())
+        await self._heard(grace)
+
+    async def _heard(self, grace: float | None) -> None:
         while not self._core.settled:
             await self._changes.wait()
+        await parted(self._core.channel, self._changes, grace)
 
     def statistics(self) -> ReceiverChannelStatistics:
         """The channel's counters: ``acknowledged`` by all consumers, ``buffered_*`` is what is kept."""

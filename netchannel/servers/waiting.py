@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from netchannel.core.link import Core
+    from netchannel.core.receiving.inbound import InboundChannel
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -93,6 +95,17 @@ class Changes:
             del self._waiters[waiter]
             if alarm is not None:
                 alarm.cancel()
+
+
+async def parted(channel: InboundChannel, changes: Changes, grace: float | None) -> None:
+    """Wait until a channel's sender has heard its last word, ``grace`` seconds at most, or the server's ``leave_s``.
+
+    A process that ends before that loses it where something of the sender's was not read: its connection is reset.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(channel.core.timing.leave_s if grace is None else grace):
+            while channel.parting:
+                await changes.wait()
 
 
 def _wake(waiter: _Waiter) -> None:

@@ -71,6 +71,7 @@ class ReceiverData(Link):
         self._borrowing: Borrowing | None = None
         self._released: list[int] = []  # offsets of bodies in shared memory
         self._leaving = False  # the last word is said; what still comes is passed over
+        self._parting: InboundChannel | None = None  # whose last word that is
         self._now = 0.0  # when something was received last
         self._owing = self._remembered = False  # an acknowledgement that may wait, and the deadline for it
         self.acknowledging = False
@@ -228,7 +229,8 @@ class ReceiverData(Link):
             return
         if self._channel is not None:
             self.send(*self._channel.acknowledgements())
-        self._channel = None
+            self._channel.parting = True
+        self._parting, self._channel = self._channel, None
         self._say_last(farewell, now)
 
     def violated(self, error: ProtocolError, now: float) -> None:
@@ -259,6 +261,9 @@ class ReceiverData(Link):
         self._connections.gone(self)
         if self._borrowing is not None:
             self._borrowing.over(self, self._token)
+        parting, self._parting = self._parting, None
+        if parting is not None:
+            parting.parted()
         channel, self._channel = self._channel, None
         self._detach(channel, reason, now)
 

@@ -67,6 +67,7 @@ class InboundChannel:
         self.on_change: Callable[[], None] = lambda: None
         self.disk_bytes: Callable[[], int] = _none
         self.unsettled = False  # it has files that are still to be written, or closed: the end waits for that
+        self.parting = False  # it is over, and its sender has been told and may not have heard it
         self.state = ReceiverState.REGISTERED
         self.since = now
         self.error: NetChannelError | None = None
@@ -263,6 +264,11 @@ class InboundChannel:
         self._owner.released(self, now)
         if link is not None:
             link.leave(self.farewell(), now)
+
+    def parted(self) -> None:
+        """The sender has heard the last word, or will not."""
+        self.parting = False
+        self.on_change()
 
     def farewell(self) -> Buffer | None:
         """The last frame to the sender, if there is something to say."""

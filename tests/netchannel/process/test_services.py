@@ -9,13 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import netchannel
-from netchannel import Position, ReceiverServer, Tls
+from netchannel import Position, ReceiverServer, SenderServer, Timing, Tls
 
 pytestmark = pytest.mark.processes
 
@@ -127,6 +128,35 @@ async def test_a_process_that_exits_without_closing_has_failed() -> None:
             with pytest.raises(netchannel.ChannelFailed, match="left without closing"):
                 await inbox.recv()
         await asyncio.to_thread(process.communicate)
+
+
+LEAVES_AND_ENDS = """
+import os, sys, time, netchannel
+receiver = netchannel.receiver_server()
+buffer = netchannel.BufferPolicy(max_messages=2)
+inbox = receiver.register_channel("c", codec="bytes", buffer=buffer, ack="explicit")
+print(receiver.address, flush=True)
+inbox.recv()
+time.sleep(0.3)  # what the connection brings stays unread
+inbox.close("enough")
+os._exit(0)
+"""
+
+
+async def test_a_process_may_end_behind_close() -> None:
+    """What it has not read makes its end a reset, which would overtake its last word to a producer that is busy."""
+    process = script(LEAVES_AND_ENDS)
+    async with SenderServer(timing=Timing(leave_s=0.1)) as sender:
+        address = (await asyncio.to_thread(process.stdout.readline)).strip()
+        outbox = sender.register_channel("c", address, codec="bytes")
+        await outbox.attached()
+        for _ in range(50):
+            await outbox.send(bytes(1_000))
+        await asyncio.sleep(0.1)
+        time.sleep(1)  # noqa: ASYNC251 - this event loop looks at nothing for so long, and then writes first
+        with pytest.raises(netchannel.ChannelClosedByPeer, match="enough"):
+            await asyncio.wait_for(outbox.send_many(bytes(1_000) for _ in range(100_000)), 30)
+    await asyncio.to_thread(process.communicate)
 
 
 PIPELINE = """
