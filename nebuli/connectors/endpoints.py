@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow import Progress
 
-__all__ = ["Output", "Signal", "Sink", "Source"]
+__all__ = ["Output", "Rereadable", "Signal", "Sink", "Source"]
 
 
 class Signal(Enum):
@@ -57,6 +57,21 @@ class Source(ABC):
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
         """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
+
+
+@runtime_checkable
+class Rereadable(Protocol):
+    """A source whose rows can be read again from a position that it gave."""
+
+    def seek(self, position: str) -> None:
+        """Begin there; called before `open`. The empty text is the beginning."""
+
+    @property
+    def position(self) -> str:
+        """The place behind all rows that `poll` has given."""
+
+    def release(self, position: str) -> None:
+        """Nobody will ask again for what is before it."""
 
 
 class Output(ABC):

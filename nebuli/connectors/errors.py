@@ -4,6 +4,7 @@
 
     FragmentError
     ├── InputError       a source is missing, or is not what the topology says of it
+    │   └── InputChanged     what was read before is not there any more, as it was
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   └── SinkInUse        another fragment writes to the same file
     ├── RowsLate         rows came when their window was over, and the query is to fail then
@@ -26,6 +27,7 @@ __all__ = [
     "DownstreamLeft",
     "FragmentError",
     "FragmentStopped",
+    "InputChanged",
     "InputError",
     "InputLost",
     "NeighbourEnded",
@@ -47,6 +49,17 @@ class FragmentError(Exception):
 
 class InputError(FragmentError):
     """The input is wrong: no retry helps before somebody mends the file or the topology."""
+
+
+class InputChanged(InputError):
+    """What a step was made from has changed since in the source that is to give it again."""
+
+    def __init__(self, reads: str, first: int, until: int, found: int) -> None:
+        has = "others" if found == until - first else f"{found:,} of them"
+        super().__init__(
+            f"{reads}: {until - first:,} rows from row {first + 1:,} on are in steps of which the state is not kept, and "
+            f"now there are {has}: it was changed since; put it back as it was, or begin anew with another state folder"
+        )
 
 
 class InputLost(FragmentError):

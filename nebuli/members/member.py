@@ -15,6 +15,7 @@ from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
 from nebuli.members.errors import ExchangeFailed, MemberError
 from nebuli.members.exchange import Exchange
+from nebuli.members.step_inputs import StepInputs
 from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from nebuli.coordinator.messages import FromCoordinator, FromMember
     from nebuli.dataflow.steps.saving import Saved
     from nebuli.members.coordinator_lines import CoordinatorLine, CoordinatorLines
+    from nebuli.members.rereading.readings import Readings
     from nebuli.members.saved_state import SavedState
     from nebuli.storage.logs.input_log import InputLog
     from nebuli.storage.logs.output_log import OutputLog
@@ -55,6 +57,7 @@ class Member:
         log: InputLog,
         outputs: OutputLog | None,
         state: SavedState,
+        readings: Readings,
         max_state_bytes: int,
         address: str | None = None,
         fails_late: bool = False,
@@ -67,6 +70,9 @@ class Member:
         self._log = log
         self._outputs = outputs
         self._state = state
+        self.readings = readings
+        """Its sources that can be read again."""
+        self._inputs = StepInputs(log, readings)
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
         self._circuit = self._new_circuit()
@@ -107,6 +113,11 @@ class Member:
     def outputs(self) -> OutputLog | None:
         """The log of the outputs whose rows it has, if there are any."""
         return self._outputs
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows have come in and count for no step yet."""
+        return self._log.waiting_rows() + self.readings.waiting_rows
 
     @property
     def has_ended(self) -> bool:
@@ -214,6 +225,7 @@ class Member:
     async def _leave(self) -> None:
         await self._stop_writing()
         self._state.close()
+        self.readings.leave_replay()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             await exchange.abort("this member leaves the epoch")
@@ -233,7 +245,7 @@ class Member:
                         self.sender, self.receiver, self._name, epoch, self.number, addresses
                     )
                     await self._exchange.open(_OPEN_S)
-                self._happen(do.HasOpened(epoch, self._log.waiting_rows()))
+                self._happen(do.HasOpened(epoch, self.waiting_rows))
             case do.RunStep(epoch, step, replayed, ended):
                 await self._step(step, replayed=replayed, ended=ended)
                 self._happen(do.HasStepped(epoch))
@@ -246,6 +258,7 @@ class Member:
                 self._state.close()
             case do.TrimLog(_, step):
                 await self._log.trim(step)
+                await self.readings.release(step)
             case do.CloseState(epoch, step):
                 await self._close(step)
                 self._say_late(epoch)
@@ -255,22 +268,13 @@ class Member:
     # -- steps
 
     async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
-        inputs = await self._input(step, replayed=replayed, ended=ended)
+        inputs = await self._inputs.of(step, replayed=replayed, ended=ended)
         self.taken.set()
         outputs = await self._run_circuit(step, inputs, ended=ended)
         if self._fails_late and (late := self.late):
             raise RowsLate(late)  # before anybody sees what came out
         if self._outputs is not None:
             await self._outputs.write(step, outputs)
-
-    async def _input(self, step: int, *, replayed: bool, ended: bool) -> Mapping[str, pa.RecordBatch]:
-        """What counts for a step; it is durable."""
-        if step == self._log.last:
-            if ended and self._log.ended_at is None:  # what follows the end says nothing of it
-                return await self._log.end(step)
-            if replayed:
-                await self._log.pass_over(step)
-        return await self._log.fix(step)
 
     async def _run_circuit(
         self, step: int, inputs: Mapping[str, pa.RecordBatch], *, ended: bool

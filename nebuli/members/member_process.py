@@ -45,6 +45,7 @@ async def opened(order: MemberOrder) -> AsyncIterator[Member]:
             order.plan,
             order.member,
             order.store,
+            order.feeds,
             sender=sender,
             receiver=receiver,
             max_state_bytes=order.max_state_bytes,

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.member import Member
+from nebuli.members.rereading.readings import Readings
 from nebuli.members.saved_state import SavedState
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.logs.output_log import OutputLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from netchannel import ReceiverServer, SenderServer
+    from placement.stepped import Feed
     from placement.stepped import SteppedPlan
 
 LOG = "member"
@@ -30,6 +32,7 @@ async def opened_member(
     plan: SteppedPlan,
     number: int,
     folder: Path,
+    feeds: Sequence[Feed] = (),
     *,
     sender: SenderServer,
     receiver: ReceiverServer,
@@ -37,7 +40,7 @@ async def opened_member(
     address: str | None = None,
     fails_late: bool = False,
 ) -> AsyncIterator[Member]:
-    """The member of this number. Raises StorageError.
+    """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
     that is late.
@@ -47,6 +50,7 @@ async def opened_member(
         shapes = SteppedCircuit(plan, number)
         log = await InputLog.open(store, LOG, shapes.inputs)
         await stack.enter_async_context(log)
+        readings = await stack.enter_async_context(Readings(feeds, log))
         own = {key: schema for key, schema in shapes.outputs.items() if plan.homes[key] == number}
         yield Member(
             circuit,
@@ -58,6 +62,7 @@ async def opened_member(
             log=log,
             outputs=await OutputLog.open(store, LOG, own) if own else None,
             state=SavedState(store.state_store(LOG)),
+            readings=readings,
             max_state_bytes=max_state_bytes,
             address=address,
             fails_late=fails_late,

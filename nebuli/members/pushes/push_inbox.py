@@ -51,7 +51,7 @@ async def _log(member: Member, push: ask.Push) -> ask.Answer:
             async with asyncio.timeout(push.within_s):
                 await room(member)
         except TimeoutError:
-            return ask.Full(log.waiting_rows())
+            return ask.Full(member.waiting_rows)
     earliest = log.last
     is_new = log.next_sequence(name) == push.sequence
     try:

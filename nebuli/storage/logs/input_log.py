@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from nebuli.storage.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
 
 from . import producers
+from .addresses import NOTHING
 from .handle_log import HandleLog
 from .producers import Producers
 from .remap import Remap
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
+    from .addresses import Address, Passage
     from .remap import Offsets
 
 _HOLD = "log"
@@ -220,12 +222,22 @@ class InputLog:
             return None
         return await self.fix(step)
 
-    async def fix(self, step: int) -> dict[str, pa.RecordBatch]:
+    async def fix(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
         """The same without waiting: all that has arrived by now counts for the next step, and be it nothing.
 
-        What counts is durable when this returns, and nothing is added to it, ever. Raises StepOutOfRange.
+        So does ``read``, rows of sources that give them again; if the step was fixed before, they do not count:
+        `passages` says which do. What counts is durable when this returns, and nothing is added to it, ever. Raises
+        StepOutOfRange.
         """
-        return await self._rows(await self._remap.fix(step))
+        return await self._rows(await self._remap.fix(step, read))
+
+    async def passages(self, step: int) -> Mapping[str, Passage]:
+        """The rows of sources that count for a step besides, by source. Raises StepOutOfRange."""
+        return await self._remap.passages(step)
+
+    async def where(self, step: int) -> Mapping[str, Address]:
+        """The address of each source at which a step begins; it has none at first. Raises StepOutOfRange."""
+        return await self._remap.where(step)
 
     async def pass_over(self, step: int) -> None:
         """Fix the next step with nothing in it, durably; what has arrived waits on.
@@ -234,12 +246,12 @@ class InputLog:
         """
         await self._remap.pass_over(step)
 
-    async def end(self, step: int) -> dict[str, pa.RecordBatch]:
+    async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> dict[str, pa.RecordBatch]:
         """The same as `fix`, and the step is, durably, the one in which all inputs have ended: see `ended_at`.
 
         More can be pushed all the same, and a later step be the one. Raises StepOutOfRange.
         """
-        return await self._rows(await self._remap.end(step))
+        return await self._rows(await self._remap.end(step, read))
 
     async def _rows(self, offsets: Offsets) -> dict[str, pa.RecordBatch]:
         return {

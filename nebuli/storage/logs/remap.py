@@ -10,6 +10,9 @@ import pyarrow as pa
 from nebuli.dataflow.zset import weighted
 from nebuli.storage.errors import LogTaken, StepOutOfRange, Unclear, UpperMismatch
 
+from . import addresses
+from .addresses import NOTHING, Addresses
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
+    from .addresses import Address, Passage
     from .handle_log import HandleLog
 
 _HOLD = "log"
@@ -30,16 +34,24 @@ Offsets = dict[str, tuple[int, int]]
 class Remap:
     """A shard whose times are steps, of those who fix them one after the other: one member at a time.
 
-    Another shard, which has no rows and is not trimmed, has for its upper the step that follows `ended_at`.
+    Another shard, which has no rows and is not trimmed, has for its upper the step that follows `ended_at`; and
+    ``sources`` are one more, for what is not logged.
     """
 
     def __init__(
-        self, store: Store, log: str, shard: Shard, ends: Shard, arrivals: Mapping[str, HandleLog]
+        self,
+        store: Store,
+        log: str,
+        shard: Shard,
+        ends: Shard,
+        sources: Addresses,
+        arrivals: Mapping[str, HandleLog],
     ) -> None:
         self._store = store
         self._log = log
         self._shard = shard
         self._ends = ends
+        self._addresses = sources
         self._arrivals = arrivals
         self._assigned_below = 0  # the step up to which the arrivals know what counts
         self._id = os.urandom(8)
@@ -49,7 +61,8 @@ class Remap:
         """Open that of a log, made if it is not there."""
         shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
         ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")
-        return cls(store, f"input log {name}", shard, ends, arrivals)
+        sources = await store.create_shard(f"{name}/addresses", addresses.SCHEMA, keeps="updates")
+        return cls(store, f"input log {name}", shard, ends, Addresses(sources), arrivals)
 
     @property
     def first(self) -> int:
@@ -84,29 +97,45 @@ class Remap:
         """Have the arrivals know which of them count, also when a call was cancelled that fixed a step."""
         last = self.last
         if max(self.first, self._assigned_below) < last:
-            self._assign(last - 1, await self.offsets(last - 1))
+            await self._assign(last - 1, await self.offsets(last - 1))
 
-    def _assign(self, step: int, offsets: Offsets) -> None:
+    async def _assign(self, step: int, offsets: Offsets) -> None:
         if step < self._assigned_below:
             return
+        self._addresses.assigned = await self._addresses.where(step + 1)
         for handle, (_, until) in offsets.items():
             if handle in self._arrivals:
                 self._arrivals[handle].assign(until)
         self._assigned_below = step + 1
 
-    async def fix(self, step: int) -> Offsets:
-        """The arrivals that count for a step; for the next one it is all that are there. Raises StepOutOfRange."""
+    async def passages(self, step: int) -> Mapping[str, Passage]:
+        """The rows that count for a step and are not logged, by source. Raises StepOutOfRange."""
+        if not self.first <= step < self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return await self._addresses.passages(step)
+
+    async def where(self, step: int) -> Mapping[str, Address]:
+        """The address of each source at which a step begins; it has none at first. Raises StepOutOfRange."""
+        if not self.first <= step <= self.last:
+            raise StepOutOfRange(self._log, step, self.first, self.last)
+        return await self._addresses.where(step)
+
+    async def fix(self, step: int, read: Mapping[str, Passage] = NOTHING) -> Offsets:
+        """The arrivals that count for a step; for the next one all that are there, and ``read``, by source.
+
+        Raises StepOutOfRange.
+        """
         if step == self.last:
-            await self._fix_next(step)
+            await self._fix_next(step, read)
         offsets = await self.offsets(step)
         if step + 1 == self.last:
-            self._assign(step, offsets)
+            await self._assign(step, offsets)
         return offsets
 
-    async def end(self, step: int) -> Offsets:
+    async def end(self, step: int, read: Mapping[str, Passage] = NOTHING) -> Offsets:
         """The same, and the step is `ended_at`, unless a later one is. Raises StepOutOfRange."""
         if step == self.last:
-            await self._fix_next(step, *self._mark(step))
+            await self._fix_next(step, read, *self._mark(step))
         offsets = await self.fix(step)
         for mark in self._mark(step):  # it was fixed before
             try:
@@ -126,20 +155,24 @@ class Remap:
             raise StepOutOfRange(self._log, step, self.first, self.last)
         if step == self.last:
             await self.catch_up()
-            await self._append(step, {handle: each.assigned for handle, each in self._arrivals.items()})
+            until = {handle: each.assigned for handle, each in self._arrivals.items()}
+            await self._append(step, until, NOTHING)
             await self.catch_up()
 
-    async def _fix_next(self, step: int, *also: NewPart) -> None:
+    async def _fix_next(self, step: int, read: Mapping[str, Passage], *also: NewPart) -> None:
         await self.catch_up()
-        await self._append(step, {handle: each.upper for handle, each in self._arrivals.items()}, *also)
+        await self._append(step, {handle: each.upper for handle, each in self._arrivals.items()}, read, *also)
 
-    async def _append(self, step: int, until: Mapping[str, int], *also: NewPart) -> None:
+    async def _append(
+        self, step: int, until: Mapping[str, int], read: Mapping[str, Passage], *also: NewPart
+    ) -> None:
         """Append what fixes the step, once: calls at the same time, or after one that failed, have the same id."""
         firsts = [self._arrivals[handle].assigned for handle in until]
         columns = [list(until), firsts, list(until.values()), [1] * len(until)]
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
         rows = pa.record_batch(arrays, schema=_SCHEMA)
-        parts = [self._shard.part([(step, rows)], step, step + 1), *also]
+        own = self._shard.part([(step, rows)], step, step + 1)
+        parts = [own, self._addresses.part(step, read), *also]
         try:
             await self._store.append(parts, append_id=self._id + step.to_bytes(8))
         except UpperMismatch as error:
@@ -157,4 +190,5 @@ class Remap:
         if step < self.last:
             needed = {handle: first for handle, (first, _) in (await self.offsets(step)).items()}
         holds = {self._arrivals[handle].shard: first for handle, first in needed.items()}
-        await self._store.hold(_HOLD, holds | {self._shard: step})
+        kept = {self._shard: step, self._addresses.shard: Addresses.kept_from(step)}
+        await self._store.hold(_HOLD, holds | kept)

@@ -128,7 +128,8 @@ class _MemberRunner(StepRunner):
         member = self._member
         if member is None or self._status.state.is_final:
             return self._status
-        rows_in = sum(member.log.position(feed.name) for feed in self._order.feeds)
+        rows_in = sum(each.rows_read for each in member.readings)
+        rows_in += sum(member.log.position(feed.name) for feed in self._order.feeds)
         rows_out = sum(each.rows for each in self._deliveries)
         phase = f"step {member.step:,}"
         return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
@@ -142,6 +143,7 @@ class _MemberRunner(StepRunner):
                     order.plan,
                     order.member,
                     self._folder,
+                    order.feeds,
                     sender=self._sender,
                     receiver=self._receiver,
                     max_state_bytes=self._max_state_bytes,

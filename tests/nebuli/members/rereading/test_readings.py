@@ -1,0 +1,202 @@
+"""Sources whose rows are not logged: each step has the same rows, whenever and by whomever they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from nebuli.connectors.errors import InputError
+from nebuli.connectors.sources import csv_source, generator_source, parquet_source
+from nebuli.dataflow import zset
+from nebuli.dataflow.types import arrow_schema
+from nebuli.members.rereading.readings import Readings
+from nebuli.members.step_inputs import StepInputs
+from nebuli.storage import Store
+from nebuli.storage.errors import StorageError, Unclear
+from nebuli.storage.logs.input_log import InputLog
+from placement.plan import BoundSource
+from placement.stepped import Feed
+from tests.support.sizes import some
+from tests.support.stores import Plan, faulty_store
+from topology import SOURCES, Column, DataType
+
+COLUMNS = (Column(name="n", type=DataType.INT64),)
+ROWS = 100
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 32)
+    monkeypatch.setattr(parquet_source, "_BATCH_ROWS", 9)
+    monkeypatch.setattr(generator_source, "_BATCH_ROWS", 7)
+
+
+def feed(settings: dict[str, object]) -> Feed:
+    physical = SOURCES.named(str(settings["type"])).model_validate({"logical": "numbers", **settings})
+    source = BoundSource(id="in", logical="numbers", schema=COLUMNS, physical=physical)
+    return Feed(input="in", name=str(settings["type"]), source=source)
+
+
+def feeds(folder: Path) -> list[Feed]:
+    """A source of each type that gives the same rows each time, with other numbers."""
+    text = "n\n" + "".join(f"{number}\n" for number in range(1000, 1000 + ROWS))
+    (folder / "numbers.csv").write_text(text)
+    numbers = pa.array(range(2000, 2000 + ROWS), pa.int64())
+    pa.parquet.write_table(pa.table({"n": numbers}), folder / "numbers.parquet")
+    return [
+        feed({"type": "CSV", "path": str(folder / "numbers.csv")}),
+        feed({"type": "Parquet", "path": str(folder / "numbers.parquet")}),
+        feed({"type": "Generator", "count": ROWS}),
+    ]
+
+
+WANTED = sorted([*range(ROWS), *range(1000, 1000 + ROWS), *range(2000, 2000 + ROWS)])
+
+
+class Process:
+    """A member's process, as far as its inputs go; it reads when it is let."""
+
+    def __init__(self, log: InputLog, readings: Readings) -> None:
+        self.log = log
+        self.readings = readings
+        self.inputs = StepInputs(log, readings)
+        self._let = asyncio.Semaphore(0)
+        self._reading = [asyncio.create_task(each.read(self._room, lambda _: None)) for each in readings]
+
+    async def _room(self) -> None:
+        await self._let.acquire()
+
+    async def read(self, batches: int) -> None:
+        """Let so many batches come in."""
+        for _ in range(batches):
+            self._let.release()
+        await asyncio.sleep(0)
+        while self._let._value and not all(each.done() for each in self._reading):
+            await asyncio.sleep(0.001)
+
+    async def rows(self, step: int, *, ended: bool = False) -> list[int]:
+        found = await self.inputs.of(step, replayed=False, ended=ended)
+        return found["in"].column(0).to_pylist()
+
+    async def end(self) -> None:
+        """Have it be killed."""
+        for each in self._reading:
+            each.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def process(store: Store, sources: list[Feed]) -> AsyncIterator[Process]:
+    schema = zset.weighted(arrow_schema(COLUMNS))
+    async with (
+        await InputLog.open(store, "m", {"in": schema}) as log,
+        Readings(sources, log) as readings,
+    ):
+        running = Process(log, readings)
+        try:
+            yield running
+        finally:
+            await running.end()
+
+
+@pytest.mark.parametrize("seed", some(range(30)))
+async def test_a_step_has_the_same_rows_whenever_it_is_read(seed: int, tmp_path: Path) -> None:
+    """Over kills, replays from any step that is kept, and appends whose outcome is not known."""
+    rng = Random(seed)
+    sources = feeds(tmp_path)
+    plan = Plan()
+    steps: list[list[int]] = []
+    async with faulty_store(tmp_path / "store", plan) as store, asyncio.timeout(60):
+        first, ended = 0, False
+        while not ended:
+            async with process(store, sources) as running:
+                for _ in range(rng.randrange(6)):
+                    await running.read(rng.randrange(8))
+                    match rng.choice(["step", "step", "replay", "trim", "unclear"]):
+                        case "step":
+                            steps.append(await running.rows(len(steps)))
+                        case "replay" if len(steps) > first:
+                            for step in range(rng.randrange(first, len(steps)), len(steps)):
+                                assert await running.rows(step) == steps[step]
+                        case "trim" if len(steps) > first:
+                            first = rng.randrange(first, len(steps) + 1)
+                            await running.log.trim(first)
+                        case "unclear":
+                            plan.calls.clear()
+                            plan.at = rng.randrange(3)
+                            plan.after = lambda _: Unclear("the answer", "is lost")
+                            with contextlib.suppress(StorageError):
+                                await running.rows(len(steps))
+                            plan.at = -1
+                            await running.read(rng.randrange(3))
+                            steps.append(await running.rows(len(steps)))
+                ended = sum(map(len, steps)) == len(WANTED)
+        async with process(store, sources) as running:
+            for step in range(first, len(steps)):
+                assert await running.rows(step) == steps[step]
+            await running.read(100)
+            assert await running.rows(len(steps)) == []
+    assert sorted(number for rows in steps for number in rows) == WANTED
+    for source in ((0, ROWS), (1000, 1000 + ROWS), (2000, 2000 + ROWS)):
+        numbers = [number for rows in steps for number in rows if number in range(*source)]
+        assert numbers == list(range(*source))
+
+
+async def test_rows_are_not_logged(tmp_path: Path) -> None:
+    """Where a source gives its rows again, what is kept does not grow with them."""
+    (tmp_path / "numbers.csv").write_text("n\n" + "".join(f"{number}\n" for number in range(10_000)))
+    source = feed({"type": "CSV", "path": str(tmp_path / "numbers.csv")})
+    async with Store.in_folder(tmp_path / "store") as store, process(store, [source]) as running:
+        await running.read(10_000)
+        assert await running.rows(0) == list(range(10_000))
+    kept = sum(each.stat().st_size for each in (tmp_path / "store" / "blobs").rglob("*") if each.is_file())
+    assert kept < 10_000
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"now there are others"),
+        ("n\n0\n1\n2\n", r"8 rows from row 1 on .* now there are 3 of them"),
+        ("m\n0\n", "no column n"),
+        (None, "numbers.csv"),
+    ],
+)
+async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
+    now: str | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text("n\n0\n1\n2\n3\n4\n5\n6\n7\n")
+    source = feed({"type": "CSV", "path": str(path)})
+    async with Store.in_folder(tmp_path / "store") as store:
+        async with process(store, [source]) as running:
+            await running.read(10)
+            assert await running.rows(0) == list(range(8))
+        path.unlink()
+        if now is not None:
+            path.write_text(now)
+        async with process(store, [source]) as running:
+            with pytest.raises(InputError, match=message):
+                await running.rows(0)
+
+
+async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.csv"
+    path.write_text("n\n0\n1\n2\n3\n")
+    source = feed({"type": "CSV", "path": str(path)})
+    async with Store.in_folder(tmp_path / "store") as store:
+        async with process(store, [source]) as running:
+            await running.read(10)
+            assert await running.rows(0) == [0, 1, 2, 3]
+        with path.open("a") as file:
+            file.write("4\n5\n")
+        async with process(store, [source]) as running:
+            await running.read(10)
+            assert [await running.rows(0), await running.rows(1)] == [[0, 1, 2, 3], [4, 5]]
