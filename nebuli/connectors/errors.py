@@ -57,8 +57,8 @@ class InputChanged(InputError):
     def __init__(self, reads: str, first: int, until: int, found: int) -> None:
         has = "others" if found == until - first else f"{found:,} of them"
         super().__init__(
-            f"{reads}: {until - first:,} rows from row {first + 1:,} on are in steps of which the state is not kept, and "
-            f"now there are {has}: it was changed since; put it back as it was, or begin anew with another state folder"
+            f"{reads}: {until - first:,} rows from row {first + 1:,} on are in steps whose state is not kept, and now "
+            f"there are {has}: it was changed since; put it back as it was, or begin anew with another state folder"
         )
 
 

@@ -15,8 +15,6 @@ from nebuli.storage.errors import Damaged, StoreFailed, StoreFull
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from nebuli.connectors.endpoints import Source
     from nebuli.members.member import Member
     from placement.stepped import Feed

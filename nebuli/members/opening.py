@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import Feed
-    from placement.stepped import SteppedPlan
+    from placement.stepped import Feed, SteppedPlan
 
 LOG = "member"
 """The name of a member's logs and versions in its own store."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _WHOLE = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
+
 def checksum(batches: Iterable[pa.RecordBatch]) -> int:
     """64 bits, the same for the same rows in the same order; of no rows 0. Batches have one schema."""
     columns: list[_Column] = []

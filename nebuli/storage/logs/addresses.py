@@ -76,7 +76,10 @@ class Addresses:
             first, found = await self.where(step), await self._ends(step)
             self._known = (
                 step,
-                {key: Passage(first.get(key, Address()), until, sum_) for key, (until, sum_) in found.items()},
+                {
+                    key: Passage(first.get(key, Address()), until, sum_)
+                    for key, (until, sum_) in found.items()
+                },
             )
         return self._known[1]
 

@@ -42,6 +42,7 @@ class Remap:
         self,
         store: Store,
         log: str,
+        *,
         shard: Shard,
         ends: Shard,
         sources: Addresses,
@@ -62,7 +63,14 @@ class Remap:
         shard = await store.create_shard(f"{name}/remap", _SCHEMA, keeps="updates")
         ends = await store.create_shard(f"{name}/ends", _NO_ROWS, keeps="updates")
         sources = await store.create_shard(f"{name}/addresses", addresses.SCHEMA, keeps="updates")
-        return cls(store, f"input log {name}", shard, ends, Addresses(sources), arrivals)
+        return cls(
+            store,
+            f"input log {name}",
+            shard=shard,
+            ends=ends,
+            sources=Addresses(sources),
+            arrivals=arrivals,
+        )
 
     @property
     def first(self) -> int:

@@ -118,9 +118,9 @@ async def test_each_step_is_read_run_and_written_before_the_next(
     trace: list[tuple[str, int | None]] = []
     fix, step, write = InputLog.fix, SteppedCircuit.step, OutputLog.write
 
-    async def fixing(self: Any, at: int) -> Any:
+    async def fixing(self: Any, at: int, *given: Any) -> Any:
         trace.append(("read", at))
-        return await fix(self, at)
+        return await fix(self, at, *given)
 
     def stepping(self: Any, *given: Any, **more: Any) -> Any:
         trace.append(("circuit", None))

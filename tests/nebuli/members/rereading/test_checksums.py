@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from itertools import pairwise
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -46,7 +47,7 @@ def batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
 def test_rows_have_one_checksum_however_they_are_cut(rows: list[tuple[object, ...]], cuts: list[int]) -> None:
     places = sorted({0, len(rows), *(cut for cut in cuts if cut <= len(rows))})
     whole = batch(rows)
-    pieces = [whole.slice(first, until - first) for first, until in zip(places, places[1:], strict=False)]
+    pieces = [whole.slice(first, until - first) for first, until in pairwise(places)]
     assert checksum(pieces) == checksum([whole] if rows else [])
 
 
@@ -61,7 +62,16 @@ def test_other_rows_have_another(some: list[tuple[object, ...]], others: list[tu
 
 
 def test_small_changes_change_it() -> None:
-    row = (True, 1, 2, 0.5, "ab", b"c", datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC))
+    row = (
+        True,
+        1,
+        2,
+        0.5,
+        "ab",
+        b"c",
+        datetime.date(2024, 1, 1),
+        datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+    )
     others = [
         [(*row[:4], "a", b"bc", *row[6:])],
         [(*row[:4], None, *row[5:])],
@@ -69,6 +79,6 @@ def test_small_changes_change_it() -> None:
         [(None, *row[1:])],
         [row, row],
     ]  # fmt: skip
-    pairs = [[(*row[:4], "x", *row[5:]), (*row[:4], "yz", *row[5:])], [(*row[:4], "xy", *row[5:]), (*row[:4], "z", *row[5:])]]
+    pairs = [[(*row[:4], word, *row[5:]) for word in words] for words in (("x", "yz"), ("xy", "z"))]
     sums = [checksum([batch(rows)]) for rows in ([row], *others, *pairs, pairs[0][::-1])]
     assert len(set(sums)) == len(sums)

@@ -25,6 +25,7 @@ from placement.plan import BoundSource
 from placement.stepped import Feed
 from tests.support.sizes import some
 from tests.support.stores import Plan, faulty_store
+from tests.support.waiting import until_async
 from topology import SOURCES, Column, DataType
 
 COLUMNS = (Column(name="n", type=DataType.INT64),)
@@ -77,9 +78,11 @@ class Process:
         """Let so many batches come in."""
         for _ in range(batches):
             self._let.release()
-        await asyncio.sleep(0)
-        while self._let._value and not all(each.done() for each in self._reading):
-            await asyncio.sleep(0.001)
+
+        async def read() -> bool:
+            return not self._let._value or all(each.done() for each in self._reading)
+
+        await until_async(read, "they have come in")
 
     async def rows(self, step: int, *, ended: bool = False) -> list[int]:
         found = await self.inputs.of(step, replayed=False, ended=ended)
@@ -163,7 +166,7 @@ async def test_rows_are_not_logged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"now there are others"),
+        ("n\n0\n1\n2\n77\n4\n5\n6\n7\n", r"there are others"),
         ("n\n0\n1\n2\n", r"8 rows from row 1 on .* now there are 3 of them"),
         ("m\n0\n", "no column n"),
         (None, "numbers.csv"),
