@@ -15,7 +15,7 @@ from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
 from nebuli.members.errors import ExchangeFailed, MemberError
 from nebuli.members.exchange import Exchange
-from nebuli.members.step_inputs import StepInputs
+from nebuli.members.inputs.step_inputs import StepInputs
 from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
 from netchannel import NetChannelError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nebuli.coordinator.messages import FromCoordinator, FromMember
     from nebuli.dataflow.steps.saving import Saved
     from nebuli.members.coordinator_lines import CoordinatorLine, CoordinatorLines
-    from nebuli.members.rereading.readings import Readings
+    from nebuli.members.inputs.readings import Readings
     from nebuli.members.saved_state import SavedState
     from nebuli.storage.logs.input_log import InputLog
     from nebuli.storage.logs.output_log import OutputLog

@@ -18,7 +18,7 @@ import uvloop
 
 from nebuli.connectors.provider import import_built_in
 from nebuli.members.coordinator_lines import CoordinatorLines
-from nebuli.members.feeding import feed_all
+from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
 from nebuli.members.pushes.push_inbox import take_pushes

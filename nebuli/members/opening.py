@@ -7,8 +7,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from nebuli.dataflow import SteppedCircuit
+from nebuli.members.inputs.readings import Readings
 from nebuli.members.member import Member
-from nebuli.members.rereading.readings import Readings
 from nebuli.members.saved_state import SavedState
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog

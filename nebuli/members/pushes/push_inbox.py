@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.members.feeding import room
+from nebuli.members.inputs.feeding import room
 from nebuli.members.pushes import push_messages as ask
 from nebuli.storage.errors import SequenceGap, SequenceReused, StorageError
 

@@ -17,7 +17,7 @@ from nebuli.coordinator.lockstep import Lockstep
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
-from nebuli.members.feeding import feed_all
+from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage import StorageError, Store

@@ -15,7 +15,7 @@ import nebuli
 import nebuli.blocking
 from nebuli import circuits
 from nebuli.circuits import Circuit
-from nebuli.members.feeding import WAITING_ROWS
+from nebuli.members.inputs.feeding import WAITING_ROWS
 from nebuli.rpc.trust import Trust
 from tests.nebuli.circuits.conftest import (
     HANDLES,

@@ -16,8 +16,8 @@ from nebuli.connectors.errors import InputError
 from nebuli.connectors.sources import csv_source, generator_source, parquet_source
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
-from nebuli.members.rereading.readings import Readings
-from nebuli.members.step_inputs import StepInputs
+from nebuli.members.inputs.readings import Readings
+from nebuli.members.inputs.step_inputs import StepInputs
 from nebuli.storage import Store
 from nebuli.storage.errors import StorageError, Unclear
 from nebuli.storage.logs.input_log import InputLog

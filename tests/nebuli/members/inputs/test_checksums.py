@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nebuli.members.rereading.checksums import checksum
+from nebuli.members.inputs.checksums import checksum
 from tests.support.sizes import examples
 
 SCHEMA = pa.schema(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.storage.logs.addresses import Address
 
-from .reading import Reading
+from .source_passes import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError
 from nebuli.connectors.provider import source_of
-from nebuli.members.rereading.polled_source import PolledSource
+from nebuli.members.inputs.polled_source import PolledSource
 from nebuli.storage.errors import Damaged, StoreFailed, StoreFull
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nebuli.members.rereading.readings import Readings
+    from nebuli.members.inputs.readings import Readings
     from nebuli.storage.logs.input_log import InputLog
 
 
