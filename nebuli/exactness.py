@@ -43,7 +43,7 @@ def unreplayable_sources(fragments: Iterable[AnyFragment]) -> Iterable[str]:
     """What cannot be read again, by names for people."""
     for fragment in fragments:
         for each in fragment.operators:
-            if isinstance(each, BoundSource) and not each.physical.repeatable:
+            if isinstance(each, BoundSource) and not each.physical.can_be_read_again:
                 yield f"{each.id} at {fragment.node} ({each.physical.reads})"
 
 

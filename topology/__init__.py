@@ -5,6 +5,7 @@ from topology.base import Address
 from topology.built_in import (
     SINKS,
     SOURCES,
+    ChannelSource,
     CsvSink,
     CsvSource,
     GeneratorSource,
@@ -39,6 +40,7 @@ __all__ = [
     "Address",
     "BufferSettings",
     "ChannelPolicies",
+    "ChannelSource",
     "Column",
     "ConnectorUnusable",
     "CsvSink",

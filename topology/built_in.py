@@ -1,13 +1,15 @@
-"""The connectors that come with this package: files, lines over TCP, the terminal, rows that are made up."""
+"""The connectors that come with this package: files, channels, lines over TCP, the terminal, rows that are made up."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
+from topology.access import Secret, TlsFiles
 from topology.base import Address, FilePath
 from topology.connectors import Connectors, SinkConnector, SourceConnector
+from topology.policies import FaultSettings
 from topology.schema import DataType
 
 
@@ -95,6 +97,69 @@ class GeneratorSource(SourceConnector):
         return "never" if self.count is None else "always"
 
 
+_LONGEST_NAME = 255
+
+
+def _check_channel(channel: str) -> str:
+    if not channel.isprintable() or not 1 <= len(channel.encode()) <= _LONGEST_NAME:
+        raise ValueError(
+            f"expected 1 to {_LONGEST_NAME} bytes that can be printed as channel, got {channel[:60]!r}"
+        )
+    return channel
+
+
+def _check_consumer(name: str) -> str:
+    if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
+        raise ValueError(
+            f"expected 1 to {_LONGEST_NAME} characters that can be printed as consumer, got {name[:60]!r}"
+        )
+    return name
+
+
+class ChannelSource(SourceConnector):
+    """A channel that the receiver, or the sender, at ``address`` keeps, up to the end of its stream.
+
+    It begins where ``consumer`` has acknowledged everything, or, without such a name, at the oldest message that is
+    kept, or behind the last one. Under the name nothing is freed before somebody acknowledges it: so only with one the
+    same rows are there when it is read again. Files of ``secret`` and ``tls`` are relative to the working directory of
+    the node's worker; ``fault`` is how long nobody may be there.
+    """
+
+    implementation = "nebuli.connectors.sources.channel_source:KeptChannelSource"
+    repeatable = True
+    columns_by_name = True
+
+    type: Literal["Channel"]
+    address: Address
+    channel: Annotated[str, AfterValidator(_check_channel)]
+    consumer: Annotated[str, AfterValidator(_check_consumer)] | None = None
+    begin: Annotated[Literal["beginning", "latest"], Field(alias="from")] = "beginning"
+    secret: Secret | None = None
+    tls: TlsFiles | None = None
+    fault: FaultSettings = FaultSettings()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> ChannelSource:
+        if self.consumer is not None and self.begin == "latest":
+            raise ValueError(
+                f"from latest does not go with consumer {self.consumer!r}, which begins where it has acknowledged "
+                f"everything; expected one of them"
+            )
+        return self
+
+    @property
+    def reads(self) -> str:
+        return f"channel {self.channel} at {self.address}"
+
+    @property
+    def ends(self) -> Literal["perhaps"]:
+        return "perhaps"
+
+    @property
+    def can_be_read_again(self) -> bool:
+        return self.consumer is not None
+
+
 class _FileSink(SinkConnector):
     begins_anew = True
 
@@ -152,5 +217,7 @@ class NullSink(SinkConnector):
     type: Literal["Null"]
 
 
-SOURCES = Connectors("source", SourceConnector, (CsvSource, ParquetSource, TcpSource, GeneratorSource))
+SOURCES = Connectors(
+    "source", SourceConnector, (CsvSource, ParquetSource, TcpSource, GeneratorSource, ChannelSource)
+)
 SINKS = Connectors("sink", SinkConnector, (CsvSink, ParquetSink, PrintSink, TcpSink, NullSink))

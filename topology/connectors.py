@@ -39,7 +39,7 @@ class SourceConnector(Model):
     `nebuli.connectors.Source`."""
     repeatable: ClassVar[bool] = False
     """Whether the same rows come in the same order each time that it is read from its beginning. Queries over one that
-    is not cannot begin again when something of them is lost."""
+    is not cannot begin again when something of them is lost. See ``can_be_read_again``."""
     columns_by_name: ClassVar[bool] = False
     """Whether it finds columns by name, and can be asked for some of the logical source's: what no query needs is then
     not read."""
@@ -58,6 +58,11 @@ class SourceConnector(Model):
     def ends(self) -> Literal["always", "perhaps", "never"]:
         """Whether it ends by itself: always, as a file does; perhaps, when somebody else ends it; or never."""
         return "always"
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether this one is ``repeatable``, with the keys that it has."""
+        return self.repeatable
 
 
 class SinkConnector(Model):

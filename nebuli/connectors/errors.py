@@ -4,7 +4,8 @@
 
     FragmentError
     ├── InputError       a source is missing, or is not what the topology says of it
-    │   └── InputChanged     what was read before is not there any more, as it was
+    │   ├── InputChanged     what was read before is not there any more, as it was
+    │   └── InputGone        what comes next in a source is not there any more
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   └── SinkInUse        another fragment writes to the same file
     ├── RowsLate         rows came when their window was over, and the query is to fail then
@@ -29,6 +30,7 @@ __all__ = [
     "FragmentStopped",
     "InputChanged",
     "InputError",
+    "InputGone",
     "InputLost",
     "NeighbourEnded",
     "OutputError",
@@ -60,6 +62,10 @@ class InputChanged(InputError):
             f"{reads}: {until - first:,} rows from row {first + 1:,} on are in steps whose state is not kept, and now "
             f"there are {has}: it was changed since; put it back as it was, or begin anew with another state folder"
         )
+
+
+class InputGone(InputError):
+    """What comes next in a source is not there any more: it was freed, or something else has taken its place."""
 
 
 class InputLost(FragmentError):

@@ -173,6 +173,58 @@ def test_a_mistake_is_reported_where_it_is(old: str, new: str, said: str):
     assert any(said in line and line.startswith("t.yaml:") for line in mistakes(BLUEPRINT.replace(old, new)))
 
 
+CHANNEL = "type: Channel, address: 127.0.0.1:9100, channel: flights"
+
+
+def test_a_channel_that_is_kept_is_a_source():
+    text = BLUEPRINT.replace('type: CSV, path: flights.csv, nulls: ["NA"]', f"{CHANNEL}, from: latest")
+    (source,) = parse_topology(text).nodes[0].physical
+    assert (source.type, source.reads, source.ends) == (
+        "Channel",
+        "channel flights at 127.0.0.1:9100",
+        "perhaps",
+    )
+    assert parse_topology(parse_topology(text).to_yaml()) == parse_topology(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "again"), [("", False), (", consumer: job", True), (", from: latest", False)]
+)
+def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, again: bool):
+    text = BLUEPRINT.replace('type: CSV, path: flights.csv, nulls: ["NA"]', CHANNEL + keys)
+    (source,) = parse_topology(text).nodes[0].physical
+    assert source.can_be_read_again is again
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("type: Channel, channel: c", "11:9: missing key 'address'"),
+        ("type: Channel, address: 127.0.0.1:9100", "11:9: missing key 'channel'"),
+        (CHANNEL.replace(":9100", ""), "11:43: expected host:port"),
+        (
+            CHANNEL.replace("channel: flights", 'channel: ""'),
+            "11:68: expected 1 to 255 bytes that can be printed",
+        ),
+        (
+            CHANNEL.replace("channel: flights", f"channel: {'é' * 128}"),
+            "11:68: expected 1 to 255 bytes that can",
+        ),
+        (CHANNEL + r', consumer: "a\nb"', "as consumer, got 'a\\nb'"),
+        (CHANNEL + ", from: end", "11:83: expected one of beginning, latest"),
+        (CHANNEL + ", begin: latest", "11:77: unknown key 'begin'"),
+        (CHANNEL + ", consumer: job, from: latest", "from latest does not go with consumer 'job'"),
+        (CHANNEL + ", secret: open sesame", "a secret does not stand in a topology"),
+        (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
+        (CHANNEL + ", fault: {retry: soon}", "expected forever, or seconds from 0 on, as retry, got 'soon'"),
+        (CHANNEL + ", path: flights.csv", "11:77: unknown key 'path'"),
+    ],
+)
+def test_a_mistake_in_a_channel_is_reported_where_it_is(keys: str, said: str):
+    found = mistakes(BLUEPRINT.replace('type: CSV, path: flights.csv, nulls: ["NA"]', keys))
+    assert any(said in line and line.startswith("t.yaml:11:") for line in found), found
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "# nothing\n", "[]", "3", "nodes: []", "nodes: &a [*a]", "a: " + "[" * 3000, "[" * 900 + "]" * 900],

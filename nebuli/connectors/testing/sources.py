@@ -7,10 +7,11 @@ from concurrent.futures import wait
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from nebuli.connectors.endpoints import Signal
+from nebuli.connectors.endpoints import Rereadable, Signal
 from nebuli.connectors.errors import FragmentStopped, InputError
 from nebuli.connectors.provider import source_of
 from nebuli.dataflow import arrow_schema, zset
@@ -21,8 +22,6 @@ from .driving import Driven, counted, nothing_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pyarrow as pa
 
     from topology import Schema
 
@@ -130,7 +129,7 @@ class SourceConformance:
 
     def test_the_same_rows_come_again_if_it_is_repeatable(self, settings: Settings, schema: Schema) -> None:
         """The rows are in the same order, however they are cut into batches."""
-        if not SOURCES.named(settings["type"]).repeatable:
+        if not self._bound(settings, schema).physical.can_be_read_again:
             return
         first, second = (self._read(settings, schema) for _ in range(2))
         assert repr(first.to_pylist()) == repr(second.to_pylist())
@@ -147,6 +146,27 @@ class SourceConformance:
         first = self._read(settings, schema).slice(1)
         rows = min(first.num_rows, rest.num_rows)
         assert repr(first.slice(0, rows).to_pylist()) == repr(rest.slice(0, rows).to_pylist())
+
+    def test_it_goes_on_at_each_position_that_it_gave(self, settings: Settings, schema: Schema) -> None:
+        """A source that is `Rereadable` gives the rows that came behind a position, and all from the empty one."""
+        whole, positions = pa.table({}), [(0, "")]
+        with self._driven(settings, schema) as driven:
+            if not isinstance(driven.end, Rereadable):
+                return
+            driven.call("open")
+            while (more := driven.read(1)).num_rows and whole.num_rows < self._most_rows(settings, schema):
+                whole = pa.concat_tables([whole, more]) if whole.num_rows else more
+                positions.append((whole.num_rows, driven.end.position))
+            driven.call("close", "it is read")
+        for given, position in positions:
+            with self._driven(settings, schema) as driven:
+                driven.call("seek", position)
+                driven.call("open")
+                rest = driven.read(self._most_rows(settings, schema))
+                driven.call("close", "it is read")
+            rows = min(whole.num_rows - given, rest.num_rows)
+            assert rows == whole.num_rows - given or math.isfinite(self._most_rows(settings, schema))
+            assert repr(rest.slice(0, rows).to_pylist()) == repr(whole.slice(given, rows).to_pylist())
 
     def test_it_says_when_to_come_again(self, waiting: Waiting, schema: Schema) -> None:
         """A poll that finds nothing returns at once; when there is something, the fragment is woken."""

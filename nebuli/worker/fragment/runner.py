@@ -17,6 +17,7 @@ from nebuli.connectors.errors import (
     FragmentError,
     FragmentStopped,
     InputError,
+    InputGone,
     InputLost,
     NeighbourEnded,
     RowsLate,
@@ -47,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 _BLAME: dict[type[Exception], tuple[FragmentState, Cause]] = {
     InputError: (FragmentState.FAILED, Cause.INPUT),
+    InputGone: (FragmentState.FAILED, Cause.INPUT),
     InputLost: (FragmentState.FAILED, Cause.LOST),
     UpstreamFailed: (FragmentState.FAILED, Cause.UPSTREAM),
     DownstreamLeft: (FragmentState.STOPPED, Cause.DOWNSTREAM),

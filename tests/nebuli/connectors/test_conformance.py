@@ -19,6 +19,7 @@ import pytest
 
 from nebuli.connectors.errors import OutputError
 from nebuli.connectors.testing import VALUES, SinkConformance, SourceConformance
+from tests.support.keeper import Keeper
 from topology import DataType
 
 Rows = list[dict[str, Any]]
@@ -222,6 +223,42 @@ class TestTcpSourceOfJson(TestTcpSource):
         + "}\n"
         for row in ROWS
     ).encode()
+
+
+class TestChannelSource(_Files, SourceConformance):
+    consumer: str | None = None
+
+    @pytest.fixture
+    def settings(self) -> Iterator[dict[str, Any]]:
+        with Keeper() as keeper:
+            keeper.send(*TABLE.to_batches(max_chunksize=700))
+            keeper.end()
+            yield self.source(keeper.address)
+
+    def source(self, address: str, **keys: Any) -> dict[str, Any]:
+        return {"type": "Channel", "address": address, "channel": "c", "consumer": self.consumer, **keys}
+
+    @pytest.fixture
+    def waiting(self) -> Iterator[tuple[dict[str, Any], Callable[[], None]]]:
+        with Keeper() as keeper:
+            yield self.source(keeper.address), lambda: keeper.send(TABLE.slice(0, 1).to_batches()[0])
+
+    @pytest.fixture
+    def unreadable(self, tmp_path: Path) -> Iterator[list[tuple[dict[str, Any], str]]]:
+        with Keeper() as other, Keeper() as failed:
+            other.send(pa.record_batch({"n": [1]}))
+            failed.send()
+            failed.abort("the sensor burns")
+            yield [
+                (self.source(other.address), "no column word"),
+                (self.source(failed.address), "the sensor burns"),
+                (self.source("127.0.0.1:1", fault={"retry": 0.1}), "127.0.0.1:1"),
+                (self.source("127.0.0.1:1", secret={"file": str(tmp_path / "absent")}), "absent"),
+            ]
+
+
+class TestChannelSourceOfAConsumer(TestChannelSource):
+    consumer = "job"
 
 
 UTF8 = {**VALUES, DataType.BINARY: [b"a", b""]}

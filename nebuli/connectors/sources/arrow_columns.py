@@ -1,0 +1,69 @@
+"""Columns of Arrow data as those of a logical source: found by name, in the types that the topology says."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from nebuli.connectors.errors import InputError
+
+__all__ = ["ArrowColumns"]
+
+
+class ArrowColumns:
+    """The columns ``wanted`` of what sentences call ``place``, an ``owner`` such as a file.
+
+    Columns are found by name, others are passed over. A column may be narrower than it is wanted (int32 for int64), or
+    another form of the same (a dictionary of strings, a timestamp in another unit); anything else is an error, as is a
+    value that does not fit.
+    """
+
+    def __init__(self, wanted: pa.Schema, place: str, owner: str) -> None:
+        self.wanted = wanted
+        self._place = place
+        self._owner = owner
+
+    def check(self, found: pa.Schema) -> None:
+        """Raise InputError where ``found`` does not have the columns."""
+        missing = [name for name in self.wanted.names if name not in found.names]
+        if missing:
+            raise InputError(
+                f"{self._place}: no column {', '.join(missing)}, which the logical source has; "
+                f"the {self._owner}'s columns are {', '.join(found.names)}"
+            )
+        doubled = [name for name in self.wanted.names if found.names.count(name) > 1]
+        if doubled:
+            raise InputError(f"{self._place}: more than one column {', '.join(doubled)}")
+        for wanted in self.wanted:
+            type_ = found.field(wanted.name).type
+            if not _holds(wanted.type, type_):
+                raise InputError(
+                    f"{self._place}: column {wanted.name} is {type_}, and {wanted.type} in the logical source"
+                )
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a batch whose schema was checked. Raises InputError for a value that does not fit."""
+        columns = []
+        for field in self.wanted:
+            column = batch.column(field.name)
+            try:
+                columns.append(column if column.type == field.type else column.cast(field.type))
+            except pa.ArrowInvalid as error:
+                raise InputError(f"{self._place}: column {field.name}: {error}") from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.wanted)
+
+
+def _holds(wanted: pa.DataType, found: pa.DataType) -> bool:
+    """Whether a column of ``found`` can be read as ``wanted`` without changing a value."""
+    types = pa.types
+    if types.is_dictionary(found):
+        return _holds(wanted, found.value_type)
+    for kind in (types.is_signed_integer, types.is_unsigned_integer, types.is_floating):
+        if kind(wanted) and kind(found):
+            return bool(found.bit_width <= wanted.bit_width)
+    if types.is_string(wanted):
+        return any(kind(found) for kind in (types.is_string, types.is_large_string, types.is_string_view))
+    if types.is_binary(wanted):
+        return any(kind(found) for kind in (types.is_binary, types.is_large_binary, types.is_binary_view))
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(found))
+    return bool(wanted == found)
