@@ -108,12 +108,15 @@ def _check_channel(channel: str) -> str:
     return channel
 
 
-def _check_consumer(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
         raise ValueError(
-            f"expected 1 to {_LONGEST_NAME} characters that can be printed as consumer, got {name[:60]!r}"
+            f"expected a name of 1 to {_LONGEST_NAME} characters that can be printed, got {name[:60]!r}"
         )
     return name
+
+
+_Name = Annotated[str, AfterValidator(_check_name)]
 
 
 class ChannelSource(SourceConnector):
@@ -121,8 +124,9 @@ class ChannelSource(SourceConnector):
 
     It begins where ``consumer`` has acknowledged everything, or, without such a name, at the oldest message that is
     kept, or behind the last one. Under the name nothing is freed before somebody acknowledges it: so only with one the
-    same rows are there when it is read again. Files of ``secret`` and ``tls`` are relative to the working directory of
-    the node's worker; ``fault`` is how long nobody may be there.
+    same rows are there when it is read again. ``holder`` is who has the name: one that comes back has it at once.
+    Files of ``secret`` and ``tls`` are relative to the working directory of the node's worker; ``fault`` is how long
+    nobody may be there.
     """
 
     implementation = "nebuli.connectors.sources.channel_source:KeptChannelSource"
@@ -132,7 +136,8 @@ class ChannelSource(SourceConnector):
     type: Literal["Channel"]
     address: Address
     channel: Annotated[str, AfterValidator(_check_channel)]
-    consumer: Annotated[str, AfterValidator(_check_consumer)] | None = None
+    consumer: _Name | None = None
+    holder: _Name | None = None
     begin: Annotated[Literal["beginning", "latest"], Field(alias="from")] = "beginning"
     secret: Secret | None = None
     tls: TlsFiles | None = None
@@ -144,6 +149,10 @@ class ChannelSource(SourceConnector):
             raise ValueError(
                 f"from latest does not go with consumer {self.consumer!r}, which begins where it has acknowledged "
                 f"everything; expected one of them"
+            )
+        if self.holder is not None and self.consumer is None:
+            raise ValueError(
+                f"holder {self.holder!r} holds a consumer's name, and there is none; expected consumer"
             )
         return self
 

@@ -189,7 +189,7 @@ def test_the_query_is_killed_in_the_middle_and_run_again(tmp_path: Path, process
 async def test_a_fragment_without_a_state_goes_on_exactly(
     tmp_path: Path, processes: Processes, node: str
 ) -> None:
-    """DP-7: the source's process, or the next one's, is killed twice; its successor passes over what is done."""
+    """DP-7: the source's process, or the next one's, is killed; its successor passes over what is done, and goes on."""
     addresses = free_addresses(6)
     nodes = dict(zip(("source", "filter", "sink"), addresses[:3], strict=True))
     found: list[dict[str, Any]] = [
@@ -202,12 +202,11 @@ async def test_a_fragment_without_a_state_goes_on_exactly(
     topology = {"logical": [{"name": "numbers", "schema": COLUMNS}], "nodes": found}
     async with watched(tmp_path, topology, QUERY, Policy.WAIT, nodes) as query:
 
-        async def kill_twice() -> None:
-            await query.kill_at(node, 1)
+        async def kill_in_the_middle() -> None:
             await query.kill_at(node, 1)
             processes.go_on()
 
-        await query.finish(kill_twice())
+        await query.finish(kill_in_the_middle())
         assert query.deployments == []
     assert np.sort(pq.read_table(tmp_path / "out.parquet").column("n").to_numpy()).tolist() == SMALL
 

@@ -85,15 +85,19 @@ class Keeper:
     def end(self) -> None:
         """End the stream cleanly."""
         self.do(self._outbox.close())
-        self.leave()
+        self._part()
 
     def abort(self, words: str) -> None:
         """End it as a producer that has failed."""
         self.do(self._outbox.abort(words))
-        self.leave()
+        self._part()
 
     def leave(self) -> None:
-        """Have the producer go without an end: what is sent next is another stream."""
+        """Have the producer go without an end, as one that is killed: what is sent next is another stream."""
+        self.do(self._outbox.detach())
+        self._part()
+
+    def _part(self) -> None:
         self.do(self._sending.aclose())
         self._outbox = None
 

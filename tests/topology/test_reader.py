@@ -201,23 +201,27 @@ def test_only_for_a_consumer_is_a_channel_there_to_be_read_again(keys: str, agai
     [
         ("type: Channel, channel: c", "11:9: missing key 'address'"),
         ("type: Channel, address: 127.0.0.1:9100", "11:9: missing key 'channel'"),
-        (CHANNEL.replace(":9100", ""), "11:43: expected host:port"),
+        (CHANNEL.replace(":9100", ""), "11:52: expected host:port"),
         (
             CHANNEL.replace("channel: flights", 'channel: ""'),
-            "11:68: expected 1 to 255 bytes that can be printed",
+            "11:77: expected 1 to 255 bytes that can be printed",
         ),
         (
             CHANNEL.replace("channel: flights", f"channel: {'é' * 128}"),
-            "11:68: expected 1 to 255 bytes that can",
+            "11:77: expected 1 to 255 bytes that can",
         ),
-        (CHANNEL + r', consumer: "a\nb"', "as consumer, got 'a\\nb'"),
-        (CHANNEL + ", from: end", "11:83: expected one of beginning, latest"),
-        (CHANNEL + ", begin: latest", "11:77: unknown key 'begin'"),
+        (CHANNEL + r', consumer: "a\nb"', "characters that can be printed, got 'a\\nb'"),
+        (CHANNEL + ", from: end", "11:92: expected one of beginning, latest"),
+        (CHANNEL + ", begin: latest", "11:86: unknown key 'begin'"),
         (CHANNEL + ", consumer: job, from: latest", "from latest does not go with consumer 'job'"),
+        (
+            CHANNEL + ", holder: me",
+            "holder 'me' holds a consumer's name, and there is none; expected consumer",
+        ),
         (CHANNEL + ", secret: open sesame", "a secret does not stand in a topology"),
         (CHANNEL + ", tls: {certificate: c.pem, key: k.pem}", "missing key 'authority'"),
         (CHANNEL + ", fault: {retry: soon}", "expected forever, or seconds from 0 on, as retry, got 'soon'"),
-        (CHANNEL + ", path: flights.csv", "11:77: unknown key 'path'"),
+        (CHANNEL + ", path: flights.csv", "11:86: unknown key 'path'"),
     ],
 )
 def test_a_mistake_in_a_channel_is_reported_where_it_is(keys: str, said: str):

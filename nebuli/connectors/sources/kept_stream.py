@@ -129,7 +129,7 @@ class KeptStream:
                 number = heads.head
             elif heads.failure is not None:
                 raise InputError(
-                    f"{self._settings.reads}: its producer has aborted stream {stream} behind {number} messages: "
+                    f"{self._settings.reads}: its producer has aborted stream {stream} at message {number}: "
                     f"{heads.failure}"
                 )
             elif heads.ended:
@@ -239,14 +239,18 @@ class KeptStream:
         assert consumer is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + _IN_USE_S
+        told = False
         while True:
             try:
-                return await self._reader.hold(consumer)
+                return await self._reader.hold(consumer, holder=self._settings.holder)
             except netchannel.ChannelInUse as error:
                 if loop.time() > until:
                     raise InputError(
                         f"{self._settings.reads}: {error}; two queries at once need two consumers"
                     ) from error
+                if not told:
+                    _log.info("%s: %s; the query waits", self._settings.reads, error)
+                    told = True
             await asyncio.sleep(_AGAIN_S)
 
     async def _obey(self) -> None:

@@ -182,7 +182,7 @@ def test_it_travels_in_a_plan_and_is_checked_there(packages: Packages) -> None:
 def test_an_unknown_type_lists_those_that_are_installed(packages: Packages) -> None:
     packages.install()
     (why,) = said(TOPOLOGY.replace("Queue", "Qeue"))
-    known = "CSV, Parquet, TCP, Generator, Queue"
+    known = "CSV, Parquet, TCP, Generator, Channel, Queue"
     assert why == f"t.yaml:4:40: unknown type 'Qeue' (did you mean 'Queue'?); expected one of {known}"
 
 

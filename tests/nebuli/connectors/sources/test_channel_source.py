@@ -272,6 +272,41 @@ def test_a_name_that_somebody_else_has_is_waited_for(keeper: Keeper) -> None:
             assert second.take(1) == [0]
 
 
+def test_a_stream_that_comes_while_the_name_is_asked_for_is_read_from_its_own_beginning(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is meant in the old stream is none of the new one."""
+    keeper.send(numbers(0, 1), numbers(1, 1))
+    keeper.end()
+    with reading(keeper, consumer="job") as found:
+        assert found.rest() == [0, 1]
+        found.source.release(found.source.position)
+
+    comes = iter([True])
+
+    class Overtaken(netchannel.ChannelReader):
+        async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
+            if next(comes, False):
+                await asyncio.to_thread(keeper.send, *(numbers(number, 1) for number in range(5, 9)))
+            return await super().hold(consumer, holder=holder, fresh=fresh)
+
+    monkeypatch.setattr(netchannel, "ChannelReader", Overtaken)
+    with reading(keeper, consumer="job") as found:
+        assert found.take(4) == [5, 6, 7, 8]
+
+
+def test_whoever_comes_back_as_the_same_holder_has_the_name_at_once() -> None:
+    """CH-REP-4: as a query does whose process was killed; another one waits for the lease to be over."""
+    with Keeper(lease_s=3600) as keeper:
+        keeper.send(*(numbers(number, 1) for number in range(5)))
+        keeper.end()
+        with reading(keeper, consumer="job", holder="query 7") as found:
+            assert found.rest() == [0, 1, 2, 3, 4]
+            found.source.release(f"{keeper.heads.stream}/3")
+        with reading(keeper, consumer="job", holder="query 7") as found:
+            assert found.rest() == [3, 4]
+
+
 # -- what cannot go on
 
 
@@ -360,7 +395,7 @@ def test_an_aborted_stream_fails_with_the_producers_words_behind_its_rows(keeper
     with reading(keeper) as found:
         assert found.take(3) == [0, 1, 2]
         keeper.abort("the sensor burns")
-        with pytest.raises(InputError, match=r"aborted stream .* behind 1 messages: the sensor burns"):
+        with pytest.raises(InputError, match=r"aborted stream .* at message 1: the sensor burns"):
             found.next()
 
 
@@ -394,10 +429,9 @@ def test_a_channel_of_bytes_is_refused() -> None:
             found.next()
 
 
-def test_nobody_there_is_an_error_once_the_fault_policy_says_so() -> None:
-    keeper = Keeper()
-    keeper.address = "127.0.0.1:1"
-    with reading(keeper, fault={"retry": 0.1}) as found, pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
+def test_nobody_there_is_an_error_once_the_fault_policy_says_so(keeper: Keeper) -> None:
+    nobody = {"address": "127.0.0.1:1", "fault": {"retry": 0.1}}
+    with reading(keeper, **nobody) as found, pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
         found.next()
 
 
