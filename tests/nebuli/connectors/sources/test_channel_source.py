@@ -230,8 +230,27 @@ def test_what_is_released_is_acknowledged_under_the_consumers_name_and_freed(kee
         assert keeper.heads.oldest == 0
         found.source.release(f"{keeper.heads.stream}/4")
         wait_for(lambda: keeper.heads.oldest == 4, "it is freed")
-        found.source.release(found.source.position)  # just before the end: it is done all the same
+        found.source.release(found.source.position)
     assert acknowledged(keeper, "job") == 10
+
+
+def test_what_is_released_just_before_the_end_is_acknowledged_all_the_same(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.send(numbers(0, 1))
+
+    class Slow(netchannel.ChannelReader):
+        async def ack(self, consumer: str, upto: netchannel.Position | int) -> None:
+            for _ in range(10):  # the end comes meanwhile
+                await asyncio.sleep(0)
+            await super().ack(consumer, upto)
+
+    monkeypatch.setattr(netchannel, "ChannelReader", Slow)
+    with reading(keeper, consumer="job") as found:
+        found.take(1)
+        found.source.release(found.source.position)
+    monkeypatch.undo()
+    assert acknowledged(keeper, "job") == 1
 
 
 def test_without_a_consumer_nothing_is_acknowledged(keeper: Keeper) -> None:
@@ -282,11 +301,9 @@ def test_a_stream_that_comes_while_the_name_is_asked_for_is_read_from_its_own_be
         assert found.rest() == [0, 1]
         found.source.release(found.source.position)
 
-    comes = iter([True])
-
     class Overtaken(netchannel.ChannelReader):
         async def hold(self, consumer: str, *, holder: str | None = None, fresh: bool = False) -> int:
-            if next(comes, False):
+            if keeper.heads.ended and self.latest is not None:  # the source has seen the old stream
                 await asyncio.to_thread(keeper.send, *(numbers(number, 1) for number in range(5, 9)))
             return await super().hold(consumer, holder=holder, fresh=fresh)
 
