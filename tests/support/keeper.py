@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from netchannel import FaultPolicy, Heads, ReceiverServer, RetainPolicy, SenderServer, Timing
+from netchannel import FaultPolicy, Heads, ReceiverServer, RetainPolicy, SenderServer, Timing, Tls
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ class Keeper:
         directory: Any = None,
         codec: Any = "arrow",
         secret: str | None = None,
+        tls: Tls | None = None,
         lease_s: float = 0.1,
-        max_bytes: int = 1 << 30,
     ) -> None:
-        self._policy = RetainPolicy(directory=directory, lease_s=lease_s, max_bytes=max_bytes)
+        self._policy = RetainPolicy(directory=directory, lease_s=lease_s)
         self._codec = codec
-        self._secret = secret
+        self._trust: dict[str, Any] = {"secret": secret, "tls": tls}
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="keeper", daemon=True)
         self._receiving = AsyncExitStack()
@@ -63,7 +63,7 @@ class Keeper:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _keep(self) -> None:
-        server = ReceiverServer(self.address, timing=TIMING, secret=self._secret)
+        server = ReceiverServer(self.address, timing=TIMING, **self._trust)
         await self._receiving.enter_async_context(server)
         self.address = server.address
         self.channel = server.retain_channel(
@@ -76,7 +76,7 @@ class Keeper:
 
     async def _send(self, batches: tuple[Any, ...]) -> None:
         if self._outbox is None:
-            sender = SenderServer(timing=TIMING, secret=self._secret)
+            sender = SenderServer(timing=TIMING, **self._trust)
             await self._sending.enter_async_context(sender)
             self._outbox = sender.register_channel("c", self.address, codec=self._codec)
         await self._outbox.send_many(batches)

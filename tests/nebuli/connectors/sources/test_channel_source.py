@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -18,6 +19,8 @@ import netchannel
 from nebuli.connectors.endpoints import Rereadable, Signal
 from nebuli.connectors.errors import InputError, InputGone
 from nebuli.connectors.sources.channel_source import KeptChannelSource
+from tests.support.authority import Authority
+from tests.support.fleet import tls_keys
 from tests.support.keeper import Keeper, numbers
 from tests.support.sizes import examples
 from tests.support.waiting import wait_for
@@ -452,7 +455,7 @@ def test_nobody_there_is_an_error_once_the_fault_policy_says_so(keeper: Keeper) 
         found.next()
 
 
-def test_its_secret_is_that_of_who_keeps_it(tmp_path: Any) -> None:
+def test_its_secret_is_that_of_who_keeps_it(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open sesame\n")
     with Keeper(secret="open sesame") as keeper:
         keeper.send(numbers(0, 1))
@@ -463,14 +466,27 @@ def test_its_secret_is_that_of_who_keeps_it(tmp_path: Any) -> None:
             found.rest()
 
 
-def test_a_secret_that_is_not_there_is_named(keeper: Keeper, tmp_path: Any) -> None:
+def test_its_certificates_are_those_that_whoever_keeps_it_takes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    ours, theirs = authority.issue("reader"), authority.issue("keeper")
+    with Keeper(tls=theirs) as keeper:
+        keeper.send(numbers(0, 1))
+        keeper.end()
+        with reading(keeper, tls=tls_keys(ours)) as found:
+            assert found.rest() == [0]
+        absent = {**tls_keys(ours), "key": str(tmp_path / "absent")}
+        with pytest.raises(InputError, match=r"channel c at .*absent"), reading(keeper, tls=absent):
+            pass
+
+
+def test_a_secret_that_is_not_there_is_named(keeper: Keeper, tmp_path: Path) -> None:
     absent = {"file": str(tmp_path / "absent")}
     said = r"channel c at .*absent cannot be read"
     with pytest.raises(InputError, match=said), reading(keeper, secret=absent):
         pass
 
 
-def test_every_message_comes_once_over_restarts_of_who_keeps_it(tmp_path: Any) -> None:
+def test_every_message_comes_once_over_restarts_of_who_keeps_it(tmp_path: Path) -> None:
     with Keeper(directory=tmp_path) as keeper:
         with reading(keeper, consumer="job") as found:
             read: list[int] = []
