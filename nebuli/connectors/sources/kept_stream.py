@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import secrets
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -33,6 +35,8 @@ _IN_USE_S = 60.0
 """How long a consumer's name is waited for that another holder has: longer than a lease lasts, with a host's death."""
 _LAST_S = 2.0
 """How long the last acknowledgement may take that was asked for before the end."""
+_SESSION = secrets.token_hex(8)
+"""With the process' number, as processes are forked, who holds names here: a source may be read twice at once."""
 
 
 def as_text(position: Position) -> str:
@@ -237,12 +241,13 @@ class KeptStream:
         """Take the consumer's name, also from a predecessor whose process was killed, once its lease is over."""
         consumer = self._settings.consumer
         assert consumer is not None
+        holder = self._settings.holder or f"nebuli {os.getpid()} {_SESSION}"
         loop = asyncio.get_running_loop()
         until = loop.time() + _IN_USE_S
         told = False
         while True:
             try:
-                return await self._reader.hold(consumer, holder=self._settings.holder)
+                return await self._reader.hold(consumer, holder=holder)
             except netchannel.ChannelInUse as error:
                 if loop.time() > until:
                     raise InputError(

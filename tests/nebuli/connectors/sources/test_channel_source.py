@@ -284,11 +284,23 @@ def test_a_consumer_begins_where_it_has_acknowledged(keeper: Keeper) -> None:
         assert found.rest() == [3, 4]
 
 
+def test_one_process_reads_as_one_consumer_twice_at_once(keeper: Keeper) -> None:
+    """As a member does that goes on, and reads again what it replays; or a query that joins a source with itself."""
+    keeper.send(numbers(0, 1))
+    with reading(keeper, consumer="job") as first, reading(keeper, consumer="job") as second:
+        assert first.take(1) == second.take(1) == [0]
+        second.source.close("it is replayed")
+        keeper.send(numbers(1, 1))
+        assert first.take(1) == [1]
+        first.source.release(first.source.position)
+        wait_for(lambda: keeper.heads.oldest == 2, "it is freed")
+
+
 def test_a_name_that_somebody_else_has_is_waited_for(keeper: Keeper) -> None:
     keeper.send(numbers(0, 1))
-    with reading(keeper, consumer="job") as first:
+    with reading(keeper, consumer="job", holder="one") as first:
         first.take(1)
-        with reading(keeper, consumer="job") as second:
+        with reading(keeper, consumer="job", holder="two") as second:
             assert second.source.poll() is Signal.LATER
             first.source.close("it is done")
             assert second.take(1) == [0]
@@ -450,7 +462,7 @@ def test_a_channel_of_bytes_is_refused() -> None:
 
 
 def test_nobody_there_is_an_error_once_the_fault_policy_says_so(keeper: Keeper) -> None:
-    nobody = {"address": "127.0.0.1:1", "fault": {"retry": 0.1}}
+    nobody: dict[str, Any] = {"address": "127.0.0.1:1", "fault": {"retry": 0.1}}
     with reading(keeper, **nobody) as found, pytest.raises(InputError, match=r"127\.0\.0\.1:1"):
         found.next()
 
@@ -474,7 +486,7 @@ def test_its_certificates_are_those_that_whoever_keeps_it_takes(tmp_path: Path) 
         keeper.end()
         with reading(keeper, tls=tls_keys(ours)) as found:
             assert found.rest() == [0]
-        absent = {**tls_keys(ours), "key": str(tmp_path / "absent")}
+        absent: dict[str, Any] = {**tls_keys(ours), "key": str(tmp_path / "absent")}
         with pytest.raises(InputError, match=r"channel c at .*absent"), reading(keeper, tls=absent):
             pass
 
