@@ -12,6 +12,7 @@ from threading import Timer
 import psutil
 
 from tests.support.hosts import Host
+from tests.support.starter import Forked, starter
 from tests.support.waiting import wait_for
 
 _END_S = 240
@@ -53,14 +54,20 @@ class Command:
         python: str | Path = sys.executable,
     ) -> None:
         self._stderr = directory / "stderr.txt"
-        command = [str(python), "-m", "nebuli", *map(str, arguments)]
+        given = [*map(str, arguments)]
+        environment = _environment(directory)
+        self.process: subprocess.Popen[bytes] | Forked
         with self._stderr.open("w") as stderr:
-            self.process = subprocess.Popen(
-                host.command(*command) if host else command,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=_environment(directory),
-            )
+            if host is None and python == sys.executable and starter().can_start():
+                self.process = starter().start(given, stderr.fileno(), environment)
+            else:
+                command = [str(python), "-m", "nebuli", *given]
+                self.process = subprocess.Popen(
+                    host.command(*command) if host else command,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment,
+                )
 
     def wait_until_said(self, *texts: str) -> None:
         """Wait until all of these are on its stderr."""
