@@ -30,8 +30,10 @@ settings.load_profile("any machine")  # how long an example takes, or making it,
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All sessions of Spark, those of pages and examples too, start with the tests' defaults."""
+    """All that is started, by pages and examples too, begins with the tests' defaults."""
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+    # Whoever imports Pydantic reads what all packages that are installed offer, hundreds of times; it is for none of us.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config.pluginmanager.register(ProcessesAreMarked())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SomethingRuns())
@@ -55,6 +57,13 @@ class SomethingRuns:
         """Behind the last test."""
         if self._found and not self._ran and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Who wants the tests of Spark alone imports no files without one: that takes each process many seconds."""
+    if config.option.markexpr != "spark" or not collection_path.match("test_*.py"):
+        return None
+    return "mark.spark" not in collection_path.read_text() or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

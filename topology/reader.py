@@ -12,7 +12,6 @@ from topology.errors import TopologyError
 from topology.mistakes import Mistake, in_file_order, read_text
 from topology.model import Topology
 from topology.validation import validation_mistakes
-from topology.yaml_document import parse_yaml
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -28,6 +27,8 @@ def load_topology(path: str | PathLike[str]) -> Topology:
 
 def parse_topology(text: str, file: str | None = None) -> Topology:
     """Read a topology from the text of a YAML document; ``file`` is the name that mistakes carry."""
+    from topology.yaml_document import parse_yaml  # whoever is given a topology that was read needs no YAML
+
     document = parse_yaml(text, file)
     if document.broken:
         raise TopologyError(document.mistakes)
