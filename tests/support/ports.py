@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
-_FIRST, _EACH, _BLOCKS = 20_000, 800, 15
+_FIRST, _EACH, _BLOCKS = 20_000, 400, 30
 """Below the range from which outgoing connections take theirs, so that none of these comes in between."""
 
 _HELD: list[socket.socket] = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.support import commands
 from tests.support.documents import JOIN, rivals, topology
 from topology import Topology
 
@@ -20,7 +23,11 @@ BRIDGED = topology({"1": "4", "2": "3", "4": "3", "3": ""}, {"one": "1", "two": 
 
 def nebuli(*arguments: str, cwd: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nebuli", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, input=given)
+    if given:
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, input=given)
+    with TemporaryDirectory() as directory, chdir(cwd):
+        ended = commands.nebuli(*arguments, directory=Path(directory))
+    return subprocess.CompletedProcess(command, ended.exit_code, ended.stdout, ended.stderr)
 
 
 def imported_by(*arguments: str, cwd: Path) -> set[str]:
