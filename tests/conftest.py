@@ -32,7 +32,7 @@ settings.load_profile("any machine")  # how long an example takes, or making it,
 def pytest_configure(config: pytest.Config) -> None:
     """All that is started, by pages and examples too, begins with the tests' defaults."""
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
-    # Whoever imports Pydantic reads what all packages that are installed offer, hundreds of times; it is for none of us.
+    # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config.pluginmanager.register(ProcessesAreMarked())
     if not hasattr(config, "workerinput"):
