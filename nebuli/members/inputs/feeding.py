@@ -40,7 +40,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
 
     ``external``: some inputs are pushed into by others, and do not end with the sources.
     """
-    logged = [feed for feed in feeds if not feed.source.physical.repeatable]
+    logged = [feed for feed in feeds if not feed.source.physical.can_be_read_again]
     threads = ThreadPoolExecutor(max(len(logged), 1), "nebuli-source")
     try:
         async with asyncio.TaskGroup() as group:

@@ -25,7 +25,7 @@ class Readings:
     """Entered, they stand where the log's last step ended; left, they are closed. ``feeds`` are all of the member's."""
 
     def __init__(self, feeds: Sequence[Feed], log: InputLog) -> None:
-        self._feeds = [feed for feed in feeds if feed.source.physical.repeatable]
+        self._feeds = [feed for feed in feeds if feed.source.physical.can_be_read_again]
         self._log = log
         self._readings: dict[str, Reading] = {}
         self._threads = ThreadPoolExecutor(2 * len(self._feeds) + 1, "nebuli-reading")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from nebuli.storage.errors import StorageError, Unclear
 from nebuli.storage.logs.input_log import InputLog
 from placement.plan import BoundSource
 from placement.stepped import Feed
+from tests.support.keeper import Keeper, numbers
 from tests.support.sizes import some
 from tests.support.stores import Plan, faulty_store
 from tests.support.waiting import until_async
@@ -30,6 +31,7 @@ from topology import SOURCES, Column, DataType
 
 COLUMNS = (Column(name="n", type=DataType.INT64),)
 ROWS = 100
+PER_MESSAGE = 5
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +47,16 @@ def feed(settings: dict[str, object]) -> Feed:
     return Feed(input="in", name=str(settings["type"]), source=source)
 
 
-def feeds(folder: Path) -> list[Feed]:
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    with Keeper() as running:
+        for first in range(3000, 3000 + ROWS, PER_MESSAGE):
+            running.send(numbers(first, PER_MESSAGE))
+        running.end()
+        yield running
+
+
+def feeds(folder: Path, keeper: Keeper) -> list[Feed]:
     """A source of each type that gives the same rows each time, with other numbers."""
     text = "n\n" + "".join(f"{number}\n" for number in range(1000, 1000 + ROWS))
     (folder / "numbers.csv").write_text(text)
@@ -55,10 +66,13 @@ def feeds(folder: Path) -> list[Feed]:
         feed({"type": "CSV", "path": str(folder / "numbers.csv")}),
         feed({"type": "Parquet", "path": str(folder / "numbers.parquet")}),
         feed({"type": "Generator", "count": ROWS}),
+        feed(
+            {"type": "Channel", "address": keeper.address, "channel": "c", "consumer": "steps", "holder": "m"}
+        ),
     ]
 
 
-WANTED = sorted([*range(ROWS), *range(1000, 1000 + ROWS), *range(2000, 2000 + ROWS)])
+WANTED = [first + number for first in (0, 1000, 2000, 3000) for number in range(ROWS)]
 
 
 class Process:
@@ -110,10 +124,12 @@ async def process(store: Store, sources: list[Feed]) -> AsyncIterator[Process]:
 
 
 @pytest.mark.parametrize("seed", some(range(30)))
-async def test_a_step_has_the_same_rows_whenever_it_is_read(seed: int, tmp_path: Path) -> None:
+async def test_a_step_has_the_same_rows_whenever_it_is_read(
+    seed: int, tmp_path: Path, keeper: Keeper
+) -> None:
     """Over kills, replays from any step that is kept, and appends whose outcome is not known."""
     rng = Random(seed)
-    sources = feeds(tmp_path)
+    sources = feeds(tmp_path, keeper)
     plan = Plan()
     steps: list[list[int]] = []
     async with faulty_store(tmp_path / "store", plan) as store, asyncio.timeout(60):
@@ -131,6 +147,7 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(seed: int, tmp_path:
                         case "trim" if len(steps) > first:
                             first = rng.randrange(first, len(steps) + 1)
                             await running.log.trim(first)
+                            await running.readings.release(first)
                         case "unclear":
                             plan.calls.clear()
                             plan.at = rng.randrange(3)
@@ -141,15 +158,34 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(seed: int, tmp_path:
                             await running.read(rng.randrange(3))
                             steps.append(await running.rows(len(steps)))
                 ended = sum(map(len, steps)) == len(WANTED)
+            gone = sum(number >= 3000 for rows in steps[:first] for number in rows)
+            assert keeper.heads.oldest <= gone / PER_MESSAGE
         async with process(store, sources) as running:
             for step in range(first, len(steps)):
                 assert await running.rows(step) == steps[step]
             await running.read(100)
             assert await running.rows(len(steps)) == []
     assert sorted(number for rows in steps for number in rows) == WANTED
-    for source in ((0, ROWS), (1000, 1000 + ROWS), (2000, 2000 + ROWS)):
-        numbers = [number for rows in steps for number in rows if number in range(*source)]
-        assert numbers == list(range(*source))
+    for source in (range(at, at + ROWS) for at in (0, 1000, 2000, 3000)):
+        assert [number for rows in steps for number in rows if number in source] == list(source)
+
+
+async def test_a_kept_channel_is_acknowledged_where_no_state_needs_it(tmp_path: Path, keeper: Keeper) -> None:
+    source = feeds(tmp_path, keeper)[-1]
+    async with Store.in_folder(tmp_path / "store") as store, process(store, [source]) as running:
+        steps = 0
+        while steps < 2 or await running.log.where(steps) != await running.log.where(steps - 1):
+            await running.read(1)
+            await running.rows(steps)
+            steps += 1
+        assert keeper.heads.oldest == 0
+        await running.log.trim(steps)
+        await running.readings.release(steps)
+
+        async def acknowledged() -> bool:
+            return keeper.heads.oldest == ROWS / PER_MESSAGE
+
+        await until_async(acknowledged, "all is acknowledged")
 
 
 async def test_rows_are_not_logged(tmp_path: Path) -> None:
