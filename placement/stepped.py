@@ -150,6 +150,8 @@ class _StepFragment(BaseModel):
     circuit: str
     """The name of the circuit in the ids of its channels."""
     plan: SteppedPlan
+    external: tuple[str, ...] = ()
+    """The inputs that have no source: programs push into them, and they do not end."""
 
     @property
     def operators(self) -> tuple[()]:

@@ -18,7 +18,7 @@ from nebuli.circuits.errors import CircuitDenied, CircuitFailed, CircuitUnreacha
 from nebuli.circuits.push_limit import MAX_BYTES
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitStub
-from nebuli.rpc.conventions import REFUSAL_KEY
+from nebuli.rpc.conventions import QUERY_KEY, REFUSAL_KEY
 from nebuli.rpc.trust import Trust
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ _PAUSE_S = 0.1
 
 
 class Circuit:
-    """The query in steps that ``nebuli run --stepped --serve`` serves at ``address``, as HOST:PORT.
+    """A query in steps that runs.
 
-    ``secret`` and ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable
-    then; also at once, on entering, if nobody answers. Its methods may be called from several tasks of its event loop.
+    ``address`` is HOST:PORT, where ``nebuli run --stepped --serve`` serves it, or HOST:PORT/ID, as ``nebuli status``
+    says it of a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret`` and
+    ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; also at
+    once, on entering, if nobody answers. Its methods may be called from several tasks of its event loop.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Circuit:
         """What can be pushed: the schema of its rows, by input. Known once it is entered."""
         self.outputs: Mapping[str, pa.Schema] = {}
         """What can be read: the schema of its rows, by output. Known once it is entered."""
+        self._where, _, self._query = address.partition("/")
+        self._metadata = ((QUERY_KEY, self._query),) if self._query else ()
         self._trust = Trust(tls, secret)
         self._deadline_s = deadline_s
         self._channel: grpc.aio.Channel
@@ -59,11 +63,11 @@ class Circuit:
 
     async def __aenter__(self) -> Self:
         """Connect. Raises CircuitUnreachable, CircuitDenied, CertificateError."""
-        self._channel = dial(self.address, self._trust)
+        self._channel = dial(self._where, self._query, self._trust)
         self._stub = CircuitStub(self._channel)
         try:
             with self._errors():
-                reply = await self._stub.Describe(wire.DescribeRequest(), timeout=self._deadline_s)
+                reply = await self._call(self._stub.Describe, wire.DescribeRequest())
         except BaseException:
             await self._channel.close()
             raise
@@ -143,7 +147,8 @@ class Circuit:
     async def _output(self, name: str, from_step: int) -> AsyncGenerator[tuple[int, pa.RecordBatch]]:
         parts: list[pa.RecordBatch] = []
         with self._errors():
-            call = self._stub.Output(wire.OutputRequest(name=name, from_step=from_step))
+            request = wire.OutputRequest(name=name, from_step=from_step)
+            call = self._stub.Output(request, metadata=self._metadata)
             try:
                 async for part in call:
                     parts.append(decoded(part.rows))
@@ -168,7 +173,7 @@ class Circuit:
     async def checkpoint(self) -> int:
         """Have all members save what they know; the step that comes behind it. Raises CheckpointNotMade."""
         with self._errors():
-            reply = await self._stub.Checkpoint(wire.CheckpointRequest(), timeout=self._deadline_s)
+            reply = await self._call(self._stub.Checkpoint, wire.CheckpointRequest())
         return int(reply.step)
 
     async def pause(self) -> None:
@@ -185,7 +190,7 @@ class Circuit:
         Run again with the same state, it goes on where it was.
         """
         with self._errors():
-            await self._stub.ShutDown(wire.ShutDownRequest(), timeout=self._deadline_s)
+            await self._call(self._stub.ShutDown, wire.ShutDownRequest())
 
     async def status(self) -> CircuitStatus:
         """How the circuit is."""
@@ -193,13 +198,17 @@ class Circuit:
 
     # -- calls
 
+    async def _call(self, call: Callable[..., Awaitable[Any]], request: Any) -> Any:
+        return await call(request, timeout=self._deadline_s, metadata=self._metadata)
+
     async def _again(self, call: Callable[..., Awaitable[Any]], request: Any) -> Any:
         """Call, and call again while the circuit is away, until the deadline: what may be done twice."""
         deadline = time.monotonic() + self._deadline_s
         while True:
             try:
                 with self._errors():
-                    return await call(request, timeout=max(deadline - time.monotonic(), 0.0))
+                    left_s = max(deadline - time.monotonic(), 0.0)
+                    return await call(request, timeout=left_s, metadata=self._metadata)
             except CircuitDenied:
                 raise
             except CircuitUnreachable:
@@ -227,19 +236,25 @@ class Circuit:
             case grpc.StatusCode.UNIMPLEMENTED:
                 return CircuitFailed(
                     f"what answers at {self.address} is no circuit of this version: give the address that 'nebuli run "
-                    f"--stepped --serve' says"
+                    f"--stepped --serve' or 'nebuli status' says"
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return CircuitUnreachable(
                     f"{where} did not answer within {self._deadline_s:g} s, and may have done it: look at its status, "
                     f"and send a push again with its number"
                 )
+            case grpc.StatusCode.NOT_FOUND:
+                return CircuitFailed(f"{where}: {error.details()}")
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-                return CircuitUnreachable(
-                    f"{where} is not there: {error.details()}; is 'nebuli run --stepped --serve {self.address}' "
-                    f"running, and are secret and certificates those of its topology?"
-                )
+                return CircuitUnreachable(f"{where} is not there: {error.details()}; {self._advice}")
         return CircuitFailed(f"{where} cannot do it: {error.details()}")
+
+    @property
+    def _advice(self) -> str:
+        served = f"is 'nebuli run --stepped --serve {self._where}' running, and"
+        if self._query:
+            served = f"does 'nebuli status {self._query}' say that it is running there, and"
+        return f"{served} are secret and certificates those of its topology?"
 
 
 def _schema(rows: wire.Rows) -> pa.Schema:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-import grpc
 import pyarrow as pa
 import xxhash
 
+from nebuli.circuits.admission import MARGIN_S
 from nebuli.circuits.arrow_bytes import decoded, encoded, without_weight, zset_of
 from nebuli.circuits.errors import (
     CheckpointNotMade,
@@ -22,15 +22,15 @@ from nebuli.circuits.errors import (
     StepNotThere,
     UnknownInput,
     UnknownOutput,
-    refusal_of,
 )
+from nebuli.circuits.refusing import refuse
 from nebuli.coordinator.errors import CheckpointNotMade as GivenUp
 from nebuli.coordinator.lockstep import Phase
 from nebuli.dataflow import SteppedCircuit
-from nebuli.members.pushes import push_messages as ask
+from nebuli.members.calls import call_messages as ask
+from nebuli.members.calls.output_pieces import PIECE_BYTES, halves
 from nebuli.rpc import circuit_pb2 as wire
 from nebuli.rpc.circuit_pb2_grpc import CircuitServicer
-from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 
 if TYPE_CHECKING:
@@ -38,28 +38,23 @@ if TYPE_CHECKING:
 
     from grpc.aio import ServicerContext as Context
 
-    from nebuli.members.local_run import LocalRun
-    from nebuli.members.pushes.push_line import PushLine
+    from nebuli.circuits.running import Running
+    from nebuli.members.calls.call_line import CallLine
     from nebuli.storage import Span
 
-_MARGIN_S = 0.5
-"""So long before a caller's deadline it is said that the input is full: later, nobody would hear it."""
 _DEADLINE_S = 60.0
 """For callers that have none."""
-_PART_BYTES = 1 << 20
-_SAID_LIMIT = 2000
-"""How much of a message is said: gRPC takes 8 KiB of metadata."""
 
 
 class CircuitService(CircuitServicer):
-    """Answers for one run, on its loop. The methods' names are gRPC's."""
+    """Answers for a running circuit, on its loop. The methods' names are gRPC's."""
 
-    def __init__(self, run: LocalRun) -> None:
+    def __init__(self, run: Running) -> None:
         self._run = run
-        circuit = SteppedCircuit(run.query.plan, 0)
+        circuit = SteppedCircuit(run.plan, 0)
         self._inputs = circuit.inputs
         self._outputs = circuit.outputs
-        self._external = frozenset(run.query.external)
+        self._external = frozenset(run.external)
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(self, step: int) -> None:
@@ -80,7 +75,7 @@ class CircuitService(CircuitServicer):
 
     async def Status(self, request: wire.StatusRequest, context: Context) -> wire.StatusReply:
         """Say how the circuit is."""
-        coordinator, members = self._run.coordinator, self._run.members
+        coordinator = self._run.coordinator
         return wire.StatusReply(
             phase=coordinator.phase.value,
             epoch=coordinator.epoch,
@@ -90,8 +85,8 @@ class CircuitService(CircuitServicer):
                 wire.Checkpoint(version=each.version, step=each.step) for each in coordinator.checkpoints
             ],
             members=[
-                wire.Member(number=member, pid=members.process(member) or 0)
-                for member in range(self._run.query.plan.members)
+                wire.Member(number=member, pid=self._run.process(member) or 0)
+                for member in range(self._run.plan.members)
             ],
         )
 
@@ -102,7 +97,7 @@ class CircuitService(CircuitServicer):
         async with _refusals(context):
             handle, producer, sequence = self._pushed(request.handle), request.producer, request.sequence
             rows = zset_of(decoded(request.rows), self._inputs[handle], handle)
-            within_s = max(_time_left(context) - _MARGIN_S, 0.0)
+            within_s = max(_time_left(context) - MARGIN_S, 0.0)
             data = bytes(rows.serialize())
             answer = await self._line(handle, producer).push(handle, producer, sequence, data, within_s)
             return wire.PushReply(step=_step_of(answer, handle, producer, sequence))
@@ -126,10 +121,10 @@ class CircuitService(CircuitServicer):
             )
         raise UnknownInput(f"there is no input {handle}: the circuit has {', '.join(self._inputs)}")
 
-    def _line(self, handle: str, producer: str) -> PushLine:
+    def _line(self, handle: str, producer: str) -> CallLine:
         """The way to the member that has all of a producer's rows for an input: one log checks their numbers."""
         name = ask.log_name(handle, producer).encode()
-        lines = self._run.pushes
+        lines = self._run.calls
         return lines[xxhash.xxh3_64_intdigest(name) % len(lines)]
 
     # -- rows out
@@ -141,7 +136,7 @@ class CircuitService(CircuitServicer):
                 raise UnknownOutput(
                     f"there is no output {request.name}: the circuit has {', '.join(self._outputs)}"
                 )
-            spans = self._run.outputs[request.name].follow(request.name, request.from_step)
+            spans = self._run.follow(request.name, request.from_step)
             schema, at = self._outputs[request.name], request.from_step
             while (span := await self._next_span(spans, at)) is not None:
                 by_step: dict[int, list[pa.RecordBatch]] = {}
@@ -172,9 +167,9 @@ class CircuitService(CircuitServicer):
         """Say which pushes count for a step."""
         async with _refusals(context):
             ranges = []
-            for member, remap in enumerate(self._run.remaps):
-                await remap.refresh()
-                for handle, (first, until) in (await remap.offsets(request.step)).items():
+            for member in range(self._run.plan.members):
+                found = await self._run.offsets(member, request.step)
+                for handle, (first, until) in found.items():
                     if handle in self._external:
                         ranges.append(wire.Range(handle=handle, member=member, first=first, until=until))
             return wire.OffsetsReply(ranges=ranges)
@@ -201,7 +196,7 @@ class CircuitService(CircuitServicer):
 
     async def ShutDown(self, request: wire.ShutDownRequest, context: Context) -> wire.ShutDownReply:
         """End the circuit."""
-        self._run.coordinator.shut_down()
+        self._run.shut_down()
         return wire.ShutDownReply()
 
 
@@ -235,25 +230,21 @@ def _step_of(answer: ask.Answer, handle: str, producer: str, sequence: int) -> i
                 f"{waiting} rows wait for a step, and none was made in time: nothing of number {sequence} was kept; "
                 f"start the circuit if it is paused, and send it again"
             )
-        case ask.NotLogged(why):
+        case ask.Crowded(waiting, most):
+            raise InputFull(
+                f"{waiting} bytes of pushes wait at the member already, and {most} at most do: nothing of number "
+                f"{sequence} was kept; start the circuit if it is paused, and send it again"
+            )
+        case ask.CouldNot(why):
             raise CircuitFailed(f"{why}; send number {sequence} again, which happens once")
-        case ask.Next():
-            raise AssertionError("a push is not answered so")
-    assert_never(answer)
+    raise AssertionError(f"a push is not answered by {answer}")
 
 
 def _parts(step: int, batches: list[pa.RecordBatch], schema: pa.Schema) -> list[wire.OutputPart]:
     """A step of an output in messages of bounded size, if rows are of bounded size."""
-    pieces = [piece for batch in batches for piece in _pieces(batch)]
+    pieces = [piece for batch in batches for piece in halves(batch, PIECE_BYTES)]
     pieces = pieces or [pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)]
     return [wire.OutputPart(step=step, rows=encoded(each), last=each is pieces[-1]) for each in pieces]
-
-
-def _pieces(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    if batch.num_rows < 2 or batch.nbytes <= _PART_BYTES:
-        return [batch]
-    half = batch.num_rows // 2
-    return [*_pieces(batch.slice(0, half)), *_pieces(batch.slice(half))]
 
 
 @asynccontextmanager
@@ -262,24 +253,17 @@ async def _refusals(context: Context) -> AsyncIterator[None]:
     try:
         yield
     except CircuitError as error:
-        await _refuse(context, error)
+        await refuse(context, error)
     except GivenUp as error:
-        await _refuse(context, CheckpointNotMade(str(error)))
+        await refuse(context, CheckpointNotMade(str(error)))
     except SinceMismatch as error:
         text = f"step {error.asked} of this output has been forgotten: read from {error.since} on"
-        await _refuse(context, StepForgotten(text, error.since))
+        await refuse(context, StepForgotten(text, error.since))
     except StepOutOfRange as error:
         if error.asked < error.first:
             text = f"which pushes count for step {error.asked} has been forgotten: it is known from {error.first} on"
-            await _refuse(context, StepForgotten(text, error.first))
+            await refuse(context, StepForgotten(text, error.first))
         text = f"step {error.asked} is not there yet, {error.last} is the next: ask again when its output is there"
-        await _refuse(context, StepNotThere(text, error.last))
+        await refuse(context, StepNotThere(text, error.last))
     except StorageError as error:
-        await _refuse(context, CircuitFailed(str(error)))
-
-
-async def _refuse(context: Context, error: CircuitError) -> None:
-    refusal = refusal_of(error)
-    refusal.message = refusal.message[:_SAID_LIMIT]
-    detail = ((REFUSAL_KEY, refusal.SerializeToString()),)
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal.message, detail)
+        await refuse(context, CircuitFailed(str(error)))

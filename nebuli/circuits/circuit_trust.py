@@ -1,6 +1,7 @@
 """Who may call a circuit: the certificates and the secret of its topology, as between workers and commands.
 
-A circuit has no name of its own that both sides know, as workers have that of their node: proofs are for any circuit.
+Proofs are for one query of a worker. A circuit that is served by itself has no name that both sides know: proofs are
+for any such circuit.
 """
 
 from __future__ import annotations
@@ -15,17 +16,30 @@ from nebuli.rpc.trust import Trust
 if TYPE_CHECKING:
     import grpc.aio
 
-_ANY = "circuit"
 
+def dial(address: str, query: str, trust: Trust) -> grpc.aio.Channel:
+    """A channel to the circuit at an address, whose certificate is for its host. Raises CertificateError.
 
-def dial(address: str, trust: Trust) -> grpc.aio.Channel:
-    """A channel to the circuit at an address, whose certificate is for its host. Raises CertificateError."""
+    ``query`` is its id at a worker, or empty.
+    """
     if trust.tls is not None:
         host = trust.tls.server_name or address.rpartition(":")[0].strip("[]")
         trust = Trust(replace(trust.tls, server_name=host), trust.secret)
-    return secured.dial(_ANY, address, trust, ("grpc.max_receive_message_length", -1))  # one row may be large
+    return secured.dial(
+        _name(query), address, trust, ("grpc.max_receive_message_length", -1)
+    )  # rows may be large
 
 
 def interceptors(trust: Trust) -> list[Checking]:
-    """What a circuit's server asks of each call."""
-    return [] if trust.secret is None else [Checking(Proofs(trust.secret, _ANY, "this circuit"))]
+    """What the server of a circuit that is served by itself asks of each call."""
+    return [] if trust.secret is None else [Checking(proofs(trust.secret))]
+
+
+def proofs(secret: str, query: str = "") -> Proofs:
+    """What calls to a circuit are checked against."""
+    called = f"the worker of query {query}" if query else "this circuit"
+    return Proofs(secret, _name(query), called)
+
+
+def _name(query: str) -> str:
+    return f"circuit/{query}" if query else "circuit"

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from nebuli.circuits.admission import Admission
 from nebuli.circuits.circuit_service import CircuitService
 from nebuli.circuits.circuit_trust import interceptors
-from nebuli.circuits.push_limit import MESSAGE_BYTES
-from nebuli.coordinator.lockstep import Phase
+from nebuli.circuits.push_limit import MESSAGE_BYTES, WAITING_BYTES
 from nebuli.rpc.circuit_pb2_grpc import add_CircuitServicer_to_server
 from nebuli.rpc.secured import bind
 from nebuli.rpc.trust import NO_TRUST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from nebuli.members.local_run import LocalRun
+    from nebuli.circuits.running import Running
     from nebuli.rpc.trust import Trust
 
 _GRACE_S = 2.0
@@ -29,26 +30,54 @@ _GRACE_S = 2.0
 
 
 @asynccontextmanager
-async def served(run: LocalRun, address: str, trust: Trust = NO_TRUST) -> AsyncIterator[str]:
+async def served(
+    run: Running, address: str, trust: Trust = NO_TRUST, *, waiting_bytes: int = WAITING_BYTES
+) -> AsyncIterator[str]:
     """Serve a run at an address, as long as the context is; which address, as port 0 takes any that is free.
 
-    Left when the run has been shut down, what its outputs have is given out first. Raises OSError, CertificateError.
+    Left when the run is over, what its outputs have is given out first. So many bytes of pushes wait at once. Raises
+    OSError, CertificateError.
     """
     host, _, port = address.rpartition(":")
     await _check_free(address, host.strip("[]"), int(port))
-    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)]
-    server = grpc.aio.server(options=options, interceptors=interceptors(trust))
-    service = CircuitService(run)
-    add_CircuitServicer_to_server(service, server)
+    server = _server(waiting_bytes, *interceptors(trust))
     try:
         bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
         raise OSError(f"--serve {address} cannot be bound: {error}") from error
+    async with _answering(server, run):
+        yield f"{host}:{bound}"
+
+
+@asynccontextmanager
+async def served_to_worker(run: Running, socket: Path) -> AsyncIterator[None]:
+    """The same at a socket of this machine, for a worker that passes calls on, and has asked who calls."""
+    _remove(socket)
+    server = _server(WAITING_BYTES)
+    server.add_insecure_port(f"unix:{socket}")
+    async with _answering(server, run):
+        yield
+
+
+def _remove(socket: Path) -> None:
+    """Make way: a process that was killed has left its own."""
+    socket.unlink(missing_ok=True)
+
+
+def _server(waiting_bytes: int, *asking: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)]
+    return grpc.aio.server(options=options, interceptors=[Admission(waiting_bytes), *asking])
+
+
+@asynccontextmanager
+async def _answering(server: grpc.aio.Server, run: Running) -> AsyncIterator[None]:
+    service = CircuitService(run)
+    add_CircuitServicer_to_server(service, server)
     await server.start()
     try:
-        yield f"{host}:{bound}"
-        if run.coordinator.phase is Phase.STOPPED:
-            service.end(run.coordinator.next_step)
+        yield
+        if run.over is not None:
+            service.end(run.over)
             await server.stop(_GRACE_S)
     finally:
         await server.stop(None)

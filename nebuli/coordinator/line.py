@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nebuli.coordinator import control_channels as channels
 from nebuli.coordinator.errors import MalformedMessage
@@ -26,11 +26,22 @@ _PAUSES_S = (0.0, 0.05, 0.2, 1.0)
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
 
 
+class Beside(Protocol):
+    """What else a coordinator's process and a member say to each other while they have a session."""
+
+    def reach(self, session: str, address: str) -> None:
+        """There is one, with a process that listens there."""
+
+    def drop(self) -> None:
+        """It is lost."""
+
+
 class Line:
     """Tells ``happen`` when the member can be told something, what it says, and when it is lost.
 
     ``address`` is where the member's receiver is reached; without one, it is waited for until `reach` says it.
-    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens.
+    ``answer_to`` is where the coordinator's is, if others reach it elsewhere than it listens. ``beside`` hears of each
+    session, and of its end unless that is the line's.
     """
 
     def __init__(
@@ -43,6 +54,7 @@ class Line:
         *,
         away_s: float = AWAY_S,
         answer_to: str | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.member = member
         self.address = address
@@ -50,6 +62,7 @@ class Line:
         self._sender = sender
         self._receiver = receiver
         self._answer_to = answer_to
+        self._beside = beside
         self._fault = FaultPolicy(retry=away_s)
         self._away_s = away_s
         self._changed = asyncio.Event()
@@ -94,6 +107,8 @@ class Line:
             self._session, self._told = None, None
             if connected:
                 failures = 0
+                if self._beside is not None:
+                    self._beside.drop()
                 happen(Lost(self.member, why))
             await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
             failures += 1
@@ -117,7 +132,7 @@ class Line:
                 fault=self._fault,
             )
             try:
-                return await self._talk(address, inbox, outbox, happen)
+                return await self._talk(session, address, inbox, outbox, happen)
             finally:
                 await self._leave(inbox, outbox)
         except (NetChannelError, MalformedMessage) as error:
@@ -140,6 +155,7 @@ class Line:
 
     async def _talk(
         self,
+        session: str,
         address: str,
         inbox: ReceiverChannel,
         outbox: SenderChannel,
@@ -152,6 +168,8 @@ class Line:
         telling = asyncio.create_task(self._tell_all(outbox, self._told))
         hearing = asyncio.create_task(self._hear_all(inbox, sender, happen))
         happen(Connected(self.member))
+        if self._beside is not None:
+            self._beside.reach(session, address)
         try:
             await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -13,7 +13,7 @@ from nebuli.fleet.global_state import GlobalState, combined
 from nebuli.fleet.supervision import Policy
 from nebuli.rpc.trust import Trust
 from placement import StrategyName
-from placement.stepped import AnyFragment
+from placement.stepped import AnyFragment, CoordinatorFragment
 from topology import Access, EngineName
 
 if TYPE_CHECKING:
@@ -81,6 +81,20 @@ class DeployedQuery(BaseModel):
     plan: tuple[AnyFragment, ...]
     left: tuple[DeployedFragment, ...] = ()
     """What could not be taken away yet of earlier deployments."""
+
+    @property
+    def circuit(self) -> str | None:
+        """Where programs reach it, as `nebuli.Circuit` takes it, if it runs in steps."""
+        coordinator = self.plan[-1]
+        return (
+            f"{self.fragments[-1].grpc}/{self.id}" if isinstance(coordinator, CoordinatorFragment) else None
+        )
+
+    @property
+    def external(self) -> tuple[str, ...]:
+        """The inputs that programs push into."""
+        coordinator = self.plan[-1]
+        return coordinator.external if isinstance(coordinator, CoordinatorFragment) else ()
 
 
 class Endpoint(NamedTuple):

@@ -25,6 +25,8 @@ def step_fragments(
 ) -> tuple[StepFragment, ...]:
     """The members, and behind them the coordinator, at the node of the first sink. Raises InvalidQuery.
 
+    Inputs that nothing is attached to are for programs to push into.
+
     Each node with a source or a sink of the query has a member at least, and as many more go to them in turn as are
     asked for: rows are divided by their keys, whoever reads them.
     """
@@ -36,12 +38,14 @@ def step_fragments(
     nodes += [used[number % len(used)] for number in range((members or 0) - len(nodes))]
     plan = distribute(plan, len(nodes), {each.id for each in plan.inputs})
     feeds = _feeds(plan, topology, nodes)
+    external = tuple(sorted(each.id for each in plan.inputs if not attached(each, topology)))
     made: list[StepFragment] = [
         MemberFragment(
             id=f"{query.name}/member-{member}",
             node=node,
             circuit=circuit,
             plan=plan,
+            external=external,
             member=member,
             feeds=tuple(feeds[member]),
         )
@@ -53,6 +57,7 @@ def step_fragments(
             node=nodes[0],
             circuit=circuit,
             plan=plan,
+            external=external,
             addresses=tuple(nodes),
             checkpoint_s=checkpoint_s,
         )
@@ -65,12 +70,7 @@ def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
     at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
     nodes = [at[each.sink] for each in sorted(plan.outputs, key=lambda output: output.id)]
     for operator in plan.inputs:
-        sources = attached(operator, topology)
-        if not sources:
-            raise InvalidQuery(
-                [Mistake(f"nothing is attached to {operator.id}: give the topology a physical source for it")]
-            )
-        nodes += [node for node, _ in sources if node not in nodes]
+        nodes += [node for node, _ in attached(operator, topology) if node not in nodes]
     return list(nodes)
 
 

@@ -13,16 +13,19 @@ from nebuli.coordinator.messages import encode, read_from_coordinator
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from nebuli.coordinator.messages import FromCoordinator, FromMember
     from netchannel import ReceiverServer, SenderServer
 
     Told = Callable[[FromCoordinator, "CoordinatorLine"], None]
+    Serve = Callable[[str, str], Awaitable[None]]
 
 _log = logging.getLogger("nebuli.members")
 _AWAY_S = 5.0
 """A coordinator that has been without a connection for so long is left; one that comes back greets again."""
+_GRACE_S = 2.5
+"""How long what was asked beside a session is answered when that is over."""
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
 
 
@@ -31,7 +34,7 @@ class CoordinatorLine:
 
     def __init__(self, greeting: channels.Greeting) -> None:
         self.address = greeting.address
-        self._session = greeting.session
+        self.session = greeting.session
         self._said: asyncio.Queue[bytes] = asyncio.Queue()
         self._said.put_nowait(b"")  # it is there
 
@@ -45,10 +48,10 @@ class CoordinatorLine:
         """Hear and say, until the coordinator is gone."""
         fault = FaultPolicy(retry=_AWAY_S)
         inbox = receiver.register_channel(
-            channels.to_member(circuit, member, self._session), codec="bytes", buffer=_BUFFER, fault=fault
+            channels.to_member(circuit, member, self.session), codec="bytes", buffer=_BUFFER, fault=fault
         )
         outbox = sender.register_channel(
-            channels.to_coordinator(circuit, member, self._session),
+            channels.to_coordinator(circuit, member, self.session),
             to=self.address,
             codec="bytes",
             buffer=_BUFFER,
@@ -81,23 +84,37 @@ class CoordinatorLine:
 class CoordinatorLines:
     """Hears greetings, and from then on what the coordinator says, which goes to ``told``.
 
-    Several may be connected at once: the member's own side of the protocol says whom it follows.
+    Several may be connected at once: the member's own side of the protocol says whom it follows. ``serve`` is called
+    for each, with its session and its address, and answers what is asked beside.
     """
 
     def __init__(
-        self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer, told: Told
+        self,
+        circuit: str,
+        member: int,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+        told: Told,
+        *,
+        serve: Serve,
     ) -> None:
         self._circuit = circuit
         self._member = member
         self._sender = sender
         self._receiver = receiver
         self._told = told
+        self._serve = serve
         self._lines: dict[CoordinatorLine, asyncio.Task[None]] = {}
 
     def say_to_all(self, message: FromMember) -> None:
         """Send a message to every coordinator that is connected."""
         for line in self._lines:
             line.say(message)
+
+    async def left(self) -> None:
+        """Wait until all that were connected have left, and have heard what they asked."""
+        if self._lines:
+            await asyncio.wait([*self._lines.values()])
 
     async def run(self) -> None:
         """Hear, until it is cancelled. Raises what ``told`` raises."""
@@ -130,9 +147,7 @@ class CoordinatorLines:
 
     def _begin(self, greeting: channels.Greeting, failure: asyncio.Future[None]) -> None:
         line = CoordinatorLine(greeting)
-        task = asyncio.create_task(
-            line.run(self._circuit, self._member, self._sender, self._receiver, self._told)
-        )
+        task = asyncio.create_task(self._session(line))
         self._lines[line] = task
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -141,3 +156,14 @@ class CoordinatorLines:
                 failure.set_exception(error)
 
         task.add_done_callback(ended)
+
+    async def _session(self, line: CoordinatorLine) -> None:
+        serving = asyncio.ensure_future(self._serve(line.session, line.address))
+        try:
+            await line.run(self._circuit, self._member, self._sender, self._receiver, self._told)
+            await asyncio.wait([serving], timeout=_GRACE_S)
+        finally:
+            serving.cancel()
+            (outcome,) = await asyncio.gather(serving, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            raise outcome

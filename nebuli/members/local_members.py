@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from nebuli.coordinator.line import Line
     from nebuli.members.member_order import MemberOrder
-    from nebuli.members.pushes.push_line import PushLine
 
 _log = logging.getLogger("nebuli.members")
 RESTARTS = 5
@@ -47,12 +46,10 @@ class LocalMembers:
         lines_: Sequence[Line],
         directory: Path,
         done: Callable[[], int],
-        pushes: Sequence[PushLine] = (),
     ) -> None:
         self._orders = tuple(orders)
         self._done = done
         self._lines = tuple(lines_)
-        self._push_lines = tuple(pushes)
         self._directory = directory
         self._processes: dict[int, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,10 +76,6 @@ class LocalMembers:
         for task in done:
             task.result()
 
-    def _pushes(self, order: MemberOrder) -> Sequence[PushLine]:
-        """The line for pushes into a member, if there are pushes."""
-        return self._push_lines[order.member : order.member + 1]
-
     async def _keep(self, order: MemberOrder) -> None:
         """Start it, and start it again."""
         ends: deque[float] = deque(maxlen=RESTARTS)
@@ -95,8 +88,6 @@ class LocalMembers:
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
             line.drop(f"{_ENDED} ({how})")
-            for pushes in self._pushes(order):
-                pushes.drop()
             if (now := self._done()) > done:
                 done = now
                 ends.clear()
@@ -125,8 +116,6 @@ class LocalMembers:
             async for text in lines(process.stderr):
                 if text.startswith(READY):
                     line.reach(text.removeprefix(READY))
-                    for pushes in self._pushes(order):
-                        pushes.reach(text.removeprefix(READY))
                 else:
                     said.append(text.removeprefix("Error: "))
                     sys.stderr.write(f"member {order.member}: {text}\n")

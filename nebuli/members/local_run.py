@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.line import Line
-from nebuli.coordinator.lockstep import Lockstep
+from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
 from nebuli.durable_files import make_directory, write_durably
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.members.calls.call_line import CallLine
 from nebuli.members.delivering import Delivery
 from nebuli.members.errors import FolderUnusable, StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
-from nebuli.members.pushes.push_line import PushLine
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog
@@ -28,7 +28,7 @@ from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from nebuli.coordinator.events import Order
     from nebuli.coordinator.triggers import TriggerSettings
     from nebuli.members.stepped_query import SteppedQuery
+    from nebuli.storage.logs.remap import Offsets
+    from nebuli.storage.shards.shard import Span
+    from placement.stepped import SteppedPlan
 
 _HOST = "127.0.0.1"
 
@@ -75,8 +78,8 @@ class LocalRun:
         """The logs of what comes out, by output."""
         self.remaps: list[Remap] = []
         """What counts for which step, by member."""
-        self.pushes: list[PushLine] = []
-        """The ways into the members' input logs, if anything is pushed."""
+        self.calls: list[CallLine] = []
+        """The ways into the members' input logs."""
         self._coordinating: asyncio.Task[int | None]
         self.coordinator: Coordinator
         self.members: LocalMembers
@@ -113,19 +116,19 @@ class LocalRun:
         receiver = await self._stack.enter_async_context(ReceiverServer(f"{_HOST}:0", secret=secret))
         sender = await self._stack.enter_async_context(SenderServer(secret=secret))
         circuit, plan = self.query.circuit, self.query.plan
-        lines = [Line(circuit, member, None, sender, receiver) for member in range(plan.members)]
+        self.calls = [CallLine(circuit, member, sender, receiver) for member in range(plan.members)]
+        lines = [
+            Line(circuit, member, None, sender, receiver, beside=calls)
+            for member, calls in enumerate(self.calls)
+        ]
         store = await self._stack.enter_async_context(Store.in_folder(self._folder / "coordinator"))
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._observe)
-        if self.query.external:
-            for member in range(plan.members):
-                pushes = PushLine(circuit, member, sender, receiver)
-                self.pushes.append(await self._stack.enter_async_context(pushes))
-        orders = [self._order(member, secret, receiver.address) for member in range(plan.members)]
-        self.members = LocalMembers(
-            orders, lines, self._directory, lambda: self.coordinator.done, self.pushes
-        )
+        orders = [self._order(member, secret) for member in range(plan.members)]
+        self.members = LocalMembers(orders, lines, self._directory, lambda: self.coordinator.done)
         await self._stack.enter_async_context(self.members)
+        for calls in self.calls:
+            await self._stack.enter_async_context(calls)
         self._coordinating = asyncio.create_task(self.coordinator.run())
         self._stack.push_async_callback(_ended, self._coordinating)
 
@@ -139,14 +142,13 @@ class LocalRun:
     def _store(self, member: int) -> Path:
         return self._folder / f"member-{member}"
 
-    def _order(self, member: int, secret: str, address: str) -> MemberOrder:
+    def _order(self, member: int, secret: str) -> MemberOrder:
         return MemberOrder(
             circuit=self.query.circuit,
             member=member,
             plan=self.query.plan,
             feeds=self.query.feeds[member],
             external=bool(self.query.external),
-            answers_to=address if self.query.external else None,
             store=self._store(member).absolute(),
             listen=f"{self._hosts[member % len(self._hosts)]}:0",
             secret=secret,
@@ -165,6 +167,42 @@ class LocalRun:
             self.outputs[key] = log
             delivery = self._deliveries[key] = Delivery(key, self.query.targets[key])
             await delivery.begin(log, schema)
+
+    # -- as a `nebuli.circuits.running.Running`
+
+    @property
+    def plan(self) -> SteppedPlan:
+        """The query's."""
+        return self.query.plan
+
+    @property
+    def external(self) -> Sequence[str]:
+        """The inputs that are pushed into."""
+        return self.query.external
+
+    def follow(self, output: str, first: int) -> AsyncIterator[Span]:
+        """An output from a step on, from the log itself: also while its member is away."""
+        return self.outputs[output].follow(output, first)
+
+    async def offsets(self, member: int, step: int) -> Offsets:
+        """What counts for a step at a member. Raises StepOutOfRange."""
+        await self.remaps[member].refresh()
+        return await self.remaps[member].offsets(step)
+
+    def process(self, member: int) -> int | None:
+        """The process id of a member, while it has one."""
+        return self.members.process(member)
+
+    @property
+    def over(self) -> int | None:
+        """The step that nothing follows, once the coordinator was shut down."""
+        return self.coordinator.next_step if self.coordinator.phase is Phase.STOPPED else None
+
+    def shut_down(self) -> None:
+        """Begin to end: `until_shut_down` returns."""
+        self.coordinator.shut_down()
+
+    # -- its end
 
     async def until_ended(self) -> int | None:
         """Wait until all inputs have ended, and publish the outputs; the step that all members have a version at.

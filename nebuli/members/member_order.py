@@ -14,8 +14,8 @@ class MemberOrder(BaseModel):
     """One process of a member.
 
     ``store`` is the folder of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
-    the process's working directory. ``external``: some inputs are pushed into, and do not end; what comes of a push is
-    said to the process that listens at ``answers_to``. ``late``: what is done about rows whose window is over.
+    the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
+    about rows whose window is over.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -25,7 +25,6 @@ class MemberOrder(BaseModel):
     plan: SteppedPlan
     feeds: tuple[Feed, ...]
     external: bool
-    answers_to: str | None = None
     store: Path
     listen: str
     secret: str | None

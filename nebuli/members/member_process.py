@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from nebuli.connectors.provider import import_built_in
+from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
-from nebuli.members.pushes.push_inbox import take_pushes
 from nebuli.storage import StorageError
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
@@ -57,11 +57,12 @@ async def opened(order: MemberOrder) -> AsyncIterator[Member]:
 async def serve(order: MemberOrder) -> None:
     """Be a member until it is cancelled."""
     async with opened(order) as member, asyncio.TaskGroup() as group:
-        lines = CoordinatorLines(order.circuit, order.member, member.sender, member.receiver, member.told)
+        inbox = CallInbox(member, order.circuit)
+        lines = CoordinatorLines(
+            order.circuit, order.member, member.sender, member.receiver, member.told, serve=inbox.serve
+        )
         group.create_task(member.run(lines))
         group.create_task(feed_all(member, order.feeds, external=order.external))
-        if order.answers_to is not None:
-            group.create_task(take_pushes(member, order.circuit, order.answers_to))
         sys.stderr.write(f"{READY}{member.receiver.address}\n")
         sys.stderr.flush()
 
@@ -83,16 +84,9 @@ async def _main() -> None:
         await serving
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether to say it: that nobody greets is no news where all are greeted already."""
-    return "/greetings: its consumer waits" not in record.getMessage()
-
-
 def main() -> int:
     """Run the member that standard input asks for; the exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(_is_news)
     import_built_in()
     try:
         uvloop.run(_main())

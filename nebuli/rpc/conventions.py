@@ -1,6 +1,8 @@
-"""What a worker says beside its messages."""
+"""What is said beside messages."""
 
 REFUSAL_KEY = "nebuli-refusal-bin"
 """The trailing metadata under which an error carries a ``Refusal``."""
+QUERY_KEY = "nebuli-query"
+"""The metadata under which a call to a circuit names the query, where a worker has several."""
 READY_PREFIX = "worker ready: "
 """How the line begins that a worker prints on stderr once it can be called; its addresses follow."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-__all__ = ["PROOF_KEY", "Checking", "Proofs", "ProvingOne", "ProvingSeveral", "prove"]
+__all__ = ["PROOF_KEY", "Checking", "Proofs", "ProvingOne", "ProvingSeveral", "checked", "prove"]
 
 PROOF_KEY = "nebuli-proof"
 WINDOW_S = 300.0
@@ -87,10 +87,11 @@ class Proofs:
 
 
 class Checking(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
-    """Refuses calls without a proof."""
+    """Refuses calls without a proof. Methods that begin with ``but`` are for somebody else to check."""
 
-    def __init__(self, proofs: Proofs) -> None:
+    def __init__(self, proofs: Proofs, but: str | None = None) -> None:
         self._proofs = proofs
+        self._but = but
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -98,29 +99,34 @@ class Checking(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no
         """The method's handler, with the check before it; gRPC asks for it with each call."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(_OPEN):
+        if handler is None or method.startswith(_OPEN) or (self._but and method.startswith(self._but)):
             return handler
-        proof = dict(handler_call_details.invocation_metadata).get(PROOF_KEY)
+        return checked(handler, self._proofs, handler_call_details)
 
-        async def check(request: bytes, context: Any) -> None:
-            refusal = self._proofs.refusal(proof, method, request, time.time())
-            if refusal is not None:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
 
-        return _guarded(handler, check)
+def checked(handler: Any, proofs: Proofs, details: Any) -> Any:
+    """The handler of a call of these details, with the check before it."""
+    method, proof = details.method, dict(details.invocation_metadata).get(PROOF_KEY)
+
+    async def check(request: bytes, context: Any) -> None:
+        refusal = proofs.refusal(proof, method, request, time.time())
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
+
+    return _guarded(handler, check)
 
 
 def _guarded(handler: Any, check: Callable[[bytes, Any], Awaitable[None]]) -> Any:
     if handler.unary_unary is not None:
 
-        async def one(request: Message, context: Any) -> Any:
+        async def one(request: Message | bytes, context: Any) -> Any:
             await check(_bytes(request), context)
             return await handler.unary_unary(request, context)
 
         return handler._replace(unary_unary=one)
     if handler.unary_stream is not None:
 
-        async def several(request: Message, context: Any) -> AsyncIterator[Any]:
+        async def several(request: Message | bytes, context: Any) -> AsyncIterator[Any]:
             await check(_bytes(request), context)
             async for answer in handler.unary_stream(request, context):
                 yield answer
@@ -135,8 +141,9 @@ def _guarded(handler: Any, check: Callable[[bytes, Any], Awaitable[None]]) -> An
     return handler._replace(stream_stream=any_number)
 
 
-def _bytes(request: Message) -> bytes:
-    return request.SerializeToString(deterministic=True)
+def _bytes(request: Message | bytes) -> bytes:
+    """The request as it travels, if it has no maps."""
+    return request if isinstance(request, bytes) else request.SerializeToString(deterministic=True)
 
 
 class _Proving:

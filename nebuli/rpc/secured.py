@@ -40,9 +40,9 @@ def dial(worker: str, address: str, trust: Trust, *more: tuple[str, Any]) -> grp
     return grpc.aio.secure_channel(address, credentials, options=options, interceptors=proving)
 
 
-def interceptors(worker: str, trust: Trust) -> list[Checking]:
-    """What a worker's server asks of each call."""
-    return [] if trust.secret is None else [Checking(Proofs(trust.secret, worker))]
+def interceptors(worker: str, trust: Trust, but: str | None = None) -> list[Checking]:
+    """What a worker's server asks of each call, but of those whose methods begin so."""
+    return [] if trust.secret is None else [Checking(Proofs(trust.secret, worker), but)]
 
 
 def bind(server: grpc.aio.Server, address: str, trust: Trust) -> int:

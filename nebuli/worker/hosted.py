@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import sys
@@ -69,6 +70,8 @@ class Host:
     ports: Ports
     node: str
     trust: Trust
+    sockets: Path
+    """The folder for sockets that only this worker and the processes of its fragments use."""
     max_state_bytes: int
     memory_bytes: int | None = None
     state: Path | None = None
@@ -76,6 +79,10 @@ class Host:
     def folder(self, id_: str) -> Path | None:
         """Where a fragment of a query in steps keeps what it has; None if nothing is kept here."""
         return None if self.state is None else self.state / "steps" / file_name(id_)
+
+    def socket(self, id_: str) -> Path:
+        """Where the coordinator of a query in steps is called. Its name is short, as paths of sockets are."""
+        return self.sockets / f"circuit-{hashlib.sha256(id_.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ class HostedFragment:
     def start(self, locks: Sequence[SinkLock] = (), *, resumed: bool = False) -> None:
         """Have a process run it; returns at once. ``resumed``: another one has begun.
 
-        The process gets the ``locks``, which are this one's no more.
+        Its processes get the ``locks``, which are closed here at the end of the last.
         """
         self._locks = locks
         self._move(replace(self.status, state=FragmentState.RUNNING))
@@ -196,12 +203,11 @@ class HostedFragment:
         await close_inputs(self.fragment, self._host.receiver, self._last_word)
 
     async def _live(self, *, resumed: bool) -> None:
-        deaths: deque[float] = deque(maxlen=_LIVES)
-        ending = await self._one_life(resumed=resumed)
-        while self._goes_on(ending, deaths):
-            self._warn(f"its process {ending.text}; it goes on in another one")
-            self._last_lines.clear()
-            ending = await self._one_life(resumed=True)
+        try:
+            ending = await self._all_lives(resumed=resumed)
+        finally:
+            for lock in self._locks:
+                lock.close()
         if self._grace is not None:
             self._grace.cancel()
         drop_files(self.fragment)
@@ -214,6 +220,16 @@ class HostedFragment:
         else:
             await self._tell_without_waiting()
 
+    async def _all_lives(self, *, resumed: bool) -> _Ending:
+        """Run it in one process after the other, to the end of the last; each gets the locks."""
+        deaths: deque[float] = deque(maxlen=_LIVES)
+        ending = await self._one_life(resumed=resumed)
+        while self._goes_on(ending, deaths):
+            self._warn(f"its process {ending.text}; it goes on in another one")
+            self._last_lines.clear()
+            ending = await self._one_life(resumed=True)
+        return ending
+
     def _goes_on(self, ending: _Ending, deaths: deque[float]) -> bool:
         """Whether another process takes up what this one has left, as after the death of the whole worker."""
         if self.status.state.is_final or self._stopping or not (ending.killed and is_exact(self.fragment)):
@@ -223,16 +239,12 @@ class HostedFragment:
 
     async def _one_life(self, *, resumed: bool) -> _Ending:
         """Run it in a process, to the end of that."""
-        # An exact fragment writes to no file: what has locks has one life.
         try:
             self._process, control, stderr = self._host.spawner.spawn(
                 *(each.descriptor for each in self._locks)
             )
         except OSError as error:
             return _Ending(f"could not be started: {error}")
-        finally:
-            for lock in self._locks:
-                lock.close()
         following = asyncio.create_task(self._follow(stderr))
         try:
             await self._command(control, resumed=resumed)
@@ -253,6 +265,7 @@ class HostedFragment:
             max_state_bytes=self._host.max_state_bytes,
             memory_bytes=self._host.memory_bytes,
             trust=self._host.trust,
+            socket=self._host.socket(self.id),
             locks=tuple(each.file for each in self._locks),
             folder=self._host.folder(self.id),
         )

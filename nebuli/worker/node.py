@@ -198,6 +198,10 @@ class Node:
         """The statuses of all fragments, in the order in which they came. From any thread."""
         return [hosted.status for hosted in list(self._fragments.values())]
 
+    def fragments(self) -> list[tuple[FragmentStatus, AnyFragment]]:
+        """All fragments, and how they are."""
+        return [(hosted.status, hosted.fragment) for hosted in self._fragments.values()]
+
     def reports(self) -> dict[str, Report]:
         """What the processes of the fragments have reported last, by the fragments' ids. From any thread."""
         hosted = list(self._fragments.items())

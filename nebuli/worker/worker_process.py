@@ -22,6 +22,8 @@ from grpc_health.v1 import health_pb2_grpc as health
 from grpc_reflection.v1alpha import reflection
 
 import netchannel
+from nebuli.circuits.admission import Admission
+from nebuli.circuits.push_limit import MESSAGE_BYTES
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.secured import bind, interceptors
@@ -29,6 +31,7 @@ from nebuli.rpc.trust import NO_TRUST, Trust
 from nebuli.rpc.worker_pb2 import DESCRIPTOR
 from nebuli.rpc.worker_pb2_grpc import add_WorkerServicer_to_server
 from nebuli.worker.fragment.spawning import Spawner
+from nebuli.worker.service.forwarding import CIRCUITS, Forwarding
 from nebuli.worker.service.observing import Observed
 from nebuli.worker.service.servicer import Service
 
@@ -47,6 +50,10 @@ __all__ = ["AddressUnusable", "WorkerSettings", "run_worker"]
 _STOP_S = 3.0
 _EXIT_S = 4.0
 """Seconds after which the process ends, whoever has not heard of it."""
+_MEMBERS = "members"
+"""The socket that fragments' processes come to as members of the node."""
+_LONGEST_NAME = 24
+"""Of a socket, in bytes, with what separates it from its folder."""
 _LONGEST_SOCKET_PATH = 103
 """The longest path of a socket, in bytes, on macOS; Linux takes a few bytes more."""
 
@@ -98,7 +105,8 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         records = None if settings.state is None else stack.enter_context(Records(settings.state))
         known = [] if records is None else records.load()
         spawner = await stack.enter_async_context(Spawner(template))
-        members = f"unix:{_members(stack, settings.state)}"
+        sockets = _sockets(stack, settings.state)
+        members = f"unix:{sockets / _MEMBERS}"
         try:
             server = netchannel.ReceiverServer(
                 settings.data,
@@ -119,13 +127,17 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
             ports=Ports(settings.data.rpartition(":")[0], *settings.fragment_ports, settings.data_ports),
             node=members,
             trust=trust,
+            sockets=sockets,
             memory_bytes=settings.fragment_memory,
             state=settings.state,
             max_state_bytes=settings.max_state_bytes,
         )
         node = Node(host, records)
         stack.enter_context(_logged_by(node.logs))
-        service = await _grpc_server(Service(node, Observed(node, host)), settings, receiver.address)
+        forwarding = await stack.enter_async_context(Forwarding(node, host))
+        service = await _grpc_server(
+            Service(node, Observed(node, host)), forwarding, settings, receiver.address
+        )
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
@@ -140,13 +152,16 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         return await node.shutdown(_STOP_S)
 
 
-def _members(stack: AsyncExitStack, state: Path | None) -> Path:
-    """The socket that fragments' processes come to: at the state, if there is one, so that a kill leaves nothing."""
+def _sockets(stack: AsyncExitStack, state: Path | None) -> Path:
+    """The folder for sockets between this and fragments' processes: the state, if there is one.
+
+    So a kill leaves nothing.
+    """
     if state is not None:
-        path = state.resolve() / "members"
-        if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
-            return path
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nebuli-"))) / "members"
+        folder = state.resolve()
+        if len(os.fsencode(folder)) + _LONGEST_NAME <= _LONGEST_SOCKET_PATH:
+            return folder
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nebuli-")))
 
 
 def _serve_metrics(
@@ -188,7 +203,9 @@ class _GrpcServer:
     address: str
 
 
-async def _grpc_server(service: Service, settings: WorkerSettings, name: str) -> _GrpcServer:
+async def _grpc_server(
+    service: Service, forwarding: Forwarding, settings: WorkerSettings, name: str
+) -> _GrpcServer:
     """A server that is bound, and not started: whoever calls waits."""
     address, trust = settings.grpc, settings.trust
     host, _, port = address.rpartition(":")
@@ -199,8 +216,12 @@ async def _grpc_server(service: Service, settings: WorkerSettings, name: str) ->
         raise _unusable("grpc", address, error) from error
     probe.close()
     await probe.wait_closed()
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)], interceptors=interceptors(name, trust))
+    server = grpc.aio.server(
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)],
+        interceptors=[Admission(), *interceptors(name, trust, but=CIRCUITS)],
+    )
     add_WorkerServicer_to_server(service, server)
+    server.add_generic_rpc_handlers((forwarding,))
     health.add_HealthServicer_to_server(health_service.aio.HealthServicer(), server)
     names = [
         DESCRIPTOR.services_by_name["Worker"].full_name,

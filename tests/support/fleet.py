@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from nebuli.fleet.client import WorkerClient
+from nebuli.rpc.trust import NO_TRUST
 from netchannel import Tls
 from tests.support.commands import Command, Ended, nebuli
 from tests.support.ports import free_addresses
@@ -65,6 +68,8 @@ class Fleet:
         ]
         self.query.write_text(json.dumps({"operators": operators}))
         self.workers: list[Command] = []
+        self.trust = NO_TRUST
+        """What this process shows to workers."""
 
     def written(self, name: str = "topology.yaml", **keys: Any) -> Path:
         """A file of the topology, with ``keys`` changed at its top; None takes one away."""
@@ -100,6 +105,19 @@ class Fleet:
 
     def json(self, *arguments: str | Path) -> Any:
         return json.loads(self.run(*arguments, "--json").stdout)
+
+    def pid_of(self, id_: str, fragment: str) -> int:
+        """Of the process that a fragment of a query has now."""
+
+        async def asked() -> int:
+            found = self.json("status", id_)["fragments"]
+            each = next(each for each in found if each["fragment"].endswith(f"/{fragment}"))
+            number = self.nodes.index(each["node"])
+            trust = self.trust
+            async with WorkerClient(each["node"], self.grpc[number], trust) as client:
+                return next(status.pid for status in await client.statuses() if status.id == each["id"])
+
+        return wait_for(lambda: asyncio.run(asked()), f"{fragment} has a process")
 
     def wait_for_state(self, id_: str, state: str) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:

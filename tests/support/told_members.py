@@ -23,6 +23,7 @@ from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.dataflow import SteppedCircuit
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.member import Member
 from nebuli.members.member_order import MemberOrder
@@ -125,7 +126,8 @@ class Members:
         )
         stack = self._stacks[member] = AsyncExitStack()
         found = await stack.enter_async_context(opened(order))
-        lines = CoordinatorLines(order.circuit, member, found.sender, found.receiver, found.told)
+        serve = CallInbox(found, order.circuit).serve
+        lines = CoordinatorLines(order.circuit, member, found.sender, found.receiver, found.told, serve=serve)
         running = asyncio.create_task(found.run(lines))
         stack.push_async_callback(_cancelled, running)
         if member < len(self.members):

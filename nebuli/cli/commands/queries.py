@@ -172,6 +172,13 @@ def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tupl
     )
 
 
+def _say_circuit(query: DeployedQuery) -> None:
+    """Say where programs push rows into it, if they are to: nothing else brings some of its rows."""
+    if query.external:
+        names = ", ".join(query.external)
+        click.echo(f"nothing is attached to {names}: programs push rows at {query.circuit}", err=True)
+
+
 def _steps(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of commands that may give a query to workers in steps."""
     for option in (_checkpoint_s, _members, _stepped):
@@ -207,7 +214,9 @@ def register(
     async def work() -> int:
         settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s)
         settings.check()
-        click.echo((await _register(topology, query, settings)).id)
+        found = await _register(topology, query, settings)
+        click.echo(found.id)
+        _say_circuit(found)
         return ExitCode.DONE
 
     return _ran(work())
@@ -258,6 +267,7 @@ def start(
 
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
+        _say_circuit(query)
         async with _workers(query) as workers:
             await start_fragments(query.fragments, workers)
         return await watching(query) if watched else ExitCode.DONE
@@ -411,6 +421,7 @@ def _data(query: DeployedQuery, state: str, pairs: _Pairs) -> dict[str, Any]:
         "name": query.name,
         "state": str(state),
         "registered": query.registered,
+        "circuit": query.circuit,
         "fragments": [_fragment(each, status) for each, status in pairs],
     }
 
@@ -452,6 +463,8 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
         for each in (_fragment(fragment, status) for fragment, status in pairs)
     ]
     head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
+    if query.circuit is not None:
+        head += f"\nprograms reach it at {query.circuit}"
     return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'late', 'error'), rows)}"
 
 

@@ -1,8 +1,9 @@
 """A lock beside a file, so that one fragment at a time writes to it, of all workers that see it.
 
 The lock is the system's own (flock), on a hidden file that is named after the canonical path. It belongs to an open
-descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process. So it is free once
-that process has let go of it, or is dead, however it died; the file that a killed one leaves is taken over.
+descriptor: the worker takes it when a fragment is started, and hands it to the fragment's process, and to the one that
+goes on where that was killed. So it is free once the fragment has let go of it, or its last process is dead, however it
+died; the file that a killed one leaves is taken over.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SinkLock:
     descriptor: int
 
     def close(self) -> None:
-        """Leave it to the process that it was handed to."""
+        """Leave it to the process that it was handed to, if that is there."""
         os.close(self.descriptor)
 
     def release(self) -> None:

@@ -39,6 +39,8 @@ class Order:
     """The most address space that the process may add to what it begins with."""
     trust: Trust
     """What its servers show and expect."""
+    socket: Path
+    """Where the coordinator of a query in steps serves what programs call."""
     locks: tuple[str, ...] = ()
     """The files of the locks whose descriptors it was given."""
     folder: Path | None = None

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import netchannel
 from nebuli.coordinator.errors import CheckpointNotMade
 from nebuli.worker.listening import member
+from placement.stepped import CoordinatorFragment
 
 from .conversation import CheckpointEnd, MakeCheckpoint, Report, Stop, packed, received
-from .step_runner import step_runner
+from .coordinator_runner import CoordinatorRunner
+from .member_runner import MemberRunner
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from placement.stepped import StepFragment
 
     from .conversation import Order
@@ -33,9 +37,7 @@ async def run_in_steps(
         member(order.ports, order.node, order.trust) as receiver,
         netchannel.SenderServer(tls=order.trust.tls, secret=order.trust.secret) as sender,
     ):
-        runner = step_runner(
-            order.id, fragment, order.folder, sender, receiver, max_state_bytes=order.max_state_bytes
-        )
+        runner = _runner(order, fragment, order.folder, sender, receiver)
         running = asyncio.create_task(runner.run())
         obeying = asyncio.create_task(_obey(reader, writer, runner))
 
@@ -54,6 +56,18 @@ async def run_in_steps(
         await obeying
     writer.close()
     await writer.wait_closed()
+
+
+def _runner(
+    order: Order,
+    fragment: StepFragment,
+    folder: Path,
+    sender: netchannel.SenderServer,
+    receiver: netchannel.ReceiverServer,
+) -> StepRunner:
+    if isinstance(fragment, CoordinatorFragment):
+        return CoordinatorRunner(order.id, fragment, folder, sender, receiver, socket=order.socket)
+    return MemberRunner(order.id, fragment, folder, sender, receiver, max_state_bytes=order.max_state_bytes)
 
 
 async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runner: StepRunner) -> None:

@@ -463,12 +463,12 @@ class InboundChannel:
         self._touch()
 
     def miss_sender(self, now: float) -> None:
-        """The consumer waits: if no sender has ever come, nobody else would say so."""
+        """The consumer waits: if no sender has ever come, also not for an earlier stream, nobody else would say so."""
         if self._missing is None:
             self._missing = self.core.timers.at(now + COMPLAIN_AFTER_S, self._say_missing)
 
     def _say_missing(self, now: float) -> None:
-        if not self.holder and self.waiting:
+        if not self.holder and self.waiting and not self._owner.had_sender(self.id):
             log.warning(
                 "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
                 "it send to this address, on a channel of this name? Still waiting",

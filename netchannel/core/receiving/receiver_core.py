@@ -148,6 +148,10 @@ class ReceiverCore(Core):
         """Senders that were denied the channel are told to ask again."""
         self.services.invite(channel_id)
 
+    def had_sender(self, channel_id: str) -> bool:
+        """Whether a stream of the channel was here before, and is over."""
+        return self.registry.tombstones.has_streams(channel_id)
+
     def released(self, channel: InboundChannel, now: float) -> None:
         """A channel is over: its id is free, its stream leaves a tombstone if nothing more can come of it."""
         channel.leave_session()

@@ -76,5 +76,8 @@ class Owner(Protocol):
     def invite(self, channel_id: str) -> None:
         """Senders may ask again."""
 
+    def had_sender(self, channel_id: str) -> bool:
+        """Whether a stream of the channel was here before, and is over."""
+
     def released(self, channel: InboundChannel, now: float) -> None:
         """The channel is over."""

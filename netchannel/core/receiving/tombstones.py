@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,13 +27,27 @@ class Tombstones:
 
     def __init__(self) -> None:
         self._graves: OrderedDict[tuple[str, str], tuple[Tombstone, float]] = OrderedDict()
+        self._streams: Counter[str] = Counter()  # of those that had a sender, by channel
 
     def bury(self, channel_id: str, stream: str, tombstone: Tombstone, now: float) -> None:
         """Remember that a stream is over."""
         graves = self._graves
         while graves and (len(graves) >= TOMBSTONES or next(iter(graves.values()))[1] <= now):
-            graves.popitem(last=False)
+            (forgotten, of), _ = graves.popitem(last=False)
+            self._count(forgotten, of, -1)
+        if (channel_id, stream) not in graves:
+            self._count(channel_id, stream, 1)
         graves[channel_id, stream] = tombstone, now + TOMBSTONE_S
+
+    def _count(self, channel_id: str, stream: str, change: int) -> None:
+        if stream != ANY_STREAM:
+            self._streams[channel_id] += change
+            if not self._streams[channel_id]:
+                del self._streams[channel_id]
+
+    def has_streams(self, channel_id: str) -> bool:
+        """Whether a sender of the channel was here: one at least knows the way."""
+        return channel_id in self._streams
 
     def find(self, channel_id: str, stream: str) -> Tombstone | None:
         """What is known of the stream, or of all streams of the channel."""

@@ -17,6 +17,7 @@ from nebuli import circuits
 from nebuli.circuits import Circuit
 from nebuli.members.inputs.feeding import WAITING_ROWS
 from nebuli.rpc.trust import Trust
+from netchannel import Tls
 from tests.nebuli.circuits.conftest import (
     HANDLES,
     Rows,
@@ -29,6 +30,7 @@ from tests.nebuli.circuits.conftest import (
     totals,
     zset,
 )
+from tests.support.authority import Authority
 from tests.support.waiting import until_async
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -118,7 +120,7 @@ async def test_what_was_not_acknowledged_is_sent_again_and_counts_once(serve: Se
         pushing = asyncio.create_task(circuit.push("a", row, producer="p", sequence=1))
 
         async def sent() -> bool:
-            return any(line._questions for line in here.run.pushes)
+            return any(line._questions for line in here.run.calls)
 
         await until_async(sent, "the push is on its way")
         for member in range(2):
@@ -281,6 +283,44 @@ async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) ->
                 await Circuit(here.address, secret=secret).__aenter__()
     with pytest.raises(circuits.CircuitUnreachable, match=r"is not there.* is 'nebuli run --stepped --serve"):
         await Circuit(here.address).__aenter__()
+
+
+async def test_over_tls_who_is_of_another_authority_or_has_another_secret_is_told(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Each with what to look at; nothing that they call happens."""
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    tls, strange = authority.issue("client"), other.issue("client")
+    trust = Trust(authority.issue("server", hosts=["127.0.0.1"]), "correct horse")
+    async with serve(members=1, trust=trust) as here:
+        async with Circuit(here.address, secret="correct horse", tls=tls) as circuit:
+            await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
+            await read_until(circuit, "rows", Counter({("x", 1): 1}))
+        assert await asyncio.to_thread(pushed_by_blocking, here.address, tls) == 2
+        for secret, why in ((None, "asks for a secret"), ("wrong", "has another secret")):
+            with pytest.raises(circuits.CircuitDenied, match=f"{why}.*give Circuit the secret"):
+                await Circuit(here.address, secret=secret, tls=tls).__aenter__()
+        wrong = (
+            strange,  # neither believes the other
+            authority.issue("mixed", trusts=other),  # the client does not believe the server
+            other.issue("mixed", trusts=authority),  # the server does not believe the client
+            None,
+        )
+        for each in wrong:
+            with pytest.raises(
+                circuits.CircuitUnreachable, match="are secret and certificates those of its topology"
+            ):
+                await Circuit(here.address, secret="correct horse", tls=each, deadline_s=3.0).__aenter__()
+        named = authority.issue("elsewhere", server_name="elsewhere.example.org")
+        with pytest.raises(circuits.CircuitUnreachable, match="certificates"):
+            await Circuit(here.address, secret="correct horse", tls=named, deadline_s=3.0).__aenter__()
+
+
+def pushed_by_blocking(address: str, tls: Tls) -> int:
+    with nebuli.blocking.Circuit(address, secret="correct horse", tls=tls) as circuit:
+        circuit.push("a", batch(("x", 1)), producer="p", sequence=1)
+        return circuit.next_sequence("a", "p")
 
 
 async def test_a_program_without_an_event_loop_does_the_same(serve: Serve) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 
 import netchannel
 from nebuli.rpc.trust import NO_TRUST
@@ -28,6 +29,7 @@ async def test_its_fragments_can_be_counted_while_they_come_and_go() -> None:
             ports=Ports("127.0.0.1"),
             node="",
             trust=NO_TRUST,
+            sockets=Path(),
             max_state_bytes=1,
         )
         count(Node(host), fragment)

@@ -646,6 +646,26 @@ def test_a_consumer_that_waits_for_a_sender_that_never_came_is_told_once(
     assert told.startswith("channel awaited: its consumer waits, and no sender has asked for it in 5 s")
 
 
+def test_a_consumer_that_waits_for_another_stream_of_a_channel_is_not_told_that_nobody_asks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As whoever takes a message from each of several senders, one stream after the other: they know the way."""
+    world = World()
+    receiver, sender = world.receiver(), world.sender()
+    first = world.inbox(receiver, "greetings")
+    producer = world.open(sender, "greetings")
+    producer.send(b"x")
+    producer.channel.finish()
+    world.run(lambda: first.channel.ended == 1)
+    first.read()
+    first.channel.close("the next one is heard under a new registration", world.now)
+    second = world.inbox(receiver, "greetings").channel
+    second.waiting += 1
+    second.miss_sender(world.now)
+    world.pass_time(600)
+    assert caplog.messages == []
+
+
 def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     """One warning per episode, with the reason: nobody listens, then nobody has registered the channel."""
     caplog.set_level("INFO")

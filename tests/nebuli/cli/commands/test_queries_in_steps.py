@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import os
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from nebuli.fleet.client import WorkerClient
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.waiting import wait_for
 
@@ -77,18 +75,6 @@ def read(fleet: Fleet, id_: str, beyond: int) -> None:
     wait_for(is_read, f"{beyond} rows are read")
 
 
-def pid_of(fleet: Fleet, id_: str, fragment: str) -> int:
-    """Of the process that a fragment has now."""
-
-    async def asked() -> int:
-        each = members(fleet, id_)[f"copy/{fragment}"]
-        number = fleet.nodes.index(each["node"])
-        async with WorkerClient(each["node"], fleet.grpc[number]) as client:
-            return next(status.pid for status in await client.statuses() if status.id == each["id"])
-
-    return wait_for(lambda: asyncio.run(asked()), f"{fragment} has a process")
-
-
 def test_a_query_in_steps_survives_its_processes_and_its_workers(fleet: Fleet) -> None:
     """DBSP-REQ-2, FT-PR-9, FT-PR-10: a member's process is killed, and the coordinator's, which their workers replace.
 
@@ -98,7 +84,7 @@ def test_a_query_in_steps_survives_its_processes_and_its_workers(fleet: Fleet) -
     assert list(members(fleet, id_)) == ["copy/member-0", "copy/member-1", "copy/coordinator"]
     for fragment in ("member-1", "coordinator"):
         read(fleet, id_, ROWS // 100)
-        os.kill(pid_of(fleet, id_, fragment), signal.SIGKILL)
+        os.kill(fleet.pid_of(id_, fragment), signal.SIGKILL)
     for number, beyond in ((0, ROWS // 10), (1, ROWS // 4)):
         read(fleet, id_, beyond)
         fleet.kill(number)

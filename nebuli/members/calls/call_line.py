@@ -1,23 +1,32 @@
-"""`PushLine`: a coordinator's connection to the input log of a member, whose processes come and go."""
+"""`CallLine`: a coordinator's way to the logs of a member, whose processes come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from nebuli.members.pushes import push_messages as ask
+import pyarrow as pa
+
+from nebuli.members.calls import call_messages as ask
+from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
+from nebuli.storage.shards.shard import Span
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
     from typing import Self
 
     from netchannel import ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
 
 _log = logging.getLogger("nebuli.members")
+_POLL_S = 5.0
+"""How long a member waits for what an output does not have yet, before it is asked again: readers may be gone."""
+_LEAVE_S = 1.0
+_Answer = TypeVar("_Answer")
 
 
 class _Question:
@@ -30,13 +39,19 @@ class _Question:
         self.answer: asyncio.Future[ask.Answer] = asyncio.get_running_loop().create_future()
 
 
-class PushLine:
+class CallLine:
     """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
 
-    `reach` says that there is a process, and where; `drop` that it has ended.
+    `reach` says that there is a session with a process, and where that is; `drop` that the session is over.
     """
 
-    def __init__(self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer) -> None:
+    def __init__(
+        self,
+        circuit: str,
+        member: int,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+    ) -> None:
         self._circuit = circuit
         self._member = member
         self._sender = sender
@@ -45,6 +60,7 @@ class PushLine:
         self._number = 0
         self._to_send: asyncio.Queue[int] | None = None
         self._session: asyncio.Task[None] | None = None
+        self._left = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,22 +69,25 @@ class PushLine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         session = self._session
+        self._left = True
         self.drop()
         if session is not None:
             await asyncio.wait([session])
 
-    def reach(self, address: str) -> None:
-        """A process of the member listens there."""
+    def reach(self, session: str, address: str) -> None:
+        """A process of the member listens there, under this session."""
         before = self._session
         self.drop()
-        self._session = asyncio.create_task(self._talk(address, before))
+        self._session = asyncio.create_task(self._talk(session, address, before))
 
     def drop(self) -> None:
-        """The process has ended."""
+        """The session is over."""
         if self._session is not None:
             self._session.cancel()
             self._session = None
         self._to_send = None
+
+    # -- what is asked
 
     async def push(
         self, handle: str, producer: str, sequence: int, rows: bytes, within_s: float
@@ -86,8 +105,48 @@ class PushLine:
     async def next_sequence(self, handle: str, producer: str) -> int:
         """The number that a producer sends next to an input."""
         answer = await self._ask(lambda: ask.AskNext(handle, producer))
-        assert isinstance(answer, ask.Next)
-        return answer.sequence
+        return _expected(ask.Next, answer).sequence
+
+    async def follow(self, output: str, first: int, schema: pa.Schema) -> AsyncIterator[Span]:
+        """An output from a step on, as `OutputLog.follow`. Raises SinceMismatch, StorageError."""
+        at = first
+        while True:
+            span = await self._span(output, at, schema)
+            if span is not None:
+                yield span
+                at = span.upper
+
+    async def _span(self, output: str, first: int, schema: pa.Schema) -> Span | None:
+        """What an output has from a step on; None if that is nothing for a while, or was not all of one process'."""
+        updates: list[tuple[int, pa.RecordBatch]] = []
+        upper, count, piece = 0, 1, 0
+        while piece < count:
+            answer = await self._ask(partial(ask.ReadOutput, output, first, piece, _POLL_S))
+            match answer:
+                case ask.NothingYet():
+                    return None
+                case ask.Forgotten(since):
+                    raise SinceMismatch(f"output {output}", first, since)
+            found = _expected(ask.Piece, answer)
+            if piece and (found.upper, found.pieces) != (upper, count):
+                return None  # another process has other pieces
+            upper, count = found.upper, found.pieces
+            updates += [
+                (step, pa.ipc.read_record_batch(pa.py_buffer(rows), schema)) for step, rows in found.updates
+            ]
+            piece += 1
+        return Span(first, upper, updates)
+
+    async def offsets(self, step: int) -> dict[str, tuple[int, int]]:
+        """What counts for a step, as `Remap.offsets`. Raises StepOutOfRange, StorageError."""
+        answer = await self._ask(lambda: ask.AskOffsets(step))
+        if isinstance(answer, ask.NoSuchStep):
+            raise StepOutOfRange(f"the log of member {self._member}", step, answer.first, answer.last)
+        return _expected(ask.Ranges, answer).ranges
+
+    async def publish(self) -> None:
+        """Have the sinks have their results when the member is stopped next."""
+        _expected(ask.Noted, await self._ask(ask.Publish))
 
     async def _ask(self, made: Callable[[], ask.Asked]) -> ask.Answer:
         number = self._number
@@ -100,15 +159,17 @@ class PushLine:
         finally:
             del self._questions[number]
 
-    async def _talk(self, address: str, before: asyncio.Task[None] | None) -> None:
-        """One process, to its end."""
+    # -- one session
+
+    async def _talk(self, session: str, address: str, before: asyncio.Task[None] | None) -> None:
+        """One session, to its end."""
         if before is not None:
             await asyncio.wait([before])
         inbox = self._receiver.register_channel(
-            ask.answers(self._circuit, self._member, address), codec="bytes"
+            ask.answers(self._circuit, self._member, session), codec="bytes"
         )
         outbox = self._sender.register_channel(
-            ask.pushes(self._circuit, self._member, address), to=address, codec="bytes"
+            ask.calls(self._circuit, self._member, session), to=address, codec="bytes"
         )
         self._to_send = asyncio.Queue()
         for number in self._questions:
@@ -122,11 +183,11 @@ class PushLine:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             with suppress(NetChannelError):
-                await outbox.close(0)
+                await outbox.close(_LEAVE_S if self._left else 0)
             await inbox.close("the coordinator has left")
         for outcome in outcomes:
             if isinstance(outcome, NetChannelError):
-                _log.info("member %d at %s takes no pushes any more: %s", self._member, address, outcome)
+                _log.info("member %d at %s is asked nothing any more: %s", self._member, address, outcome)
             elif isinstance(outcome, Exception):
                 raise outcome
 
@@ -143,3 +204,11 @@ class PushLine:
             question = self._questions.get(number)
             if question is not None and not question.answer.done():
                 question.answer.set_result(answer)
+
+
+def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:
+    """The answer, of this kind. Raises StorageError where the member could not do it."""
+    if isinstance(answer, ask.CouldNot):
+        raise StorageError(answer.why)
+    assert isinstance(answer, kind), answer
+    return answer

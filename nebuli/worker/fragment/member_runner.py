@@ -1,0 +1,155 @@
+"""A member of a query in steps, as a fragment."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nebuli.members.calls.call_inbox import CallInbox
+from nebuli.members.coordinator_lines import CoordinatorLines
+from nebuli.members.delivering import Delivery
+from nebuli.members.inputs.feeding import feed_all
+from nebuli.members.opening import opened_member
+from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
+
+from .step_runner import STOPPED, StepRunner, cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from nebuli.members.member import Member
+    from netchannel import ReceiverServer, SenderServer
+    from placement.stepped import MemberFragment
+
+__all__ = ["MemberRunner"]
+
+_STOP_S = 2.5
+"""How long a member that is to end waits for the coordinator to stop it, with a checkpoint."""
+_LEAVE_S = 3.0
+"""How long a member whose part is over answers what its coordinator's process still asks."""
+
+
+class MemberRunner(StepRunner):
+    """A member: feeds from its node's sources, and delivers to its node's sinks."""
+
+    def __init__(
+        self,
+        id_: str,
+        fragment: MemberFragment,
+        folder: Path,
+        sender: SenderServer,
+        receiver: ReceiverServer,
+        *,
+        max_state_bytes: int,
+    ) -> None:
+        super().__init__(id_, fragment, folder, sender, receiver)
+        self._max_state_bytes = max_state_bytes
+        self._order = fragment
+        self._member: Member | None = None
+        self._inbox: CallInbox | None = None
+        self._deliveries: list[Delivery] = []
+
+    @property
+    def status(self) -> FragmentStatus:
+        """How it is now."""
+        member = self._member
+        if member is None or self._status.state.is_final:
+            return self._status
+        rows_in = sum(each.rows_read for each in member.readings)
+        rows_in += sum(member.log.position(feed.name) for feed in self._order.feeds)
+        rows_out = sum(each.rows for each in self._deliveries)
+        phase = f"step {member.step:,}"
+        return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
+
+    async def _run(self) -> tuple[FragmentState, Cause, str]:
+        order = self._order
+        async with AsyncExitStack() as stack:
+            self._member = member = await stack.enter_async_context(
+                opened_member(
+                    order.circuit,
+                    order.plan,
+                    order.member,
+                    self._folder,
+                    order.feeds,
+                    sender=self._sender,
+                    receiver=self._receiver,
+                    max_state_bytes=self._max_state_bytes,
+                    address=order.node,
+                )
+            )
+            await self._begin_deliveries(stack, member)
+            self._inbox = CallInbox(member, order.circuit)
+            lines = CoordinatorLines(
+                order.circuit,
+                order.member,
+                self._sender,
+                self._receiver,
+                member.told,
+                serve=self._inbox.serve,
+            )
+            working = [
+                asyncio.create_task(member.run(lines)),
+                asyncio.create_task(feed_all(member, order.feeds, external=bool(order.external))),
+                *(asyncio.create_task(each.failed()) for each in self._deliveries),
+            ]
+            ends = [asyncio.create_task(each.wait()) for each in (member.closed, self._stopping)]
+            stack.push_async_callback(cancelled, [*working, *ends])
+            await self._until_over(working, ends)
+            if not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LEAVE_S):
+                        await lines.left()
+            self._status = replace(self.status, phase="")
+        return self._ending(member)
+
+    async def _begin_deliveries(self, stack: AsyncExitStack, member: Member) -> None:
+        if member.outputs is None:
+            return
+        for output, target in self._order.targets.items():
+            delivery = Delivery(output, target)
+            stack.push_async_callback(delivery.abort, "its member has ended")
+            await delivery.begin(member.outputs, member.outputs.schemas[output])
+            self._deliveries.append(delivery)
+        member.before_close = self._deliver
+
+    async def _deliver(self, step: int) -> None:
+        """Publish, if nothing follows; before the last version is made, as nobody would come back for it."""
+        if self._member is not None and self._is_complete(self._member):
+            for delivery in self._deliveries:
+                await delivery.finish(step)
+
+    def _is_complete(self, member: Member) -> bool:
+        """Whether nothing follows: all inputs have ended, or a program has said so."""
+        return member.has_ended or (self._inbox is not None and self._inbox.publishes)
+
+    async def _until_over(
+        self, working: Sequence[asyncio.Task[None]], ends: Sequence[asyncio.Task[Any]]
+    ) -> None:
+        pending: Iterable[asyncio.Task[Any]] = [*working, *ends]
+        while not any(each.done() for each in ends):
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()  # that of a feeding which has come to its end, too
+        if not ends[0].done():
+            await asyncio.wait([ends[0]], timeout=_STOP_S)
+
+    def _ending(self, member: Member) -> tuple[FragmentState, Cause, str]:
+        if member.failure is not None:
+            return FragmentState.FAILED, Cause.INPUT, str(member.failure)
+        if member.closed.is_set() and self._is_complete(member):
+            return FragmentState.FINISHED, Cause.NONE, ""
+        if member.closed.is_set():
+            return (
+                FragmentState.STOPPED,
+                Cause.REQUEST,
+                f"{STOPPED}, with a checkpoint at step {member.step:,}",
+            )
+        return (
+            FragmentState.STOPPED,
+            Cause.REQUEST,
+            f"{STOPPED} without a checkpoint: the coordinator made none",
+        )
