@@ -13,7 +13,7 @@ import grpc.aio
 from nebuli.circuits.admission import Admission
 from nebuli.circuits.circuit_service import CircuitService
 from nebuli.circuits.circuit_trust import interceptors
-from nebuli.circuits.push_limit import MESSAGE_BYTES, WAITING_BYTES
+from nebuli.circuits.push_limit import SERVER_OPTIONS, WAITING_BYTES
 from nebuli.rpc.circuit_pb2_grpc import add_CircuitServicer_to_server
 from nebuli.rpc.secured import bind
 from nebuli.rpc.trust import NO_TRUST
@@ -65,8 +65,7 @@ def _remove(socket: Path) -> None:
 
 
 def _server(waiting_bytes: int, *asking: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
-    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)]
-    return grpc.aio.server(options=options, interceptors=[Admission(waiting_bytes), *asking])
+    return grpc.aio.server(options=SERVER_OPTIONS, interceptors=[Admission(waiting_bytes), *asking])
 
 
 @asynccontextmanager

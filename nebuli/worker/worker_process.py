@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 import netchannel
 from nebuli.circuits.admission import Admission
-from nebuli.circuits.push_limit import MESSAGE_BYTES
+from nebuli.circuits.push_limit import SERVER_OPTIONS
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.secured import bind, interceptors
@@ -217,7 +217,7 @@ async def _grpc_server(
     probe.close()
     await probe.wait_closed()
     server = grpc.aio.server(
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES)],
+        options=SERVER_OPTIONS,
         interceptors=[Admission(), *interceptors(name, trust, but=CIRCUITS)],
     )
     add_WorkerServicer_to_server(service, server)

@@ -37,6 +37,8 @@ _SERVICE = DESCRIPTOR.services_by_name["Circuit"]
 CIRCUITS = f"/{_SERVICE.full_name}/"
 """How the methods begin that are for circuits."""
 _STREAMS = {f"{CIRCUITS}{each.name}" for each in _SERVICE.methods if each.server_streaming}
+_DEADLINE_S = 60.0
+"""For callers that have none."""
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -88,7 +90,10 @@ class Forwarding(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no t
         async def one(request: bytes, context: Context) -> bytes:
             call = (await self._channel(query, context)).unary_unary(method)
             try:
-                answer: bytes = await call(request, timeout=context.time_remaining())
+                # A process that is being started, or started again, is waited for, until the caller's deadline.
+                answer: bytes = await call(
+                    request, timeout=context.time_remaining() or _DEADLINE_S, wait_for_ready=True
+                )
             except grpc.aio.AioRpcError as error:
                 await _pass_on(error, context)
                 raise

@@ -87,9 +87,7 @@ async def test_producers_and_consumers_go_on_through_the_kills_of_all_fragments(
             assert [step for step, _ in found] == list(range(len(found)))
         assert (await circuit.status()).epoch >= 3
         step = await circuit.push("b", batch(("last", 1)), producer="p", sequence=numbers)
-        async for step, change in circuit.output("rows", step):
-            if change.num_rows:
-                break
+        step = await anext(at async for at, change in circuit.output("rows", step) if change.num_rows)
         ranges = await circuit.offsets(step)
         assert {channel.partition("/")[0] for channel in ranges} == set(HANDLES)
         assert sum(until - first for first, until in ranges.values()) == 1

@@ -1,0 +1,129 @@
+"""What a coordinator's process asks of a member's logs, over real channels, with the member's end of production."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from nebuli.members.calls import call_messages as ask
+from nebuli.members.calls.call_inbox import CallInbox
+from nebuli.members.calls.call_line import CallLine
+from nebuli.members.calls.output_pieces import PIECE_BYTES, OutputPieces
+from nebuli.members.inputs.feeding import WAITING_ROWS
+from nebuli.storage import Store
+from nebuli.storage.errors import SinceMismatch, StepOutOfRange
+from nebuli.storage.logs.output_log import OutputLog
+from netchannel import ReceiverServer, SenderServer
+from tests.support.told_members import Members, pushed_query, rows
+
+CIRCUIT = "c"
+
+
+def ipc(batch: pa.RecordBatch) -> bytes:
+    return bytes(batch.serialize())
+
+
+@asynccontextmanager
+async def called(
+    folder: Path, waiting_bytes: int = 1 << 30
+) -> AsyncIterator[tuple[Members, CallInbox, CallLine]]:
+    """A member that is alone, and a way to it."""
+    async with (
+        asyncio.timeout(60),
+        Members(pushed_query(1), folder) as members,
+        ReceiverServer("127.0.0.1:0", secret=members.secret) as receiver,
+        SenderServer(secret=members.secret) as sender,
+        asyncio.TaskGroup() as group,
+        CallLine(CIRCUIT, 0, sender, receiver) as line,
+    ):
+        (member,) = members.members
+        inbox = CallInbox(member, CIRCUIT, waiting_bytes=waiting_bytes)
+        group.create_task(inbox.serve("session", receiver.address))
+        line.reach("session", member.receiver.address)
+        yield members, inbox, line
+
+
+async def test_so_many_bytes_wait_at_a_member_and_more_are_refused_at_once(tmp_path: Path) -> None:
+    """Also of callers who are gone: they are forgotten where they came in, and not here."""
+    async with called(tmp_path, waiting_bytes=10_000) as (members, _, line):
+        schema = members.members[0].inputs["a"]
+        await members.push_numbers(0, range(WAITING_ROWS))
+        data = ipc(rows(schema, range(300)))
+        assert 5_000 < len(data) < 10_000
+        waiting = [asyncio.create_task(line.push("a", "gone", 0, data, 60.0))]
+
+        async def crowded() -> ask.Answer:
+            return await line.push("a", "p", 0, data, 0.2)
+
+        answer = await crowded()
+        while isinstance(answer, ask.Full):  # the other one has not come yet
+            answer = await crowded()
+        assert answer == ask.Crowded(len(data), 10_000)
+        waiting[0].cancel()
+        assert await crowded() == ask.Crowded(len(data), 10_000)
+        assert await line.next_sequence("a", "p") == 0, "who asks does not wait behind pushes"
+
+
+async def test_what_is_not_known_of_a_step_is_said_with_what_is(tmp_path: Path) -> None:
+    async with called(tmp_path) as (members, inbox, line):
+        member = members.members[0]
+        data = ipc(rows(member.inputs["a"], range(3)))
+        assert await line.push("a", "p", 0, data, 1.0) == ask.Logged(0)
+        await member.log.fix(0)
+        assert await line.offsets(0) == {"a": (0, 1)}
+        with pytest.raises(StepOutOfRange) as error:
+            await line.offsets(1)
+        assert (error.value.first, error.value.last) == (0, 1)
+        assert not inbox.publishes
+        await line.publish()
+        assert inbox.publishes
+
+
+async def test_an_output_is_followed_in_pieces_and_from_where_it_is_kept(tmp_path: Path) -> None:
+    """A step of 5 MiB, then small ones; what was forgotten is said with the first that is kept."""
+    async with called(tmp_path) as (members, _, line):
+        log = members.members[0].outputs
+        assert log is not None
+        schema = log.schemas["rows"]
+        large, small = rows(schema, range(5 * PIECE_BYTES // 24)), rows(schema, [1])
+        await log.write(0, {"rows": large})
+        spans = line.follow("rows", 0, schema)
+        first = await anext(spans)
+        assert (first.lower, first.upper) == (0, 1)
+        assert len(first.updates) >= 5
+        assert pa.Table.from_batches([each for _, each in first.updates]).equals(
+            pa.Table.from_batches([large])
+        )
+        coming = asyncio.ensure_future(anext(spans))
+        await log.write(1, {"rows": small})
+        second = await coming
+        assert [(step, each) for step, each in second.updates] == [(1, small)]
+        await log.trim(1)
+        with pytest.raises(SinceMismatch) as error:
+            await anext(line.follow("rows", 0, schema))
+        assert error.value.since == 1
+
+
+async def test_pieces_are_those_of_what_was_read_once(tmp_path: Path) -> None:
+    """Their number and where they end do not change while somebody asks for one after the other."""
+    schema = pa.schema([("n", pa.int64()), ("_weight", pa.int64())])
+    half = [range(at, at + PIECE_BYTES // 16) for at in (0, 1_000_000)]
+    async with Store.in_folder(tmp_path) as store:
+        log = await OutputLog.open(store, "m", {"out": schema})
+        pieces = OutputPieces(log)
+        for step, numbers in enumerate(half):
+            await log.write(
+                step, {"out": pa.record_batch([list(numbers), [1] * len(numbers)], schema=schema)}
+            )
+        first = await pieces.piece("out", 0, 0)
+        await log.write(2, {})
+        found = [first, *[await pieces.piece("out", 0, number) for number in range(1, first.pieces)]]
+    assert {(each.upper, each.pieces) for each in found} == {(first.upper, first.pieces)}
+    assert all(sum(len(data) for _, data in each.updates) < PIECE_BYTES + 4096 for each in found)
+    steps = [step for each in found for step, _ in each.updates]
+    assert steps == sorted(steps)
