@@ -20,6 +20,7 @@ from nebuli.storage.errors import SinceMismatch, StepOutOfRange
 from nebuli.storage.logs.output_log import OutputLog
 from netchannel import ReceiverServer, SenderServer
 from tests.support.told_members import Members, pushed_query, rows
+from tests.support.waiting import until_async
 
 CIRCUIT = "c"
 
@@ -50,22 +51,20 @@ async def called(
 
 async def test_so_many_bytes_wait_at_a_member_and_more_are_refused_at_once(tmp_path: Path) -> None:
     """Also of callers who are gone: they are forgotten where they came in, and not here."""
-    async with called(tmp_path, waiting_bytes=10_000) as (members, _, line):
+    async with called(tmp_path, waiting_bytes=10_000) as (members, inbox, line):
         schema = members.members[0].inputs["a"]
         await members.push_numbers(0, range(WAITING_ROWS))
         data = ipc(rows(schema, range(300)))
         assert 5_000 < len(data) < 10_000
-        waiting = [asyncio.create_task(line.push("a", "gone", 0, data, 60.0))]
+        gone = asyncio.create_task(line.push("a", "gone", 0, data, 60.0))
 
-        async def crowded() -> ask.Answer:
-            return await line.push("a", "p", 0, data, 0.2)
+        async def waits() -> bool:
+            return inbox._waiting_bytes == len(data)
 
-        answer = await crowded()
-        while isinstance(answer, ask.Full):  # the other one has not come yet
-            answer = await crowded()
-        assert answer == ask.Crowded(len(data), 10_000)
-        waiting[0].cancel()
-        assert await crowded() == ask.Crowded(len(data), 10_000)
+        await until_async(waits, "the first one waits")
+        for _ in range(2):
+            assert await line.push("a", "p", 0, data, 60.0) == ask.Crowded(len(data), 10_000)
+            gone.cancel()
         assert await line.next_sequence("a", "p") == 0, "who asks does not wait behind pushes"
 
 
