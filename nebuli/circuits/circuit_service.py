@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from grpc.aio import ServicerContext as Context
 
-    from nebuli.circuits.running import Running
+    from nebuli.circuits.running_circuit import Running
     from nebuli.members.calls.call_line import CallLine
     from nebuli.storage import Span
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from nebuli.circuits.running import Running
+    from nebuli.circuits.running_circuit import Running
     from nebuli.rpc.trust import Trust
 
 _GRACE_S = 2.0

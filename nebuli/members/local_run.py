@@ -168,7 +168,7 @@ class LocalRun:
             delivery = self._deliveries[key] = Delivery(key, self.query.targets[key])
             await delivery.begin(log, schema)
 
-    # -- as a `nebuli.circuits.running.Running`
+    # -- as a `nebuli.circuits.running_circuit.Running`
 
     @property
     def plan(self) -> SteppedPlan:

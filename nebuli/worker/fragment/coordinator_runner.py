@@ -39,7 +39,7 @@ _AGAIN_S = 0.2
 class CoordinatorRunner(StepRunner):
     """The coordinator, to the end of all inputs, or until a program shuts it down.
 
-    It is a `nebuli.circuits.running.Running`, and serves what programs call at ``socket``, to its worker.
+    It is a `nebuli.circuits.running_circuit.Running`, and serves what programs call at ``socket``, to its worker.
     """
 
     def __init__(
