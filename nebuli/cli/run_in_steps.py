@@ -236,12 +236,12 @@ def _trust(topology: Topology, directory: Path, address: str) -> Trust:
 
 
 async def _run(settings: _Run, progress: ProgressInSteps) -> None:
-    from nebuli.coordinator.triggers import TriggerSettings
+    from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
     from nebuli.members.local_run import LocalRun
     from placement.plan import Late
 
     end_on_termination()
-    triggers = TriggerSettings(checkpoint_s=settings.steps.checkpoint_s or CHECKPOINT_S)
+    triggers = TriggerSettings(checkpoint_s=settings.steps.checkpoint_s or CHECKPOINT_S, spacing_s=SPACING_S)
     with contextlib.chdir(settings.directory):
         async with LocalRun(
             settings.query,

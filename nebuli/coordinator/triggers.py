@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SPACING_S = 0.05
+"""Between two steps, where rows come all the time: what a step costs beside its rows is a small part of that."""
+MANY_ROWS = 1 << 17
+"""So many make a step that costs next to nothing beside its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerSettings:
     """When to step: at ``rows`` that wait, or ``delay_s`` after the first of fewer, and every ``tick_s`` without any.
 
     And how long after the last checkpoint began to begin another. None: never for this reason.
+
+    Rows do not make a step within ``spacing_s`` of the one before, unless there are ``many_rows`` by then: where they
+    come all the time, steps are few and large, and where they do not, each is taken at once.
     """
 
     rows: int = 1
     delay_s: float | None = None
     tick_s: float | None = None
     checkpoint_s: float | None = 60.0
+    spacing_s: float = 0.0
+    many_rows: int = MANY_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,8 @@ def decide(settings: TriggerSettings, found: Situation) -> StepNow | CheckpointN
         return StepNow(replayed=True)
     if found.ending:  # whatever is left is taken at once, and then the end
         return StepNow(ended=not any(found.rows))
-    times = [time for time in (_expiry(settings, found), _tick(settings, found)) if time is not None]
-    if sum(found.rows) >= settings.rows or any(time <= found.now for time in times):
+    times = [time for time in (_rows_due(settings, found), _tick(settings, found)) if time is not None]
+    if any(time <= found.now for time in times):
         return StepNow()
     return WaitUntil(min([*times, *([due] if due is not None else [])], default=None))
 
@@ -87,11 +97,16 @@ def _due(settings: TriggerSettings, found: Situation) -> float | None:
     return found.checkpoint_at + settings.checkpoint_s
 
 
-def _expiry(settings: TriggerSettings, found: Situation) -> float | None:
-    """When rows have waited long enough."""
-    if settings.delay_s is None or not any(found.rows):
+def _rows_due(settings: TriggerSettings, found: Situation) -> float | None:
+    """When the rows that wait are enough, or have waited long enough, and the step before is long enough ago."""
+    waiting = sum(found.rows)
+    if waiting >= settings.rows:
+        due = found.rows_since
+    elif waiting and settings.delay_s is not None:
+        due = found.rows_since + settings.delay_s
+    else:
         return None
-    return found.rows_since + settings.delay_s
+    return due if waiting >= settings.many_rows else max(due, found.stepped_at + settings.spacing_s)
 
 
 def _tick(settings: TriggerSettings, found: Situation) -> float | None:

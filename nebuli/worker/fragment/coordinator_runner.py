@@ -12,7 +12,7 @@ from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.errors import CheckpointNotMade
 from nebuli.coordinator.line import Line
 from nebuli.coordinator.lockstep import Lockstep
-from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.calls.call_line import CallLine
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
@@ -156,7 +156,7 @@ class CoordinatorRunner(StepRunner):
             )
             for member, at in enumerate(order.addresses)
         ]
-        settings = TriggerSettings(checkpoint_s=order.checkpoint_s)
+        settings = TriggerSettings(checkpoint_s=order.checkpoint_s, spacing_s=SPACING_S)
         return Coordinator(Lockstep(len(order.addresses), settings), epochs, lines)
 
     async def _one_life(self, coordinator: Coordinator) -> tuple[int | None, bool]:

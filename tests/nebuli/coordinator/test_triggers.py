@@ -126,6 +126,46 @@ def test_a_single_row_makes_a_step_by_default() -> None:
     assert decide(TriggerSettings(), after(0)) == WaitUntil(160.0)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "rows", "decision"),
+    [
+        (0.0, (0, 1), WaitUntil(100.05)),
+        (0.04, (40, 59), WaitUntil(100.05)),
+        (0.04, (40, 60), StepNow()),
+        (0.05, (0, 1), StepNow()),
+        (9.0, (0, 1), StepNow()),
+        (9.0, (0, 0), WaitUntil(None)),
+    ],
+)
+def test_rows_that_come_all_the_time_make_few_steps_and_one_that_comes_alone_its_own(
+    seconds: float, rows: tuple[int, ...], decision: object
+) -> None:
+    """By the clock from the step before, but for those that are many; a row behind a pause waits for nothing."""
+    settings = TriggerSettings(checkpoint_s=None, spacing_s=0.05, many_rows=100)
+    assert decide(settings, after(seconds, rows=rows, rows_since=100.0)) == decision
+
+
+@pytest.mark.parametrize(
+    ("found", "decision"),
+    [
+        ({"replaying": True}, StepNow(replayed=True)),
+        ({"ending": True, "rows": (0, 1)}, StepNow()),
+        ({"ending": True}, StepNow(ended=True)),
+        ({"now": 100.1}, StepNow()),  # by the clock
+        ({"now": 160.0}, CheckpointNow()),
+    ],
+)
+def test_nothing_but_rows_waits_for_the_spacing(found: dict[str, object], decision: object) -> None:
+    settings = TriggerSettings(tick_s=0.1, checkpoint_s=60.0, spacing_s=30.0)
+    assert decide(settings, replace(IDLE, **found)) == decision
+
+
+def test_fewer_rows_wait_for_both_their_delay_and_the_spacing() -> None:
+    settings = replace(NEVER, delay_s=0.5, spacing_s=1.0)
+    assert decide(settings, after(0, rows=(1, 0), rows_since=100.0)) == WaitUntil(101.0)
+    assert decide(settings, after(0.8, rows=(1, 0), rows_since=100.7)) == WaitUntil(101.2)
+
+
 def test_there_is_no_second_checkpoint_before_the_first_has_ended() -> None:
     settings = replace(NEVER, checkpoint_s=60.0)
     assert decide(settings, after(90, checkpointing=True)) == WaitUntil(None)
