@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placement.plan import Closing, FragmentOperator, WatermarkOrigin
     from topology import Schema
 
-__all__ = ["narrow"]
+__all__ = ["columns_needed", "narrow"]
 
 
 def narrow(
@@ -81,7 +81,7 @@ def _needed_of_inputs(  # noqa: PLR0911 - one per kind of operator
         case ProjectOperator():
             return [_columns(operator.columns.values(), inputs[0])]
         case AggregateOperator():
-            return [{*operator.by, *_arguments(operator, inputs[0])}]
+            return [columns_needed(operator, inputs[0])]
         case WindowOperator() if operator.late is None:  # late rows are written as they are
             return [(needed & everything[0]) | {operator.time}]
         case JoinOperator():
@@ -107,8 +107,10 @@ def _columns(expressions: Iterable[str], schema: Schema) -> set[str]:
     return set().union(*(columns_of(parse(sql, schema).tree) for sql in expressions))
 
 
-def _arguments(operator: AggregateOperator, schema: Schema) -> set[str]:
+def columns_needed(operator: AggregateOperator, schema: Schema) -> set[str]:
+    """The columns of its input that an aggregate groups by, or computes with."""
     from placement.sql.expressions import parse_aggregate
 
     calls = [parse_aggregate(sql, schema) for sql in operator.aggregates.values()]
-    return set().union(*(columns_of(call.argument.tree) for call in calls if call.argument is not None))
+    arguments = (columns_of(call.argument.tree) for call in calls if call.argument is not None)
+    return set(operator.by).union(*arguments)

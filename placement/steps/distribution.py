@@ -3,7 +3,11 @@
 Joins and aggregates need rows with equal keys at one member, distinct needs equal rows there, and an aggregate of
 everything and a sink need all rows at one. All other operators work on what is at their own member, whatever that is.
 Rows that are together already stay where they are: an exchange divides them by the hash of columns, which filters and
-projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike.
+projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike. A group is together
+also where rows are divided by some of its columns.
+
+What comes in at one member is divided by the keys above it, once filters and projects have taken their part there:
+rows that they leave out go nowhere.
 
 Event time is made common where its watermark begins, so that all members close the same windows in the same step.
 """
@@ -14,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placement.checking.narrowing import columns_needed
 from placement.checking.schemas import InnerOperator, output_schema, plain_columns
 from placement.plan import (
     AggregateOperator,
@@ -33,7 +38,7 @@ from placement.stepped import (
     ShardOperator,
     SteppedPlan,
 )
-from placement.steps.partitioning import by_hash, common, key_order, renamed
+from placement.steps.partitioning import by_hash, common, key_order, renamed, within
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -75,6 +80,12 @@ class _Distribution:
         self._origins = {each.operator for each in plan.watermarks}
         self._outputs = _first_outputs(plan)
         self._schemas = _schemas(plan)
+        self._readers: dict[str, list[StepOperator]] = {}
+        for operator in plan.operators:
+            for child in operator.children:
+                self._readers.setdefault(child, []).append(operator)
+        # Behind which operators rows that came in at one member are divided, and by which columns.
+        self._divided = dict(self._division(each) for each in plan.inputs if each.id not in spread)
         # By operator: what is read by those to whom it does not matter where rows are, then what was moved elsewhere.
         self._streams: dict[str, list[_Stream]] = {}
         self._operators: list[StepOperator] = []
@@ -87,28 +98,26 @@ class _Distribution:
     def _place(self, operator: StepOperator) -> None:
         match operator:
             case InputOperator():
-                self._add_input(operator)
+                home = None if operator.id in self._spread else self._homes[operator.id]
+                self._add(operator, [], home)
             case FilterOperator() | WindowOperator() | ProjectOperator() | UnionOperator():
                 streams = [self._streams[child][0] for child in operator.children]
                 self._add(operator, streams, self._left(operator, [each.where for each in streams]))
             case AggregateOperator(by=()):  # always behind a gather: of no rows it gives one, and there only
                 member = self._homes[self._outputs[operator.id]]
-                self._add(operator, [self._gathered(operator.input, member)], member)
-            case AggregateOperator() | DistinctOperator() | JoinOperator():
+                self._add(operator, [self._gathered(self._narrowed(operator), member)], member)
+            case AggregateOperator():
+                where = self._streams[operator.input][0].where
+                moves = not isinstance(where, int) and within(where, operator.by) is None
+                child = self._narrowed(operator) if moves else operator.input
+                self._add(operator, *self._together([child], operator.by))
+            case DistinctOperator() | JoinOperator():
                 self._add(operator, *self._together(operator.children, self._keys(operator)))
             case BoundSink():
                 member, stream = self._homes[operator.id], self._streams[operator.input][0]
                 if stream.where != member:
                     stream = self._gathered(operator.input, member)
                 self._add(operator, [stream], member)
-
-    def _add_input(self, operator: InputOperator) -> None:
-        if operator.id in self._spread:
-            self._add(operator, [], None)
-            return
-        self._add(operator, [], self._homes[operator.id])
-        keys = self._keys_above(operator) or tuple(column.name for column in operator.columns)
-        self._streams[operator.id] = [self._hashed(operator.id, keys)]
 
     def _add(self, operator: StepOperator, streams: Sequence[_Stream], where: Where) -> None:
         """Add an operator of the query, with these for its inputs."""
@@ -118,6 +127,8 @@ class _Distribution:
             align = AlignOperator(id=f"{operator.id}>align", input=operator.id)
             self._operators.append(align)
             self._streams[operator.id] = [_Stream(align.id, where)]
+        if operator.id in self._divided:
+            self._streams[operator.id] = [self._hashed(operator.id, self._divided[operator.id])]
 
     def _left(self, operator: StepOperator, inputs: Sequence[Where]) -> Where:
         """Where the rows are of an operator that moves none."""
@@ -140,6 +151,8 @@ class _Distribution:
         first, *others = {each.where for each in streams}
         if isinstance(first, int) and not others:
             return streams, first
+        if len(children) == 1 and (where := within(first, keys)):
+            return streams, where
         order = self._order(children, keys)
         return [self._hashed(child, order) for child in children], by_hash(order)
 
@@ -179,9 +192,40 @@ class _Distribution:
         self._streams[child].append(_Stream(moved.id, where))
         return self._streams[child][-1]
 
-    def _keys_above(self, leaf: InputOperator) -> tuple[str, ...] | None:
-        """The keys of the first operator above an input that has some of its columns, by their names in the input."""
-        names = {leaf.id: {column.name: column.name for column in leaf.columns}}
+    def _narrowed(self, operator: AggregateOperator) -> str:
+        """What gives the input's rows with no other columns than the aggregate needs, if nobody else reads them."""
+        child = operator.input
+        needed = columns_needed(operator, self._schemas[child])
+        names = [column.name for column in self._schemas[child]]
+        kept = [name for name in names if name in needed] or names[:1]
+        if len(kept) == len(names) or self._only_reader(child) is None:
+            return child
+        columns = {name: _quoted(name) for name in kept}
+        project = ProjectOperator(id=f"{child}>columns", input=child, columns=columns)
+        self._schemas[project.id] = output_schema(project, [self._schemas[child]], [])
+        self._add(project, [self._streams[child][0]], self._left(project, [self._streams[child][0].where]))
+        return project.id
+
+    def _division(self, leaf: InputOperator) -> tuple[str, tuple[str, ...]]:
+        """Behind which operator the rows of an input are divided, and by which columns of that."""
+        last = leaf.id
+        while isinstance(reader := self._only_reader(last), FilterOperator | ProjectOperator):
+            last = reader.id
+        for place in (last, leaf.id):
+            if keys := self._keys_above(place):
+                return place, keys
+        return leaf.id, tuple(column.name for column in leaf.columns)
+
+    def _only_reader(self, operator: str) -> StepOperator | None:
+        readers = self._readers.get(operator, [])
+        return readers[0] if len(readers) == 1 else None
+
+    def _keys_above(self, place: str) -> tuple[str, ...]:
+        """The keys of the first operator above that has some of the columns here, by their names here.
+
+        Of a join all of them, of a group as many as there are.
+        """
+        names = {place: {column.name: column.name for column in self._schemas[place]}}
         for operator in self._plan.operators:
             found = next((names[child] for child in operator.children if child in names), None)
             if found is None:
@@ -194,10 +238,15 @@ class _Distribution:
                     names[operator.id] = {new: found[old] for new, old in plain.items() if old in found}
                 case AggregateOperator() | DistinctOperator() | JoinOperator():
                     keys = self._keys(operator)
-                    of_leaf = dict.fromkeys(found[key] for key in keys if key in found)
-                    if keys and len(of_leaf) == len(keys):
-                        return tuple(of_leaf)
-        return None
+                    here = tuple(dict.fromkeys(found[key] for key in keys if key in found))
+                    if here and (len(here) == len(keys) or not isinstance(operator, JoinOperator)):
+                        return here
+        return ()
+
+
+def _quoted(name: str) -> str:
+    """A column's name as an expression, whatever it is."""
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 def _reading(operator: StepOperator, inputs: Sequence[str]) -> StepOperator:

@@ -27,6 +27,15 @@ def key_order(where: Where, keys: Iterable[str]) -> tuple[str, ...] | None:
     return tuple(name for names in found for name in names)
 
 
+def within(where: Where, keys: Iterable[str]) -> Where:
+    """Where rows are whose hash is of some of these columns; None if it is that of anything else."""
+    if where is None or isinstance(where, int):
+        return None
+    wanted = frozenset(keys)
+    found = tuple(names & wanted for names in where)
+    return found if all(found) else None
+
+
 def renamed(where: Where, names: Mapping[str, str]) -> Where:
     """Where rows are with these columns only, of which ``names`` says what they were called."""
     if where is None or isinstance(where, int):

@@ -35,6 +35,7 @@ from placement.plan import (
 from placement.stepped import (
     AlignOperator,
     ExchangeOperator,
+    Exchanging,
     GatherOperator,
     InputOperator,
     ShardOperator,
@@ -184,9 +185,17 @@ def _counted(rows: Iterable[Mapping[str, Any]]) -> Counter[Row]:
 
 
 def inserted(*operators: dict[str, Any], members: int = 3, spread: Iterable[str] = SPREAD) -> list[str]:
-    """What a plan has beside the operators of its query, in its order: "gather of j at 1"."""
+    """How rows change members, in the plan's order: "gather of j at 1"; all of their columns, or some."""
     plan = distributed(query(*operators), members, spread)
-    return [said(each) for each in plan.operators if ">" in each.id]
+    exchanging = [said(each) for each in plan.operators if isinstance(each, Exchanging)]
+    return [each.replace(">columns", "") for each in exchanging]
+
+
+def narrowed(*operators: dict[str, Any], spread: Iterable[str] = SPREAD) -> list[str]:
+    """Of what some columns only are sent, and which: "a b of j"."""
+    plan = distributed(query(*operators), 3, spread)
+    projects = [each for each in plan.operators if isinstance(each, ProjectOperator) and ">" in each.id]
+    return [f"{' '.join(each.columns)} of {each.input}" for each in projects]
 
 
 def said(operator: StepOperator) -> str:
@@ -273,9 +282,13 @@ def test_a_distributed_plan_is_a_plan_whatever_the_order_in_the_file(query, memb
             [S0, S1, JOIN, aggregate("g", "j", "a")],
             ["exchange of s0 by a b", "exchange of s1 by a b", "exchange of j by a"],
         ),
-        (  # by more than them
+        (  # by more than them: rows with all of these alike have also those
             [S0, S1, JOIN, aggregate("g", "j", "a", "b", "s0.c")],
-            ["exchange of s0 by a b", "exchange of s1 by a b", "exchange of j by a b s0.c"],
+            ["exchange of s0 by a b", "exchange of s1 by a b"],
+        ),
+        (  # a join's other input is to be divided by the same columns
+            [S0, S1, aggregate("x", "s0", "a", "b"), op("join", "g", inputs=["x", "s1"], on=["a"])],
+            ["exchange of s0 by a b", "exchange of x by a", "exchange of s1 by a"],
         ),
         (  # through a filter and other names; a name of a key for another column is none of a key
             [
@@ -400,14 +413,25 @@ def test_outputs_are_gathered_at_members_in_turn_by_name() -> None:
                 renamed("p", "f", x="b", y="a"),
                 aggregate("g", "p", "y", "x"),
             ],
-            ["shard of s1 by a b from 1"],
+            ["shard of p by y x from 1"],
         ),
         (
             [renamed("p", "s1", x="a + b"), aggregate("g", "p", "x")],
-            ["shard of s1 by a b c t from 1", "exchange of p by x"],
+            ["shard of p by x from 1"],
+        ),
+        (  # what two read is divided once
+            [op("filter", "f", input="s1", predicate="a > 0"), aggregate("g", "f", "b"), sink("out2", "f")],
+            ["shard of f by b from 1", "gather of f>shard/1 at 2"],
+        ),
+        (  # of a window's keys there is one before it
+            [
+                op("window", "w", input="s1", time="t", size="1 hour"),
+                aggregate("g", "w", "window_start", "b"),
+            ],
+            ["align of s1", "shard of s1>align by b from 1"],
         ),
         ([renamed("g", "s1", x="a + b")], ["shard of s1 by a b c t from 1"]),
-        ([aggregate("g", "s1")], ["shard of s1 by a b c t from 1", "gather of s1>shard/1 at 0"]),
+        ([aggregate("g", "s1")], ["shard of s1 by a b c t from 1", "gather of s1 at 0"]),
         (
             [op("join", "g", inputs=["s0", "s1"], on=["c"])],
             ["exchange of s0 by c", "shard of s1 by c from 1"],
@@ -422,7 +446,7 @@ def test_outputs_are_gathered_at_members_in_turn_by_name() -> None:
         ),
     ],
 )
-def test_rows_that_come_in_at_one_member_are_sharded_at_once_by_the_keys_above(
+def test_rows_that_come_in_at_one_member_are_sharded_by_the_keys_above_behind_filters_and_projects(
     above: list[dict[str, Any]], expected: list[str]
 ) -> None:
     """FT-LB-3: its plan; rows with equal keys are together, whichever connector brought them."""
@@ -430,6 +454,26 @@ def test_rows_that_come_in_at_one_member_are_sharded_at_once_by_the_keys_above(
     found = inserted(*operators, spread=["s0"])
     gathers = {"gather of g at 0", "gather of s0 at 1"}
     assert sorted(each for each in found if each not in gathers) == sorted(expected)
+
+
+def test_of_what_an_aggregate_reads_only_the_columns_are_sent_that_it_needs() -> None:
+    total = op("aggregate", "g", input="j", by=["s0.c"], aggregates={"n": "sum(b + a)"})
+    assert narrowed(S0, S1, JOIN, total, sink("out0", "g")) == ["a b s0.c of j"]
+    assert narrowed(S0, aggregate("g", "s0"), sink("out0", "g")) == ["a of s0"], (
+        "rows cannot be of no columns"
+    )
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [S0, S1, JOIN, aggregate("g", "j", "a"), sink("out1", "j")],  # others read them, too
+        [S0, S1, JOIN, aggregate("g", "j", "a", "b")],  # they stay where they are
+        [S0, renamed("p", "s0", a="a"), aggregate("g", "p", "a")],  # there are no others
+    ],
+)
+def test_columns_stay_where_leaving_them_out_saves_nothing(operators: list[dict[str, Any]]) -> None:
+    assert narrowed(*operators, sink("out0", "g")) == []
 
 
 def test_readers_share_an_exchange() -> None:
@@ -467,7 +511,7 @@ def test_event_time_is_common_from_where_its_watermark_begins() -> None:
     assert inserted(*operators, spread=["s0"]) == [
         "align of s0",
         "align of s1",
-        "shard of s1>align by a b c t from 1",
+        "shard of s1>align by a from 1",
         "exchange of w by window_start a",
         "gather of g at 0",
         "gather of s0>align at 1",
