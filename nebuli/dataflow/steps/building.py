@@ -110,6 +110,9 @@ class _Building:
         for id_ in bottom_up(inputs, *sorted(each.id for each in plan.outputs)):
             self._add(operators[id_])
         self._begin_times(plan)
+        for node in self._nodes.values():
+            if node.trade is not None:
+                node.trade.combines = all(_takes_sums(reader) for reader, _ in node.readers)
         self.nodes = list(self._nodes.values())
 
     def _add(self, operator: Any) -> None:
@@ -170,6 +173,11 @@ class _Building:
                 raise DataflowError(
                     "a watermark begins here, and no align tells other members of it", node.id
                 )
+
+
+def _takes_sums(reader: StepNode) -> bool:
+    """Whether an operator gives the same however rows are put together, and counts none of them by itself."""
+    return isinstance(reader.operator, Aggregate) and not reader.closes
 
 
 def _align(origins: Iterable[StepNode]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.steps.combining import combined
 from nebuli.dataflow.zset import empty, portions, weighted
 from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
 
@@ -57,6 +58,8 @@ class Trade:
         self._nothing = empty(schema)
         self._senders = self._receivers = tuple(range(members))
         self._by: tuple[str, ...] = ()
+        self.combines = False
+        """Whether equal rows may be put together: who reads them takes them as a Z-set."""
         match operator:
             case ExchangeOperator(by=by):
                 self._by = by
@@ -69,6 +72,9 @@ class Trade:
         """Give rows to the members that they belong to. Gives control back between pieces of the work."""
         if not batches:
             return self._sending([self._nothing] * self._members)
+        if self.combines:
+            batches = [combined(batch) for batch in portions(batches)]
+            yield
         if not self._by:
             parts = [self._nothing] * self._members
             parts[self._receivers[0]] = together(batches)
