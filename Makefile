@@ -99,7 +99,8 @@ bench: $(ALL_READY)  ## Measure channels, queries and planning beside their peer
 bench-spark: $(ALL_READY)  ## Measure Spark reading and writing channels; QUICK=1 for a first look
 	$(BIN)/python -m benchmarks.spark $(if $(QUICK),--quick) --json benchmark-spark.json
 
-bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state, checkpoints; QUICK=1 for a first look
+bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state, checkpoints, queries; QUICK=1 for a first look
+	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json benchmark-steps.json
 
 lint: $(ALL_READY)  ## Check style, types and who imports whom

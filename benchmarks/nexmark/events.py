@@ -8,7 +8,7 @@ number and a seed alone within a run. Names and descriptions are shorter than th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ MICROSECONDS = 100
 BEGINNING = np.datetime64("2015-07-15T00:00:00", "us")
 PORTION = 1 << 20
 """Events that are made at once."""
+STREAMS = ("person", "auction", "bid")
+"""In the order of their events in a cycle."""
 
 STATES = {
     "Phoenix": "AZ",
@@ -46,17 +48,20 @@ LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smit
 CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 
 
-def events(count: int, seed: int = 0) -> Iterator[Mapping[str, pa.RecordBatch]]:
-    """The first ``count`` events in portions, each as the rows of ``person``, ``auction`` and ``bid``, in order."""
+def events(
+    count: int, seed: int = 0, streams: Sequence[str] = STREAMS
+) -> Iterator[Mapping[str, pa.RecordBatch]]:
+    """The first ``count`` events in portions, each as the rows of ``person``, ``auction`` and ``bid``, in order.
+
+    Of several ``streams`` each has the same rows as it has beside the others.
+    """
     for first in range(0, count, PORTION):
         numbers = np.arange(first, min(first + PORTION, count))
-        random = np.random.default_rng((seed, first))
-        place = numbers % CYCLE
-        auctions = (place >= PERSONS) & (place < PERSONS + AUCTIONS)
+        kind = np.searchsorted((PERSONS, PERSONS + AUCTIONS), numbers % CYCLE, side="right")
         yield {
-            "person": _persons(numbers[place < PERSONS], random),
-            "auction": _auctions(numbers[auctions], random),
-            "bid": _bids(numbers[place >= PERSONS + AUCTIONS], random),
+            name: rows(numbers[kind == place], np.random.default_rng((seed, first, place)))
+            for place, (name, rows) in enumerate(_ROWS.items())
+            if name in streams
         }
 
 
@@ -155,3 +160,6 @@ def _chosen(names: tuple[str, ...], count: int, random: np.random.Generator) -> 
 
 def _times(numbers: Numbers) -> pa.Array:
     return pa.array(BEGINNING + numbers * np.timedelta64(MICROSECONDS, "us")).cast(pa.timestamp("us", "UTC"))
+
+
+_ROWS = dict(zip(STREAMS, (_persons, _auctions, _bids), strict=True))

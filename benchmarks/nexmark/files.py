@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from .events import events
+from .events import STREAMS, events
 
 HERE = Path(__file__).parent
 QUERIES = {name: HERE / f"{name}.json" for name in ("q3", "q5")}
@@ -42,13 +42,20 @@ SQL = {
 """By Nexmark's definition, in DuckDB's dialect, over `person`, `auction` and `bid`."""
 
 
-def write(folder: Path, count: int, *, format: str = "Parquet", seed: int = 0) -> dict[str, int]:  # noqa: A002 - as topologies say
-    """Write the first ``count`` events and the topology; how many rows there are of each stream."""
+def write(
+    folder: Path,
+    count: int,
+    *,
+    format: str = "Parquet",  # noqa: A002 - as topologies say
+    seed: int = 0,
+    streams: Sequence[str] = STREAMS,
+) -> dict[str, int]:
+    """Write the ``streams`` of the first ``count`` events and the topology; how many rows there are of each."""
     rows: dict[str, int] = {}
     extension = format.lower()
     with ExitStack() as stack:
         writers: dict[str, Any] = {}
-        for portion in events(count, seed):
+        for portion in events(count, seed, streams):
             for name, batch in portion.items():
                 if name not in writers:
                     path = folder / f"{name}.{extension}"

@@ -14,11 +14,14 @@ from benchmarks.running import FREE, PINNED, Contestant
 from benchmarks.targets import AtMost, Reaching, Target, Within
 from benchmarks.work import Work
 
-LOGS, TRADES, DELTAS, CHECKPOINTS = (f".steps.{name}" for name in ("logs", "trades", "deltas", "checkpoints"))
+LOGS, TRADES, DELTAS, CHECKPOINTS, QUERIES, RECOVERY = (
+    f".steps.{name}" for name in ("logs", "trades", "deltas", "checkpoints", "queries", "recovery")
+)
 GB = 1_000_000_000
 MILLION, TEN_MILLIONS = "1 000 000 rows of state", "10 000 000 rows of state"
 ROW, ROWS = "1 row a step", "1 000 rows a step"
 ONE, FOUR = "one exchange", "four exchanges"
+KILLED = "in the middle of the flights query"
 FIRST, SECOND = "the first one", "the second one, 1 200 steps later"
 Options = Mapping[str, Any]
 
@@ -66,6 +69,21 @@ def _deltas(name: str, function: str, **options: Any) -> Row:
         quick={"steps": 50},
         slow=(TEN_MILLIONS,),
         rounds=2,
+    )
+
+
+def _query(name: str, case: str, quick: Options, **options: Any) -> Row:
+    """Free and in steps, by one process that compares what comes out."""
+    return _row(
+        name,
+        ("", "beside"),
+        _alone(QUERIES, {case: {}}),
+        ("cpu_ratio", "free_cpu_s", "stepped_cpu_s", "free_s", "stepped_s", "steps", "checkpoints"),
+        Within(1.3, "cpu_ratio", case),
+        options=options,
+        seconds=90,
+        rounds=2,
+        quick=quick,
     )
 
 
@@ -141,5 +159,18 @@ STEP_ROWS = (
         options={"bytes": GB, "steps": 3},
         seconds=20,
         quick={"bytes": GB // 10},
+    ),
+    _query("the flights query", "18 144 550 rows", {"times": 5}, query="flights", times=50),
+    _query("Nexmark q3", "100 million events", {"events": 1_000_000}, query="q3", events=100_000_000),
+    _query("Nexmark q5", "10 million events", {"events": 500_000}, query="q5", events=10_000_000),
+    _row(
+        "recovery after kill -9 of one member of two",
+        ("", "killed_member"),
+        _alone(RECOVERY, {KILLED: {}}),
+        ("resumed_s", "caught_up_s", "replayed_steps"),
+        Within(3, "resumed_s", KILLED),
+        options={"query": "flights", "times": 20, "checkpoint_s": 2.0, "behind": 10},
+        seconds=60,
+        quick={"times": 5, "checkpoint_s": 0.5},
     ),
 )

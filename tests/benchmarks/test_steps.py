@@ -20,6 +20,10 @@ LITTLE: dict[str, Any] = {
     "delta_rows": 20,
     "state_rows": 2_000,
     "bytes": 20_000_000,
+    "times": 1,
+    "events": 50_000,
+    "checkpoint_s": 0.1,
+    "behind": 1,
 }
 
 
