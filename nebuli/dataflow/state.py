@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FRESH_ROWS, _FRESH_RUNS = 65536, 64
-"""So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
+_FRESH_RATIO = 2
+"""So much waits for a lookup before it is merged; more rows where they are not so many times those that were.
+
+What is never looked up, as the larger input of a join whose other one has come to rest, is thus moved a few times only.
+"""
 _LITTLE = 8192
 """No more than so many rows that were found in several runs are put together."""
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
@@ -127,7 +131,7 @@ class KeyedState:
         self._fresh.append(delta)
         self._fresh_rows += len(delta.hashes)
         self._fresh_bytes += delta.nbytes
-        many = self._fresh_rows >= _FRESH_ROWS and 2 * self._fresh_rows >= self._settled_rows
+        many = self._fresh_rows >= max(_FRESH_ROWS, _FRESH_RATIO * self._settled_rows)
         if many or len(self._fresh) >= _FRESH_RUNS:
             self._take_in()
 

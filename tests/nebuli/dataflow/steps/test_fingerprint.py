@@ -76,4 +76,4 @@ def test_it_is_another_for_another_format(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_it_does_not_change_between_versions() -> None:
-    assert of(plan()) == "67703534c9fbda2f8f5fc34efdfe871343226be238cb08ad4275e03c2c772a1f"
+    assert of(plan()) == "e4a98136bb81fa674be0f2d6992818b529237b685d45b5297c5f581f65240e0c"
