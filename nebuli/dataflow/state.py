@@ -21,7 +21,7 @@ from nebuli.dataflow.keys.coding import coded_rows
 from nebuli.dataflow.keys.directory import Directory
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values
-from nebuli.dataflow.zset import merged
+from nebuli.dataflow.zset import WEIGHT, merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FRESH_ROWS, _FRESH_RUNS = 65536, 64
-_FRESH_RATIO = 2
-"""So much waits for a lookup before it is merged; more rows where they are not so many times those that were.
+"""So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
+_FEW, _FEW_ADDED = 0.5, 2.0
+"""What few is, of rows some of which may say nothing together; and of those that are only added.
 
 What is never looked up, as the larger input of a join whose other one has come to rest, is thus moved a few times only.
 """
@@ -123,6 +124,7 @@ class KeyedState:
         self._runs: list[Run] = []
         self._fresh: list[Run] = []
         self._fresh_rows = self._fresh_bytes = 0
+        self._fresh_only_adds = True
 
     def insert(self, delta: Run) -> None:
         """Add rows; the run's memory becomes the state's."""
@@ -131,7 +133,9 @@ class KeyedState:
         self._fresh.append(delta)
         self._fresh_rows += len(delta.hashes)
         self._fresh_bytes += delta.nbytes
-        many = self._fresh_rows >= max(_FRESH_ROWS, _FRESH_RATIO * self._settled_rows)
+        self._fresh_only_adds &= _only_adds(delta.rows)
+        few = _FEW_ADDED if self._fresh_only_adds else _FEW
+        many = self._fresh_rows >= max(_FRESH_ROWS, few * self._settled_rows)
         if many or len(self._fresh) >= _FRESH_RUNS:
             self._take_in()
 
@@ -209,6 +213,7 @@ class KeyedState:
         self._runs.clear()
         self._fresh.clear()
         self._fresh_rows = self._fresh_bytes = 0
+        self._fresh_only_adds = True
 
     @property
     def nbytes(self) -> int:
@@ -223,6 +228,7 @@ class KeyedState:
         """Make runs of what has come since the last time: one, if Arrow can hold it."""
         fresh, self._fresh = self._fresh, []
         self._fresh_rows = self._fresh_bytes = 0
+        self._fresh_only_adds = True
         for run in (
             self._merged(fresh) if len(fresh) > 1 and _addressable([run.rows for run in fresh]) else fresh
         ):
@@ -248,6 +254,12 @@ class KeyedState:
         complete = not self._runs or runs[0] is self._runs[0]
         merged = self._compact(both, complete)
         return [merged] if len(merged.hashes) else []
+
+
+def _only_adds(rows: pa.RecordBatch) -> bool:
+    """Whether rows have weights, all of which are above zero: no two of them say nothing together."""
+    place = rows.schema.get_field_index(WEIGHT)
+    return place >= 0 and bool((rows.column(place).to_numpy() > 0).all())
 
 
 def consolidated(run: Run, complete: bool) -> Run:
