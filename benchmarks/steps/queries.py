@@ -143,7 +143,7 @@ READERS: Mapping[str, Callable[[Path], pa.Table]] = {".csv": pyarrow.csv.read_cs
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
         return [value if value is None else f"{value:.{DIGITS}g}" for value in values]
     return values
