@@ -25,13 +25,16 @@ LITTLE: dict[str, Any] = {
     "checkpoint_s": 0.1,
     "behind": 1,
 }
+LITTLE_TO_BREAK = {"times": 10}
+"""In so many times its rows there is a middle to kill somebody in."""
 
 
 def little(row: Row, name: str) -> Measures:
     """A case of the row, of less."""
     case = row.contestants[name]
     options = {**row.work.options, **case.options}
-    less = {key: min(value, LITTLE.get(key, value)) for key, value in options.items() if key != "query"}
+    little = LITTLE | LITTLE_TO_BREAK if "behind" in options else LITTLE
+    less = {key: min(value, little.get(key, value)) for key, value in options.items() if key != "query"}
     work = replace(row.work, options={**options, **less}, seconds=1.0)
     return run(replace(case, options={}), work, row.sides)
 

@@ -26,7 +26,7 @@ def test_the_table_is_that_of_the_demo_though_a_member_is_killed(tmp_path: Path)
     stepped = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
     assert stepped.returncode == 0, stepped.stderr
     assert stepped.stdout == demo.stdout
-    _, _, behind = stepped.stderr.partition("kill -9 ")
+    _, _, behind = stepped.stderr.rpartition("kill -9 ")
     assert "(killed by SIGKILL); it is started again" in behind
     (step,) = re.findall("running again, on from step ([0-9]+)", behind)
     assert int(step) > 0, "it was in the middle"
