@@ -23,6 +23,7 @@ from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
 from nebuli.storage import StorageError
+from nebuli.without_pandas import hide_pandas
 from netchannel import ReceiverServer, SenderServer
 from placement.plan import Late
 
@@ -87,6 +88,7 @@ async def _main() -> None:
 def main() -> int:
     """Run the member that standard input asks for; the exit code."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    hide_pandas()
     import_built_in()
     try:
         uvloop.run(_main())

@@ -18,14 +18,12 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, NoReturn
 
-from topology import SINKS, SOURCES
+from nebuli.without_pandas import hide_pandas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
 __all__ = ["fork_worker"]
 
@@ -57,22 +55,9 @@ def fork_worker() -> socket.socket:
     return theirs
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Hides a pandas that is there: Arrow imports it to see whether a list of ours is one of pandas'.
-
-    That takes longer than all else that a fragment does at its start, in each process anew. A connector of another
-    package may use it.
-    """
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raise for pandas, which Arrow takes for not installed, while all connectors are ours; else pass over."""
-        if name == "pandas" and not (SOURCES.packages or SINKS.packages):
-            raise ModuleNotFoundError("workers use no pandas of their own", name=name)
-
-
 def _import_all() -> None:
     """What children need, so that they have it."""
-    sys.meta_path.insert(0, _WithoutPandas())
+    hide_pandas()
     import nebuli.worker.fragment.fragment_process  # noqa: F401
     from nebuli.connectors.provider import import_built_in
     from placement.sql.sql_tree import parsed

@@ -64,7 +64,10 @@ QUERY = {
 }
 
 
-def test_its_series_mean_what_they_do_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [[], ["--stepped", "--state", "state"]], ids=["free", "in steps"])
+def test_its_series_mean_what_they_do_anywhere(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "frames.py").write_text(SETTINGS)
     (tmp_path / "frames_work.py").write_text(WORK)
     metadata = tmp_path / "frames-1.0.dist-info"
@@ -74,6 +77,7 @@ def test_its_series_mean_what_they_do_anywhere(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "topology.yaml").write_text(TOPOLOGY.format(address=free_addresses(1)[0]))
     (tmp_path / "query.json").write_text(json.dumps(QUERY))
-    ended = nebuli("run", tmp_path / "topology.yaml", tmp_path / "query.json", directory=tmp_path)
+    files = tmp_path / "topology.yaml", tmp_path / "query.json"
+    ended = nebuli("run", *options, *files, directory=tmp_path)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "out.csv").read_text().splitlines() == ['"n"', "1.5", "2.5", ""]
