@@ -96,6 +96,10 @@ class GeneratorSource(SourceConnector):
     def ends(self) -> Literal["always", "never"]:
         return "never" if self.count is None else "always"
 
+    @property
+    def unpaced(self) -> GeneratorSource:
+        return self.model_copy(update={"rows_per_s": None})
+
 
 _LONGEST_NAME = 255
 

@@ -64,6 +64,11 @@ class SourceConnector(Model):
         """Whether this one is ``repeatable``, with the keys that it has."""
         return self.repeatable
 
+    @property
+    def unpaced(self) -> SourceConnector:
+        """What gives the same rows as fast as they are taken, for rows that are read again: this one."""
+        return self
+
 
 class SinkConnector(Model):
     """A type of sink. Derive a class, give it its ``type: Literal[name]``, its keys and its ``implementation``."""

@@ -105,6 +105,8 @@ class Reading:
     def __init__(self, feed: Feed, at: Address, threads: ThreadPoolExecutor) -> None:
         self.feed = feed
         self._threads = threads
+        source = feed.source.model_copy(update={"physical": feed.source.physical.unpaced})
+        self._unpaced = feed.model_copy(update={"source": source})
         self._ahead = _Pass(feed, at, threads)
         self._again: _Pass | None = None
 
@@ -141,7 +143,7 @@ class Reading:
             return self._ahead.take(passage.until)
         if self._again is None or self._again.at != passage.first:
             self.leave_replay()
-            self._again = _Pass(self.feed, passage.first, self._threads)
+            self._again = _Pass(self._unpaced, passage.first, self._threads)
         again = self._again
         while again.waiting_rows < passage.rows:
             found = await again.next()

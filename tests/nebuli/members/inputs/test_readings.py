@@ -226,6 +226,16 @@ async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
                 await running.rows(0)
 
 
+async def test_rows_that_are_read_again_do_not_wait_for_their_rate(tmp_path: Path) -> None:
+    source, slow = (feed({"type": "Generator", "count": ROWS, "rows_per_s": rate}) for rate in (None, 0.01))
+    async with Store.in_folder(tmp_path / "store") as store:
+        async with process(store, [source]) as running:
+            await running.read(ROWS)
+            assert await running.rows(0) == list(range(ROWS))
+        async with process(store, [slow]) as running, asyncio.timeout(60):
+            assert await running.rows(0) == list(range(ROWS)), "at their rate it is hours"
+
+
 async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
     path.write_text("n\n0\n1\n2\n3\n")
