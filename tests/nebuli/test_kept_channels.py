@@ -122,7 +122,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @contextmanager
-def running(directory: Path, source: dict[str, Any], number: int) -> Iterator[Command]:
+def running(directory: Path, source: dict[str, Any], number: int, *options: object) -> Iterator[Command]:
     """``nebuli run`` over the source into ``out.csv``, once it has written something there."""
     (directory / str(number)).mkdir()
     (address,) = free_addresses(1)
@@ -136,9 +136,8 @@ def running(directory: Path, source: dict[str, Any], number: int) -> Iterator[Co
     (directory / "topology.yaml").write_text(yaml.safe_dump(topology, sort_keys=False))
     (directory / "query.json").write_text(json.dumps(QUERY))
     out.unlink(missing_ok=True)
-    command = Command(
-        "run", directory / "topology.yaml", directory / "query.json", directory=directory / str(number)
-    )
+    files = directory / "topology.yaml", directory / "query.json"
+    command = Command("run", *options, *files, directory=directory / str(number))
     try:
         wait_for(lambda: out.exists() and out.read_text().count("\n") > 1, "rows of the first half")
         yield command
@@ -183,6 +182,27 @@ def test_the_query_is_killed_in_the_middle_and_run_again(tmp_path: Path, process
         processes.go_on()
         assert command.end().exit_code == 0
     assert written(tmp_path) == SMALL
+
+
+@pytest.mark.parametrize("victim", ["members", "all"])
+def test_in_steps_whoever_is_killed_each_row_counts_once(
+    victim: str, tmp_path: Path, processes: Processes
+) -> None:
+    source = processes.source(consumer="query", holder="circuit")
+    options = ("--stepped", "--members", 2, "--checkpoint-every", 0.1, "--state", tmp_path / "state")
+    with running(tmp_path, source, 1, *options) as command:
+        members = psutil.Process(command.process.pid).children()
+        if victim == "members":
+            for each in members:
+                each.kill()
+            processes.go_on()
+            assert command.end().exit_code == 0
+    if victim == "all":
+        psutil.wait_procs(members, 30)
+        with running(tmp_path, source, 2, *options) as command:
+            processes.go_on()
+            assert command.end().exit_code == 0
+    assert sorted(written(tmp_path)) == SMALL
 
 
 @pytest.mark.parametrize("node", ["source", "filter"])
