@@ -127,10 +127,20 @@ class SteppedPlan(BaseModel):
         }
 
 
+class Share(BaseModel):
+    """Which of the files that match a pattern one of ``of`` members reads, from ``number`` 0 on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: Member
+    of: Annotated[int, Field(ge=1)]
+
+
 class Feed(BaseModel):
     """A physical source, which is read into an input.
 
-    ``name`` is that of the source for the log: under it the log knows how much of it was read.
+    ``name`` is that of the source for the log: under it the log knows how much of it was read. With a ``share`` its
+    path may be a pattern, which is looked up where the member runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,6 +148,7 @@ class Feed(BaseModel):
     input: str
     name: str
     source: BoundSource
+    share: Share | None = None
 
 
 class _StepFragment(BaseModel):

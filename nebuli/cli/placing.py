@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from placement import Placement
+    from placement.plan import FragmentOperator
     from placement.stepped import AnyFragment
 
 seed_option = click.option(
@@ -32,8 +33,22 @@ def say_note(placement: Placement) -> None:
 
 def warn_of_endless(fragments: Iterable[AnyFragment]) -> None:
     """Say on standard error if the query never gives its result."""
+    from placement.stepped import MemberFragment
+
+    operators: list[FragmentOperator] = []
+    for each in fragments:
+        if isinstance(each, MemberFragment):
+            operators += [feed.source for feed in each.feeds]
+            operators += [output for output in each.plan.outputs if output.id in each.targets]
+        else:
+            operators += each.operators
+    say_if_endless(operators)
+
+
+def say_if_endless(operators: Iterable[FragmentOperator]) -> None:
+    """Say on standard error if the result of these sources and sinks never comes."""
     from placement.checking.endless import waits_for_ever
 
-    why = waits_for_ever(operator for fragment in fragments for operator in fragment.operators)
+    why = waits_for_ever(operators)
     if why is not None:
         click.echo(f"Warning: {why}", err=True)

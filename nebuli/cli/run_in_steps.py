@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from nebuli.cli.exits import ExitCode, end_on_termination
+from nebuli.cli.placing import say_if_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +144,7 @@ def run_in_steps(
     trust = None
     if steps.serve is None:
         _refuse_without_sources(in_steps)
+        say_if_endless([*(feed.source for feeds in in_steps.feeds for feed in feeds), *in_steps.plan.outputs])
     else:
         trust = _trust(topology, directory, steps.serve)
     if as_json:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from nebuli.members.matching_files import may_be_pattern
 from nebuli.members.stepped_query import attached, feeds_of
 from placement import InvalidQuery, check_stepped, distribute
-from placement.stepped import CoordinatorFragment, Feed, MemberFragment
+from placement.stepped import CoordinatorFragment, Feed, MemberFragment, Share
 from topology import Mistake
 
 if TYPE_CHECKING:
@@ -75,13 +76,20 @@ def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
 
 
 def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[int, list[Feed]]:
-    """What each member reads: the sources of its node, in turn with the other members there."""
+    """What each member reads: its node's sources, in turn with the other members there; of patterns a share."""
     feeds: dict[int, list[Feed]] = defaultdict(list)
     for operator in plan.inputs:
         sources = attached(operator, topology)
         given: dict[str, int] = defaultdict(int)
-        for (node, _), feed in zip(sources, feeds_of(operator, [each for _, each in sources]), strict=True):
+        for (node, physical), feed in zip(
+            sources, feeds_of(operator, [each for _, each in sources]), strict=True
+        ):
             here = [member for member, address in enumerate(nodes) if address == node]
+            if may_be_pattern(physical):
+                for number, member in enumerate(here):
+                    share = Share(number=number, of=len(here))
+                    feeds[member].append(feed.model_copy(update={"share": share}))
+                continue
             feeds[here[given[node] % len(here)]].append(feed)
             given[node] += 1
     return feeds

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import InputError
+from nebuli.durable_files import make_directory, write_durably
+from nebuli.storage.errors import Damaged
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from placement.stepped import Feed, Share
     from topology import PhysicalSource
+
+_LIST = "files.json"
+_DIGEST = 8
+
+
+def may_be_pattern(physical: PhysicalSource) -> bool:
+    """Whether its path reads like a pattern, wherever it is looked up."""
+    return isinstance(physical, CsvSource | ParquetSource) and glob.has_magic(physical.path)
 
 
 def is_pattern(physical: PhysicalSource, directory: Path) -> bool:
     """Whether its path stands for all files that match it. A file that has just that name is no pattern."""
     return (
         isinstance(physical, CsvSource | ParquetSource)
-        and glob.has_magic(physical.path)
+        and may_be_pattern(physical)
         and not (directory / physical.path).exists()
     )
 
@@ -36,3 +50,68 @@ def matching(physical: PhysicalSource, directory: Path) -> list[PhysicalSource]:
     if not files:
         raise InputError(f"{physical.path}: no file in {directory.absolute()} matches it")
     return [physical.model_copy(update={"path": path}) for path in files]
+
+
+def own_feeds(feeds: Sequence[Feed], folder: Path, directory: Path) -> list[Feed]:
+    """What a member reads itself: of a pattern its share of the files that match, each as a source of its own.
+
+    A file is the member's by a hash of its path, so that each file is exactly one member's although every member looks
+    for itself, and a moment later than the others. What was found first stays, in ``folder``: a file that comes later
+    is not read, whichever process of the member looks. Raises InputError where no file matches, Damaged, OSError.
+    """
+    shared = [feed for feed in feeds if feed.share is not None]
+    if not shared:
+        return list(feeds)
+    make_directory(folder)
+    kept = folder / _LIST
+    if not kept.exists():
+        found = {feed.name: _own_paths(feed, directory) for feed in shared}
+        write_durably(kept, json.dumps(found, indent=2))
+    paths = _kept_paths(kept)
+    own = [feed for feed in feeds if feed.share is None]
+    own += [_of_file(feed, path) for feed in shared for path in paths.get(feed.name, ())]
+    return own
+
+
+def _own_paths(feed: Feed, directory: Path) -> list[str]:
+    assert feed.share is not None
+    paths = [_path(each) for each in matching(feed.source.physical, directory)]
+    return [path for path in paths if _is_own(path, feed.share)]
+
+
+def _path(physical: PhysicalSource) -> str:
+    assert isinstance(physical, CsvSource | ParquetSource)
+    return physical.path
+
+
+def _is_own(path: str, share: Share) -> bool:
+    return int.from_bytes(_digest(path)) % share.of == share.number
+
+
+def _digest(path: str) -> bytes:
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest()[:_DIGEST]
+
+
+def _kept_paths(kept: Path) -> dict[str, list[str]]:
+    try:
+        found = json.loads(kept.read_bytes())
+    except ValueError as error:
+        raise Damaged(_damaged(kept, f"it is no JSON ({error})")) from error
+    if not isinstance(found, dict):
+        raise Damaged(_damaged(kept, "it is no JSON object"))
+    return found
+
+
+def _damaged(kept: Path, why: str) -> str:
+    return f"{kept} does not say which files the member reads: {why}; restore the folder from a copy"
+
+
+def _of_file(feed: Feed, path: str) -> Feed:
+    physical = feed.source.physical.model_copy(update={"path": path})
+    return feed.model_copy(
+        update={
+            "name": f"{feed.name}/{_digest(path).hex()}",
+            "source": feed.source.model_copy(update={"physical": physical}),
+            "share": None,
+        }
+    )

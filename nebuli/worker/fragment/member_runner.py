@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.inputs.feeding import feed_all
+from nebuli.members.matching_files import own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
@@ -18,12 +20,11 @@ from .step_runner import STOPPED, StepRunner, cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
     from typing import Any
 
     from nebuli.members.member import Member
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import MemberFragment
+    from placement.stepped import Feed, MemberFragment
 
 __all__ = ["MemberRunner"]
 
@@ -49,6 +50,7 @@ class MemberRunner(StepRunner):
         super().__init__(id_, fragment, folder, sender, receiver)
         self._max_state_bytes = max_state_bytes
         self._order = fragment
+        self._feeds: Sequence[Feed] = ()
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
         self._deliveries: list[Delivery] = []
@@ -60,13 +62,14 @@ class MemberRunner(StepRunner):
         if member is None or self._status.state.is_final:
             return self._status
         rows_in = sum(each.rows_read for each in member.readings)
-        rows_in += sum(member.log.position(feed.name) for feed in self._order.feeds)
+        rows_in += sum(member.log.position(feed.name) for feed in self._feeds)
         rows_out = sum(each.rows for each in self._deliveries)
         phase = f"step {member.step:,}"
         return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
+        self._feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
                 opened_member(
@@ -74,7 +77,7 @@ class MemberRunner(StepRunner):
                     order.plan,
                     order.member,
                     self._folder,
-                    order.feeds,
+                    self._feeds,
                     sender=self._sender,
                     receiver=self._receiver,
                     max_state_bytes=self._max_state_bytes,
@@ -93,7 +96,7 @@ class MemberRunner(StepRunner):
             )
             working = [
                 asyncio.create_task(member.run(lines)),
-                asyncio.create_task(feed_all(member, order.feeds, external=bool(order.external))),
+                asyncio.create_task(feed_all(member, self._feeds, external=bool(order.external))),
                 *(asyncio.create_task(each.failed()) for each in self._deliveries),
             ]
             ends = [asyncio.create_task(each.wait()) for each in (member.closed, self._stopping)]

@@ -132,3 +132,37 @@ def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) ->
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 2
     assert "does not run in steps" in ended.error
+
+
+def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(make_fleet: MakeFleet) -> None:
+    """They are looked up where they are, once: what comes later is not read, whoever is started again."""
+    fleet = make_fleet()
+    folder = fleet.directory
+    for number in range(6):
+        rows = range(number, ROWS, 12)
+        (folder / f"part-{number}.csv").write_text("n\n" + "".join(f"{row}\n" for row in rows))
+    source = {"logical": "numbers", "type": "CSV", "path": str(folder / "part-*.csv")}
+    fleet.data["nodes"][0]["physical"] = [source]
+    fleet.topology = fleet.written()
+    fleet.query.write_text(json.dumps(QUERY))
+    fleet.start()
+    id_ = begun(fleet, "--members", "4", "--checkpoint-every", "0.2")
+    wait_for(lambda: len(list(folder.glob("**/files.json"))) == 2, "both members have looked")
+    for number in range(6, 12):
+        (folder / f"part-{number}.csv").write_text("n\n1000000\n")
+    os.kill(fleet.pid_of(id_, "member-3"), signal.SIGKILL)
+    fleet.wait_for_state(id_, "finished")
+    found = [row for number in range(6) for row in range(number, ROWS, 12)]
+    parts = [[row for row in found if row % 7 == part] for part in range(7)]
+    assert found_in(fleet.out) == [(part, len(rows), sum(rows)) for part, rows in enumerate(parts)]
+    rows_in = [each["rows_in"] for each in members(fleet, id_).values()]
+    assert sum(rows_in) == len(found)
+    assert rows_in[0] == rows_in[2] == 0, "they are at the other node"
+
+
+def test_a_result_that_never_comes_is_warned_of(fleet: Fleet) -> None:
+    """As for a query that runs free: the sink gives its result at the end, and the source has none."""
+    del fleet.data["nodes"][0]["physical"][0]["count"]
+    ended = fleet.run("register", "--stepped", fleet.written("endless.yaml"), fleet.query)
+    assert ended.exit_code == 0, ended.stderr
+    assert "Warning: the sink out (mode final) gives its result when all sources have ended" in ended.stderr
