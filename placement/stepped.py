@@ -67,6 +67,12 @@ class GatherOperator(UnaryOperator):
     member: Member
 
 
+class LateOperator(UnaryOperator):
+    """Gives the rows that its window has dropped, as the window would have given them."""
+
+    type: Literal["late"] = "late"
+
+
 class AlignOperator(UnaryOperator):
     """Lets its rows be, and tells all members how far event time has come in them."""
 
@@ -84,6 +90,7 @@ StepOperator = Annotated[
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
+    | LateOperator
     | ExchangeOperator
     | ShardOperator
     | GatherOperator
@@ -118,11 +125,29 @@ class SteppedPlan(BaseModel):
         return (each for each in self.operators if isinstance(each, BoundSink))
 
     @property
+    def late_outputs(self) -> set[str]:
+        """The outputs that have what a window has dropped, and no sink in the query."""
+        below = {each.id: each for each in self.operators}
+        found = set()
+        for output in self.outputs:
+            origin = below[output.input]
+            while isinstance(origin, GatherOperator):
+                origin = below[origin.input]
+            if isinstance(origin, LateOperator):
+                found.add(output.id)
+        return found
+
+    @property
     def homes(self) -> dict[str, int]:
-        """The member that has an output's rows; and that of an input, where its rows are not at all members."""
-        return {
+        """The member that has an output's rows; and that of an input, where its rows are not at all members.
+
+        Late rows are at the first member, that of the first sink.
+        """
+        late = self.late_outputs
+        sinks = (each.id for each in self.outputs if each.id not in late)
+        return dict.fromkeys(late, 0) | {
             key: index % self.members
-            for keys in ((each.id for each in self.inputs), (each.id for each in self.outputs))
+            for keys in ((each.id for each in self.inputs), sinks)
             for index, key in enumerate(sorted(keys))
         }
 

@@ -26,6 +26,7 @@ from placement.stepped import (
     ExchangeOperator,
     GatherOperator,
     InputOperator,
+    LateOperator,
     ShardOperator,
 )
 
@@ -45,7 +46,14 @@ def output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
     match operator:
         case BoundSource() | NetworkSource() | InputOperator():
             return operator.columns
-        case NetworkSink() | ExchangeOperator() | ShardOperator() | GatherOperator() | AlignOperator():
+        case (
+            NetworkSink()
+            | ExchangeOperator()
+            | ShardOperator()
+            | GatherOperator()
+            | AlignOperator()
+            | LateOperator()
+        ):
             return inputs[0]
     faults: list[Fault] = []
     columns = output_schema(operator, inputs, faults)

@@ -43,7 +43,7 @@ class SteppedCircuit:
     at the end of a step, and what it closes comes out in that step; the step's own rows are judged by the watermark
     that was there when it began. Of several the least counts. Times count whatever the weights of their rows. An input
     without event time is not waited for; one with event time is, also if it had no rows yet. There is no clock, and so
-    nothing is idle. Late rows are counted.
+    nothing is idle. Late rows are counted; where the plan asks for them, a step's are among what comes out of it.
 
     An aggregate without ``by`` gives its row in the first step: that of no rows, if there are none.
     """
@@ -91,6 +91,8 @@ class SteppedCircuit:
                 yield from work(node, node.trade)
                 if ended:
                     _end_times(node.origins)
+            elif node.window is not None:
+                yield from self._pass_on(node, iter(node.window.take_late()))
             elif node.begins or any(node.waiting):
                 yield from self._work_off(node)
             if node.origin is not None and not node.aligned:

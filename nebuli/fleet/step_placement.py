@@ -69,7 +69,9 @@ def step_fragments(
 def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
     """The nodes of the members that there have to be: those of the sinks first, as outputs have their homes in turn."""
     at = {sink.name: node.address for node in topology.nodes for sink in node.sinks}
-    nodes = [at[each.sink] for each in sorted(plan.outputs, key=lambda output: output.id)]
+    late = plan.late_outputs
+    sinks = sorted((each for each in plan.outputs if each.id not in late), key=lambda output: output.id)
+    nodes = [at[each.sink] for each in sinks]
     for operator in plan.inputs:
         nodes += [node for node, _ in attached(operator, topology) if node not in nodes]
     return list(nodes)

@@ -28,8 +28,10 @@ from placement.plan import (
     SourceOperator,
     UnionOperator,
     WatermarkOrigin,
+    WindowOperator,
 )
-from placement.stepped import InputOperator, SteppedPlan
+from placement.stepped import InputOperator, LateOperator, SteppedPlan
+from topology import CsvSink
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
@@ -279,11 +281,12 @@ class _SteppedBinder(_Binder):
         self._bind_all(sorted(each.id for each in sinks_of(self._query.outlines)))
         inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]
         self._narrow({each.id for each in inputs if self._can_leave_out(each)})
-        operators = tuple(each for each in self._operators.values() if not isinstance(each, BoundSource))
+        operators = [each for each in self._operators.values() if not isinstance(each, BoundSource)]
+        late = [part for each in operators if isinstance(each, WindowOperator) for part in _late_output(each)]
         return SteppedPlan.model_validate(
             {
                 "name": self._query.name,
-                "operators": operators,
+                "operators": (*operators, *late),
                 "watermarks": _by_operator(self._times.origins),
                 "closings": _by_operator(self._times.closings),
             }
@@ -297,6 +300,16 @@ class _SteppedBinder(_Binder):
     def _can_leave_out(self, leaf: InputOperator) -> bool:
         attached = self._physical[leaf.logical]
         return bool(attached) and all(physical.columns_by_name for _, physical in attached)
+
+
+def _late_output(window: WindowOperator) -> tuple[LateOperator | BoundSink, ...]:
+    """The output that has the window's late rows, if they have a place."""
+    if window.late is None:
+        return ()
+    rows = LateOperator(id=f"{window.id}>dropped", input=window.id)
+    name = f"{window.id}>late"
+    target = CsvSink(type="CSV", name=name, mode="changes", path=window.late)
+    return rows, BoundSink(id=name, input=rows.id, sink=name, target=target)
 
 
 def _by_operator(settings: Mapping[str, T]) -> tuple[T, ...]:

@@ -35,6 +35,7 @@ from placement.stepped import (
     ExchangeOperator,
     GatherOperator,
     InputOperator,
+    LateOperator,
     ShardOperator,
     SteppedPlan,
 )
@@ -100,7 +101,7 @@ class _Distribution:
             case InputOperator():
                 home = None if operator.id in self._spread else self._homes[operator.id]
                 self._add(operator, [], home)
-            case FilterOperator() | WindowOperator() | ProjectOperator() | UnionOperator():
+            case FilterOperator() | WindowOperator() | LateOperator() | ProjectOperator() | UnionOperator():
                 streams = [self._streams[child][0] for child in operator.children]
                 self._add(operator, streams, self._left(operator, [each.where for each in streams]))
             case AggregateOperator(by=()):  # always behind a gather: of no rows it gives one, and there only
@@ -273,6 +274,8 @@ def _schemas(plan: SteppedPlan) -> dict[str, Schema]:
     for operator in plan.operators:
         if isinstance(operator, InputOperator):
             found[operator.id] = operator.columns
+        elif isinstance(operator, LateOperator):
+            found[operator.id] = found[operator.input]
         elif isinstance(operator, InnerOperator):
             found[operator.id] = output_schema(operator, [found[child] for child in operator.children], [])
     return found

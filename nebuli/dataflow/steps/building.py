@@ -11,9 +11,10 @@ from nebuli.dataflow.join import Join
 from nebuli.dataflow.placed_operators import Node, check_event_time
 from nebuli.dataflow.progress import LEAST, Origin
 from nebuli.dataflow.steps.trades import Trade
+from nebuli.dataflow.window import Window
 from placement.graph import bottom_up
 from placement.plan import BoundSink, ProjectOperator, WindowOperator
-from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator
+from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
 from topology import DataType
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class StepNode(Node):
     """Whether nobody is to see rows that it gives and takes back within a step: somebody above looks at times."""
     origins: Sequence[StepNode] = field(default=(), repr=False)
     """Where its event time begins."""
+    window: Window | None = None
+    """Whose late rows it gives, once all of the step have passed there."""
     closes: bool = False
     """Whether it is told when event time moves."""
     aligned: bool = False
@@ -120,8 +123,11 @@ class _Building:
         closing = self._closings.get(operator.id)
         node = StepNode.of(operator, [each.columns for each in inputs], closing, self._max_state_bytes)
         node.inputs = inputs
-        for port, child in enumerate(inputs):
-            child.readers.append((node, port))
+        if isinstance(operator, LateOperator):
+            node.window = _window_of(node, inputs[0])
+        else:
+            for port, child in enumerate(inputs):
+                child.readers.append((node, port))
         if isinstance(operator, Exchanging):
             node.trade = Trade(operator, self._trades, node.schema, self._members)
             self._trades += 1
@@ -132,10 +138,6 @@ class _Building:
         if any(column.type in _FLOATS for column in node.columns):
             node.spells = isinstance(operator, InputOperator | ProjectOperator) or isinstance(
                 node.operator, Aggregate
-            )
-        if isinstance(operator, WindowOperator) and operator.late is not None:
-            raise DataflowError(
-                "late rows are counted in steps, and not kept: leave its setting late out", node.id
             )
         node.closes = isinstance(operator, WindowOperator) or closing is not None
         if isinstance(node.operator, Aggregate) and not node.operator.by:
@@ -173,6 +175,12 @@ class _Building:
                 raise DataflowError(
                     "a watermark begins here, and no align tells other members of it", node.id
                 )
+
+
+def _window_of(node: StepNode, below: StepNode) -> Window:
+    if not isinstance(below.operator, Window):
+        raise DataflowError(f"late rows are those of a window, and {below.id} is none", node.id)
+    return below.operator
 
 
 def _takes_sums(reader: StepNode) -> bool:

@@ -33,6 +33,8 @@ from topology import parse_topology
 BY = ["window_start", "window_end", "k"]
 Timed = Counter[tuple[tuple[Any, ...], int]]
 """Rows (time, key, value) in windows, which are the seconds that they start at."""
+Late = tuple[tuple[tuple[Any, ...], int | None], int]
+"""A row, its window, which a row without a time has not, and its weight."""
 TOPOLOGY = parse_topology(
     "logical:\n"
     + "".join(
@@ -75,17 +77,18 @@ class Watermark:
         self.reached = max([self.reached, *times])
 
 
-def in_time(changes: Changes, size: int, slide: int, watermark: int) -> tuple[Timed, int]:
-    """The rows in the windows that are not over, and how many are late."""
-    found, late = Timed(), 0
+def in_time(changes: Changes, size: int, slide: int, watermark: int) -> tuple[Timed, list[Late]]:
+    """The rows in the windows that are not over, and those that are late, with their weights."""
+    found: Timed = Timed()
+    late: list[Late] = []
     for row, weight in changes:
         if row[0] is None:
-            late += 1
+            late.append(((row, None), weight))
             continue
         starts = [row[0] // slide * slide - back * slide for back in range(-(-size // slide))]
         for start in (each for each in starts if each + size > row[0]):
             if start + size <= watermark:
-                late += 1
+                late.append(((row, start), weight))
             else:
                 found[row, start] += weight
     return found, late
@@ -101,7 +104,10 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
     spread: str,
     seed: int,
 ) -> None:
-    """Of two inputs the one that is behind counts; rows are judged by the watermark that was there before the step."""
+    """Of two inputs the one that is behind counts; rows are judged by the watermark that was there before the step.
+
+    The late ones are an output of their own, each in its step.
+    """
     size, slide = sizes
     running = Members(
         plan(
@@ -110,7 +116,7 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
             source("a"),
             source("b"),
             op("union", "u", inputs=["a", "b"]),
-            window("w", "u", size, slide, lateness),
+            window("w", "u", size, slide, lateness, late="late.csv"),
             op(
                 "aggregate", "g", input="w", by=BY, aggregates={"n": "count(*)", "s": "sum(x)", "m": "min(x)"}
             ),
@@ -123,9 +129,14 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
     all_late = 0
     for step in steps:
         before = min(mark.reached for mark in marks.values())
+        dropped = Counter[Any]()
         for name, changes in step.items():
             rows, late = in_time(changes, size, slide, before)
-            all_late += late
+            all_late += len(late)
+            for ((seconds, key, value), start), weight in late:
+                time = None if seconds is None else at(seconds)
+                ends = (None, None) if start is None else (at(start), at(start + size))
+                dropped[time, key, value, *ends] += weight
             for ((_, key, value), start), count in rows.items():
                 groups.setdefault((start, key), []).extend([value] * count)
             marks[name].move(changes)
@@ -137,7 +148,9 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
             some = [each for each in values if each is not None]
             summed, least = (sum(some), min(some)) if some else (None, None)
             wanted[at(start), at(start + size), key, len(values), summed, least] = 1
-        assert rows_of(running.step(step)["out"]) == wanted
+        given = running.step(step)
+        assert rows_of(given["out"]) == wanted
+        assert rows_of(given["w>late"]) == Counter({row: weight for row, weight in dropped.items() if weight})
         assert sum(each.statistics()["w"].late_rows for each in running.circuits) == all_late
 
 
@@ -241,12 +254,6 @@ def test_an_input_without_event_time_is_not_waited_for() -> None:
     assert rows_of(members.step({"a": [((70, 1, 1.0), 1)]})["out"]) == Counter({(at(0), 0.5, 1): 1})
     members.step({"b": [((None, 1, 0.75), 1)]})
     assert sum(each.statistics()["g"].late_rows for each in members.circuits) == 1
-
-
-def test_a_place_for_late_rows_is_refused() -> None:
-    wanted = plan(1, "a", source("a"), window("w", "a", 60, 60, 0, late="late.csv"))
-    with pytest.raises(DataflowError, match="operator w: late rows are counted"):
-        SteppedCircuit(wanted, 0)
 
 
 def test_a_watermark_that_members_do_not_tell_one_another_of_is_refused() -> None:

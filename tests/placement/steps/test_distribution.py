@@ -227,6 +227,23 @@ def renamed(key: str, child: str, **columns: str) -> dict[str, Any]:
     return op("project", key, input=child, columns=columns)
 
 
+def test_late_rows_are_gathered_at_the_first_sinks_member_and_move_no_sink() -> None:
+    """A sink's member is the same with them and without: at workers it is the one at the sink's node."""
+    times = {"time": "t", "size": "1 hour"}
+    sinks = sink("k0", "a"), sink("k1", "a")
+    homes = []
+    for late in ({}, {"late": "late.csv"}):
+        window = op("window", "a", input="s0", **times, **late)
+        plan = distributed(query(S0, window, *sinks), 3)
+        assert plan.late_outputs == ({"a>late"} if late else set())
+        homes.append({key: plan.homes[key] for key in ("k0", "k1")})
+    assert homes[0] == homes[1] == {"k0": 0, "k1": 1}
+    assert plan.homes["a>late"] == 0
+    assert "gather of a>dropped at 0" in [
+        said(each) for each in plan.operators if isinstance(each, GatherOperator)
+    ]
+
+
 @settings(max_examples=examples(300))
 @given(graphs(4, 10), st.integers(2, 4), st.frozensets(st.sampled_from(SOURCES)), st.integers(0, 1 << 32))
 def test_members_together_give_what_one_gives(

@@ -161,8 +161,11 @@ def test_options_of_stepped_queries_need_it_and_it_needs_a_folder(case: Case) ->
     assert free.error == "--members is for queries in steps: add --stepped, or leave it out"
 
 
-def with_windows(case: Case) -> Case:
-    """A query of windows that has run to the end of event time, and rows that come behind that."""
+def with_windows(case: Case, *options: str, **more: str) -> Case:
+    """A query of windows that has run to the end of event time, and rows that come behind that.
+
+    ``more`` are settings of the window.
+    """
     case.sources = [{"type": "CSV", "path": "a.csv"}]
     window = {
         "id": "hours",
@@ -171,6 +174,7 @@ def with_windows(case: Case) -> Case:
         "time": "at",
         "size": "1 hour",
         "lateness": "1 second",
+        **more,
     }
     total = {
         "id": "totals",
@@ -182,7 +186,7 @@ def with_windows(case: Case) -> Case:
     case.operators = [case.operators[0], window, total, case.operators[2]]
     early = ["x,1,2024-01-01T00:30:00", "x,2,2024-01-01T05:00:00"]
     case.write("a.csv", *early)
-    assert case.run().exit_code == 0
+    assert case.run(*options).exit_code == 0
     case.write("a.csv", *early, "y,3,2024-01-01T00:40:00", "y,4,2024-01-01T00:50:00")
     return case
 
@@ -199,6 +203,25 @@ def test_rows_that_were_late_are_said_at_the_end(case: Case) -> None:
     again = case.run("--late", "ignore")
     assert again.exit_code == 0
     assert "Warning" not in again.stderr
+
+
+@pytest.mark.parametrize("members", ["1", "3"])
+def test_late_rows_go_to_the_place_that_the_query_has_for_them(case: Case, members: str) -> None:
+    """As in a query that runs free, by the same file; each once, however often the folder is run."""
+    options = ("--members", members)
+    case = with_windows(case, *options, late="late.csv")
+    file = case.directory / "late.csv"
+    header = '"shop","amount","at","window_start","window_end","_weight"'
+    assert file.read_text().splitlines() == [header]
+    hour = "2024-01-01 00:00:00.000000Z,2024-01-01 01:00:00.000000Z"
+    for _ in range(2):
+        assert case.run(*options).exit_code == 0
+        first, *rows = file.read_text().splitlines()
+        assert first == header
+        assert sorted(rows) == [
+            f'"y",3,2024-01-01 00:40:00.000000Z,{hour},1',
+            f'"y",4,2024-01-01 00:50:00.000000Z,{hour},1',
+        ]
 
 
 def test_a_late_row_fails_the_query_if_it_is_to(case: Case) -> None:
