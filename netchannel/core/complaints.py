@@ -1,8 +1,15 @@
-"""Warnings that others can cause at will: one per episode of each of them, however often they try."""
+"""Warnings that would flood the log: those that others can cause at will, and those of a thousand channels at once."""
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .timers import Timers
+
+log = logging.getLogger("netchannel")
 
 QUIET_S = 60.0
 """An episode is over when its cause has kept quiet for so long."""
@@ -30,3 +37,36 @@ class Complaints:
         latest[cause] = now
         latest.move_to_end(cause)
         return is_news
+
+
+FEW = 3
+"""So many channels are warned of one by one, of those that have the same to say."""
+TOGETHER_S = 1.0
+"""The others within this time are told in one line."""
+
+
+class Crowds:
+    """What many channels may have to say in the same second, as their peer is away: a few lines, and then a number."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._told: dict[str, int] = {}
+        self._last: dict[str, tuple[object, ...]] = {}
+
+    def warn(self, now: float, text: str, *details: object) -> None:
+        """Log the warning, or have it be among those that are told together."""
+        told = self._told.get(text, 0)
+        if not told:
+            self._timers.at(now + TOGETHER_S, lambda now: self._tell_others(text))
+        self._told[text] = told + 1
+        if told < FEW:
+            log.warning(text, *details)
+        else:
+            self._last[text] = details
+
+    def _tell_others(self, text: str) -> None:
+        others = self._told.pop(text) - FEW
+        if others > 0:
+            details = self._last.pop(text)
+            last = text % details
+            log.warning("%d more channels within %.0f s, the last of them: %s", others, TOGETHER_S, last)

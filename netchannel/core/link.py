@@ -14,7 +14,7 @@ from netchannel.wire.frame_memory import FrameMemory
 from netchannel.wire.parsing import SLAB
 from netchannel.wire.pool import Pool
 
-from .complaints import Complaints
+from .complaints import Complaints, Crowds
 from .timers import Timers
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Core:
         self.due: dict[JobOwner, None] = {}
         self.visit: list[Callable[[], None]] | None = None
         self._complaints = Complaints()
+        self.crowds = Crowds(self.timers)
         self.on_work: Callable[[], None] = lambda: None
         self.on_urgent: Callable[[Link], bool] = lambda link: False
 

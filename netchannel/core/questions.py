@@ -252,8 +252,9 @@ class ClientChannel:
         """Note that it has answered."""
         self._retries.stop()
 
-    def _waits_on(self) -> None:
-        log.warning(
+    def _waits_on(self, now: float) -> None:
+        self.core.crowds.warn(
+            now,
             "channel %s at %s gave no answer for %s s: %s; waiting on",
             self.id, self.to, self.fault.retry, printable(self._last_failure),
         )  # fmt: skip

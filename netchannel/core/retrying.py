@@ -29,7 +29,7 @@ class Retries:
         fault: FaultPolicy,
         *,
         give_up: Callable[[str, float], None],
-        wait_on: Callable[[], None],
+        wait_on: Callable[[float], None],
         now: float,
     ) -> None:
         self._timers = timers
@@ -56,7 +56,7 @@ class Retries:
 
     def _ran_out(self, now: float) -> None:
         if self._fault.on_failure == "wait":
-            self._wait_on()  # the timer stays, so that this is said once
+            self._wait_on(now)  # the timer stays, so that this is said once
         else:
             self._give_up(f"{self._fault.retry} s", now)
 

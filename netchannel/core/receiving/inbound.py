@@ -287,8 +287,9 @@ class InboundChannel:
                 return refused("unreadable", self.last_word)
         return None
 
-    def _waits_on(self) -> None:
-        log.warning(
+    def _waits_on(self, now: float) -> None:
+        self.core.crowds.warn(
+            now,
             "channel %s had no sender for %s s (%s): %s; waiting on for number %d",
             self.id, self.fault.retry, printable(self.holder or "none ever came"),
             printable(self._last_failure), self.expected or 0,
@@ -469,7 +470,8 @@ class InboundChannel:
 
     def _say_missing(self, now: float) -> None:
         if not self.holder and self.waiting and not self._owner.had_sender(self.id):
-            log.warning(
+            self.core.crowds.warn(
+                now,
                 "channel %s: its consumer waits, and no sender has asked for it in %.0f s: is one running, and does "
                 "it send to this address, on a channel of this name? Still waiting",
                 self.id, now - self.since,

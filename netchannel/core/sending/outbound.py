@@ -483,8 +483,9 @@ class OutboundChannel(JobOwner):
         )
         self.give_up(text, now)
 
-    def _waits_on(self) -> None:
-        log.warning(
+    def _waits_on(self, now: float) -> None:
+        self.core.crowds.warn(
+            now,
             "channel %s to %s had no connection for %s s: %s; waiting on, and keeping %d messages",
             self.id, self.to, self.fault.retry, printable(self.last_failure), self.head - self.acknowledged,
         )  # fmt: skip
@@ -506,7 +507,8 @@ class OutboundChannel(JobOwner):
             self.on_change()
         # A policy to wait has its own time to speak.
         if self.fault.on_failure == "fail" and (failing_s := self._episode.failed(now)) is not None:
-            log.warning(
+            self.core.crowds.warn(
+                now,
                 "channel %s to %s is not attached for %.0f s: %s; still trying, and keeping %d messages",
                 self.id, self.to, failing_s, printable(reason), self.head - self.acknowledged,
             )  # fmt: skip

@@ -688,6 +688,24 @@ def test_a_channel_that_does_not_come_about_is_named_once(caplog: pytest.LogCapt
     assert sum("is not attached" in record.getMessage() for record in caplog.records) == 2
 
 
+def test_a_thousand_channels_whose_peer_is_away_are_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """At either side, each time that they are; some are named, with the reason, the others counted."""
+    world = World()
+    receiver, sender = world.receiver(), world.sender()
+    producers = [world.open(sender, f"sent-{number}", to="nobody:1") for number in range(1000)]
+    for number in range(500):
+        channel = world.inbox(receiver, f"awaited-{number}").channel
+        channel.waiting += 1
+        channel.miss_sender(world.now)
+    world.pass_time(60)
+    assert not any(each.channel.terminal for each in producers)
+    sent = [text for text in caplog.messages if "is not attached" in text]
+    awaited = [text for text in caplog.messages if "its consumer waits" in text]
+    assert len(sent) == len(awaited) == 4
+    assert sent[3].startswith("997 more channels within 1 s, the last of them: channel sent-")
+    assert awaited[3].startswith("497 more channels within 1 s, the last of them: channel awaited-")
+
+
 # -- positions and streams
 
 
