@@ -180,23 +180,26 @@ class CircuitService(CircuitServicer):
         """Make a checkpoint."""
         async with _refusals(context):
             coordinator = self._run.coordinator
-            if coordinator.phase in (Phase.STOPPING, Phase.STOPPED):
+            if coordinator.phase in (Phase.STOPPING, Phase.DISMISSING, Phase.STOPPED):
                 raise CheckpointNotMade("the circuit is shut down: run it again, and ask then")
             return wire.CheckpointReply(step=await coordinator.checkpoint())
 
     async def Pause(self, request: wire.PauseRequest, context: Context) -> wire.PauseReply:
         """Have no more steps made."""
-        self._run.coordinator.pause()
+        async with _refusals(context):
+            await self._run.pause()
         return wire.PauseReply()
 
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Have steps made again."""
-        self._run.coordinator.start()
+        async with _refusals(context):
+            await self._run.start()
         return wire.StartReply()
 
     async def ShutDown(self, request: wire.ShutDownRequest, context: Context) -> wire.ShutDownReply:
         """End the circuit."""
-        self._run.shut_down()
+        async with _refusals(context):
+            await self._run.shut_down()
         return wire.ShutDownReply()
 
 
@@ -265,5 +268,5 @@ async def _refusals(context: Context) -> AsyncIterator[None]:
             await refuse(context, StepForgotten(text, error.first))
         text = f"step {error.asked} is not there yet, {error.last} is the next: ask again when its output is there"
         await refuse(context, StepNotThere(text, error.last))
-    except StorageError as error:
+    except (StorageError, OSError) as error:
         await refuse(context, CircuitFailed(str(error)))

@@ -45,5 +45,11 @@ class Running(Protocol):
     def over(self) -> int | None:
         """The step that nothing follows in any output, once the circuit has come to its end."""
 
-    def shut_down(self) -> None:
-        """Begin to end the circuit, whose sinks have their results then."""
+    async def pause(self) -> None:
+        """Have no more steps made, until `start`. Raises OSError."""
+
+    async def start(self) -> None:
+        """Have steps made again. Raises OSError."""
+
+    async def shut_down(self) -> None:
+        """Begin to end the circuit, whose sinks have their results then. Raises OSError."""

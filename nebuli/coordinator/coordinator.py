@@ -11,7 +11,7 @@ from nebuli.coordinator.errors import CheckpointNotMade, CoordinationError
 from nebuli.storage.errors import EpochTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Any
 
     from nebuli.coordinator.line import Line
@@ -24,9 +24,14 @@ _PAUSES_S = (0.0, 0.0, 0.05, 0.2, 1.0)
 """Before the next epoch, after so many in which nothing was done: what is in the way may need time to go."""
 
 
+async def _nowhere(step: int) -> None:
+    """Nobody coordinates after this one: members end with its process."""
+
+
 class Coordinator:
     """Keeps members in lockstep while it `run`s. ``observe`` hears of all orders but what members are told.
 
+    ``record_end`` makes it durable that all have stopped, for another process that is to go on where this one ends.
     A call before, or after, that is an error of whoever makes it. All on one event loop.
     """
 
@@ -36,6 +41,7 @@ class Coordinator:
         epochs: EpochLog,
         lines: Sequence[Line],
         observe: Callable[[ev.Order], None] = lambda order: None,
+        record_end: Callable[[int], Awaitable[None]] = _nowhere,
     ) -> None:
         if len(lines) != lockstep.members:
             raise ValueError(f"{len(lines)} lines for {lockstep.members} members: expected one for each")
@@ -43,6 +49,7 @@ class Coordinator:
         self._lockstep = lockstep
         self._epochs = epochs
         self._observe = observe
+        self._record_end = record_end
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[int | None] | None = None
@@ -208,6 +215,8 @@ class Coordinator:
                 self._refuse(requests, CheckpointNotMade(step, why))
             case ev.InputsEnded():
                 self._inputs_ended.set()
+            case ev.RecordEnd(step):
+                self._spawn(self._keep_end(step))
             case ev.Finished(step):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(step)
@@ -221,6 +230,10 @@ class Coordinator:
             self._happen(ev.EpochTaken(error.found))
         else:
             self._happen(ev.EpochClaimed(epoch))
+
+    async def _keep_end(self, step: int) -> None:
+        await self._record_end(step)
+        self._happen(ev.EndRecorded())
 
     def _answer(self, requests: Sequence[int], step: int) -> None:
         for number in requests:

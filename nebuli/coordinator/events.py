@@ -72,6 +72,11 @@ class ShutdownAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class EndRecorded:
+    """That all have stopped is known to whoever coordinates next."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """It is time that `Lockstep.deadline` has come."""
 
@@ -86,6 +91,7 @@ Event = (
     | StartAsked
     | CheckpointAsked
     | ShutdownAsked
+    | EndRecorded
     | TimePassed
 )
 
@@ -134,6 +140,13 @@ class InputsEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordEnd:
+    """All have stopped, with a version at ``step``: record it, for a coordinator after this one; say `EndRecorded`."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end that was asked for. ``step``: the next one of all members, which they have a version at; or none."""
 
@@ -157,4 +170,14 @@ class RowsLate:
     rows: int
 
 
-Order = Tell | ClaimEpoch | EpochRuns | CheckpointMade | CheckpointFailed | RowsLate | InputsEnded | Finished
+Order = (
+    Tell
+    | ClaimEpoch
+    | EpochRuns
+    | CheckpointMade
+    | CheckpointFailed
+    | RowsLate
+    | InputsEnded
+    | RecordEnd
+    | Finished
+)

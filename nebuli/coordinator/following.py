@@ -5,6 +5,9 @@ follows; so it does when it leaves one, for a coordinator that waits for an answ
 that it was not greeted in was meant for a process that is gone, and is dropped. What comes of tasks of an epoch that is
 over is dropped too.
 
+Having stopped it can be greeted again, and goes on as it did the first time: another one may be lost before it has
+stopped. It ends when it is dismissed.
+
 It starts no step by itself. A step, a checkpoint or a stop that does not follow from what it was told before is a
 mistake of the coordinator's: it raises ProtocolViolated, and nothing is done.
 """
@@ -31,6 +34,7 @@ class _Phase(Enum):
     OPENING = "opening"
     OPEN = "open"
     CLOSED = "closed"
+    DISMISSED = "dismissed"
     FAILED = "failed"
 
 
@@ -71,7 +75,7 @@ class Following:
             case do.HasEnded():
                 self._ended = True
                 self._say_ended()
-            case _ if happened.epoch == self.epoch and self._phase is not _Phase.FAILED:
+            case _ if happened.epoch == self.epoch and self._phase not in (_Phase.FAILED, _Phase.DISMISSED):
                 self._came_of_it(happened)
         return self._tasks
 
@@ -94,8 +98,19 @@ class Following:
             self.epoch = message.epoch
             self._begin_epoch()
             self._do(do.LookAround(self.epoch))
+        elif isinstance(message, say.Dismiss):
+            self._leave(message.epoch)
         elif message.epoch == self.epoch and self._phase is not _Phase.FAILED:
             self._told_to(message)
+
+    def _leave(self, epoch: int) -> None:
+        """Also where this process was not greeted in that epoch: another one of this member has stopped in its place."""
+        if self._phase is not _Phase.DISMISSED:
+            self.epoch = epoch
+            self._begin_epoch()
+            self._phase = _Phase.DISMISSED
+            self._do(do.Leave())
+        self._say(say.Left(epoch))
 
     def _told_to(self, message: say.FromCoordinator) -> None:
         match message:

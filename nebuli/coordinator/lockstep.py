@@ -2,7 +2,7 @@
 
 One life of the circuit is an **epoch**::
 
-    claiming --> joining --> opening --> running --> stopping --> stopped
+    claiming --> joining --> opening --> running --> stopping --> dismissing --> stopped
         ^           |           |           |            |
         +-----------+-----------+-----------+            +--> stopped
 
@@ -24,7 +24,7 @@ A member that is lost, or that another process takes the place of, ends the epoc
 other way back into step, so this one is always tried. A coordinator that is started again begins in the same way.
 
 *Stopping.* All members pause, say the same step, and commit there; this is pause and stop as the members' states have
-them (`member_states.py`).
+them (`member_states.py`). *Dismissing.* Once all have, and that is recorded, they may go (`dismissal.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.coordinator import messages as say
 from nebuli.coordinator.arrivals import Arrivals
+from nebuli.coordinator.dismissal import Dismissal
 from nebuli.coordinator.errors import CoordinationError, Fenced, MemberFailed, ProtocolViolated
 from nebuli.coordinator.events import (
     CheckpointAsked,
@@ -41,6 +42,7 @@ from nebuli.coordinator.events import (
     CheckpointMade,
     ClaimEpoch,
     Connected,
+    EndRecorded,
     EpochClaimed,
     EpochRuns,
     EpochTaken,
@@ -49,6 +51,7 @@ from nebuli.coordinator.events import (
     InputsEnded,
     Lost,
     PauseAsked,
+    RecordEnd,
     RowsLate,
     ShutdownAsked,
     StartAsked,
@@ -71,16 +74,20 @@ class Phase(Enum):
     OPENING = "opening"
     RUNNING = "running"
     STOPPING = "stopping"
+    DISMISSING = "dismissing"
     STOPPED = "stopped"
 
 
 class Lockstep:
     """The coordinator of ``members`` members, which it knows by their indices. Begins when its first epoch is claimed.
 
-    `handle` raises CoordinationError where the circuit cannot go on, and from then on for every event.
+    ``over``: a coordinator before it has recorded that all have stopped there, and they are dismissed. `handle` raises
+    CoordinationError where the circuit cannot go on, and from then on for every event.
     """
 
-    def __init__(self, members: int, settings: TriggerSettings, *, paused: bool = False) -> None:
+    def __init__(
+        self, members: int, settings: TriggerSettings, *, paused: bool = False, over: int | None = None
+    ) -> None:
         self.members = members
         self.phase = Phase.CLAIMING
         self.epoch = 0
@@ -92,6 +99,8 @@ class Lockstep:
         self._settings = settings
         self._error: CoordinationError | None = None
         self._shutting_down = False
+        self._over = over
+        self._dismissal: Dismissal | None = None
         self._connected: set[int] = set()
         self._requests: tuple[int, ...] = ()
         self._checkpoint_at: float | None = None
@@ -132,6 +141,8 @@ class Lockstep:
 
     def deadline(self) -> float | None:
         """When `TimePassed` would make a difference."""
+        if self.phase is Phase.DISMISSING and self._dismissal is not None:
+            return self._dismissal.until
         if self.phase is not Phase.RUNNING or self._stepping or self._shutting_down:
             return None
         found = decide(self._settings, self._situation())
@@ -154,6 +165,8 @@ class Lockstep:
                 self._claimed(epoch)
             case EpochTaken(epoch):
                 raise Fenced(self.epoch, epoch)
+            case EndRecorded():
+                self._dismiss(self.next_step)
             case _:
                 self._asked(event)
 
@@ -181,6 +194,10 @@ class Lockstep:
         if self.phase is not Phase.CLAIMING or epoch <= self.epoch:
             raise ValueError(f"epoch {epoch} was claimed, {self.phase.value} epoch {self.epoch}")
         self.epoch = epoch
+        if self._over is not None:
+            self.next_step = self._over
+            self._dismiss(self._over)
+            return
         self.phase = Phase.JOINING
         for member in sorted(self._connected):
             self._tell(member, say.Greet(epoch))
@@ -191,11 +208,14 @@ class Lockstep:
         self._connected.add(member)
         if self.phase is Phase.JOINING:
             self._tell(member, say.Greet(self.epoch))
+        elif self._dismissal is not None and self._dismissal.awaits(member):
+            self._tell(member, say.Dismiss(self.epoch))
 
     def _lose(self, member: int, why: str) -> None:
         if member in self._connected:
             self._connected.remove(member)
-            if self.phase is not Phase.STOPPING or member in self._stopping:
+            needed = self.phase is not Phase.STOPPING or member in self._stopping
+            if needed and self._dismissal is None:
                 self._end_epoch(f"member {member} was lost: {why}")
 
     def _end_epoch(self, why: str) -> None:
@@ -227,6 +247,8 @@ class Lockstep:
             case say.Received() | say.Ended():
                 self._check(member in self._opened, member, message)
                 self._heard_of_input(member, message)
+            case say.Aborted() if self._dismissal is not None:
+                pass  # it has stopped before, and nothing more is wanted of it
             case say.Aborted(_, why, lasting, of_input):
                 if lasting:
                     raise MemberFailed(member, why, of_input=of_input)
@@ -258,6 +280,8 @@ class Lockstep:
                 self._is_paused(member, attempt, step, message)
             case say.IsStopped(_, step):
                 self._is_stopped(member, step, message)
+            case say.Left():
+                self._leave(member, message)
             case say.Late(_, operator, rows):
                 self._orders.append(RowsLate(member, operator, rows))
 
@@ -322,6 +346,8 @@ class Lockstep:
 
     def _go_on(self) -> None:
         """Between two steps: whatever is due."""
+        if self._dismissal is not None and self._dismissal.over(self._now):
+            self._finish(self._dismissal.step)
         while self.phase is Phase.RUNNING and not self._stepping:
             if self._shutting_down:
                 if self.quiet and self._round is None:
@@ -432,7 +458,8 @@ class Lockstep:
             return
         self._shutting_down = True
         if self.phase is not Phase.RUNNING:
-            self._finish(None)
+            if self._over is None:  # else it ends by itself
+                self._finish(None)
         elif not self.paused:
             self._ask_pause()
 
@@ -446,8 +473,19 @@ class Lockstep:
         self._stopping.remove(member)
         if not self._stopping:
             self._keep(step)
-            self._orders.append(CheckpointMade(step, self._requests))
-            self._finish(step)
+            self._orders += [CheckpointMade(step, self._requests), RecordEnd(step)]
+            self._requests = ()
+
+    def _dismiss(self, step: int) -> None:
+        self.phase = Phase.DISMISSING
+        self._dismissal = Dismissal(step, self.members, self._now)
+        for member in sorted(self._connected):
+            self._tell(member, say.Dismiss(self.epoch))
+
+    def _leave(self, member: int, message: say.Left) -> None:
+        self._check(self._dismissal is not None, member, message)
+        if self._dismissal is not None:
+            self._dismissal.left(member)
 
     def _finish(self, step: int | None) -> None:
         self.phase = Phase.STOPPED

@@ -117,10 +117,17 @@ class AskStart:
 
 @dataclass(frozen=True, slots=True)
 class AskStop:
-    """Run what is issued below ``step``, then make the state a version, and close."""
+    """Run what is issued below ``step``, then make the state a version, and close. It is not the end: see `Dismiss`."""
 
     epoch: int
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """All have stopped, and that is recorded: end. Of any process of a member, also of one that was not greeted."""
+
+    epoch: int
 
 
 # -- from a member
@@ -224,10 +231,17 @@ class IsPaused:
 
 @dataclass(frozen=True, slots=True)
 class IsStopped:
-    """The state before ``step`` is a version, and nothing is open."""
+    """The state before ``step`` is a version, and nothing is open; others may need this member all the same."""
 
     epoch: int
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """It has heard that it is dismissed, and ends."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +273,7 @@ class Refused:
     epoch: int
 
 
-FromCoordinator = Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop
+FromCoordinator = Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop | Dismiss
 FromMember = (
     Joined
     | Replay
@@ -272,6 +286,7 @@ FromMember = (
     | Committed
     | IsPaused
     | IsStopped
+    | Left
     | Late
     | Aborted
     | Refused
@@ -287,6 +302,7 @@ _FROM_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
     "pause": AskPause,
     "start": AskStart,
     "stop": AskStop,
+    "dismiss": Dismiss,
 }
 _FROM_MEMBER: Mapping[str, type[FromMember]] = {
     "joined": Joined,
@@ -300,6 +316,7 @@ _FROM_MEMBER: Mapping[str, type[FromMember]] = {
     "committed": Committed,
     "paused": IsPaused,
     "stopped": IsStopped,
+    "left": Left,
     "late": Late,
     "aborted": Aborted,
     "refused": Refused,

@@ -89,7 +89,12 @@ class CloseState:
     step: int
 
 
-Task = Say | LookAround | OpenState | RunStep | WriteState | CommitState | DropState | TrimLog | CloseState
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Nothing is wanted of this member any more: its process may end."""
+
+
+Task = Say | LookAround | OpenState | RunStep | WriteState | CommitState | DropState | TrimLog | CloseState | Leave
 
 
 # -- what happened

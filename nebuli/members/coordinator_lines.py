@@ -105,6 +105,7 @@ class CoordinatorLines:
         self._told = told
         self._serve = serve
         self._lines: dict[CoordinatorLine, asyncio.Task[None]] = {}
+        self._greeted = asyncio.Event()
 
     def say_to_all(self, message: FromMember) -> None:
         """Send a message to every coordinator that is connected."""
@@ -115,6 +116,17 @@ class CoordinatorLines:
         """Wait until all that were connected have left, and have heard what they asked."""
         if self._lines:
             await asyncio.wait([*self._lines.values()])
+
+    async def deserted(self, for_s: float) -> None:
+        """Wait until no coordinator has been connected for so long."""
+        while True:
+            await self.left()
+            self._greeted.clear()
+            try:
+                async with asyncio.timeout(for_s):
+                    await self._greeted.wait()
+            except TimeoutError:
+                return
 
     async def run(self) -> None:
         """Hear, until it is cancelled. Raises what ``told`` raises."""
@@ -146,6 +158,7 @@ class CoordinatorLines:
                 await inbox.close("the next greeting is heard under a new registration")
 
     def _begin(self, greeting: channels.Greeting, failure: asyncio.Future[None]) -> None:
+        self._greeted.set()
         line = CoordinatorLine(greeting)
         task = asyncio.create_task(self._session(line))
         self._lines[line] = task

@@ -1,4 +1,4 @@
-"""`LocalMembers`: the members of a circuit as processes of this machine, started again when they end."""
+"""`LocalMembers`: the members of a circuit as processes of this machine, started again when they die."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ _ENDED = "its process has ended"
 
 class LocalMembers:
     """Starts a process for each order, and tells its lines where it listens, whenever a new one does.
+
+    One that was dismissed is not started again.
 
     Leaving the context ends them all, within four seconds; they end, too, when this process does. What they write on
     standard error goes to this process's. ``directory`` is where paths of sources start. ``done`` says how much
@@ -88,6 +90,8 @@ class LocalMembers:
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
             line.drop(f"{_ENDED} ({how})")
+            if code == 0:  # it was dismissed
+                return
             if (now := self._done()) > done:
                 done = now
                 ends.clear()

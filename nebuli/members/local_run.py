@@ -198,7 +198,15 @@ class LocalRun:
         """The step that nothing follows, once the coordinator was shut down."""
         return self.coordinator.next_step if self.coordinator.phase is Phase.STOPPED else None
 
-    def shut_down(self) -> None:
+    async def pause(self) -> None:
+        """No steps until `start`, or the end of this process."""
+        self.coordinator.pause()
+
+    async def start(self) -> None:
+        """Steps go on."""
+        self.coordinator.start()
+
+    async def shut_down(self) -> None:
         """Begin to end: `until_shut_down` returns."""
         self.coordinator.shut_down()
 

@@ -10,7 +10,7 @@ from nebuli.connectors.errors import FragmentError, InputError, RowsLate
 from nebuli.coordinator import tasks as do
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
-from nebuli.coordinator.messages import Late, Refused
+from nebuli.coordinator.messages import Dismiss, Late, Refused
 from nebuli.dataflow import DataflowError, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
 from nebuli.members.errors import ExchangeFailed, MemberError
@@ -92,7 +92,9 @@ class Member:
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
         self.closed = asyncio.Event()
-        """Set once it was stopped: its last version is made."""
+        """Set while it is stopped: its last version is made, and no epoch has begun behind it."""
+        self.dismissed = asyncio.Event()
+        """Set once all members have stopped, and nothing is wanted of this one any more."""
         self.taken = asyncio.Event()
         """Set whenever a step has taken its input; whoever waits for that clears it."""
 
@@ -123,6 +125,10 @@ class Member:
     def has_ended(self) -> bool:
         """Whether all inputs had ended in a step that is fixed."""
         return self._log.ended_at is not None
+
+    async def is_saved(self) -> bool:
+        """Whether its newest version has all steps of its log."""
+        return (await self._state.checkpoints())[-1].step == self._log.last
 
     @property
     def late(self) -> Mapping[str, int]:
@@ -158,7 +164,8 @@ class Member:
             raise self._taken_over
         before = self._following.epoch
         tasks = self._following.handle(do.Told(message))
-        if self._following.epoch != before:
+        dismissed = isinstance(message, Dismiss) and message.epoch == self._following.epoch
+        if self._following.epoch != before or dismissed:
             self._line = line
         self._do_all(tasks)
 
@@ -185,7 +192,10 @@ class Member:
             match task:
                 case do.Say(message):
                     self._say(message)
+                case do.Leave():
+                    self.dismissed.set()
                 case do.LookAround(epoch):
+                    self.closed.clear()
                     self._life = asyncio.create_task(self._live(epoch, self._life))
                 case do.WriteState(epoch, attempt, step):
                     self._saved = self._circuit.save()

@@ -20,6 +20,7 @@ from nebuli.connectors.provider import import_built_in
 from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.inputs.feeding import feed_all
+from nebuli.members.leaving import until_dismissed, until_heard
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import opened_member
 from nebuli.storage import StorageError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from nebuli.members.member import Member
 
 READY = "member ready at "
+_ENDED = 128 + signal.SIGTERM
+"""The exit code of one that was told to end, as shells have it."""
 
 
 @contextlib.asynccontextmanager
@@ -56,19 +59,26 @@ async def opened(order: MemberOrder) -> AsyncIterator[Member]:
 
 
 async def serve(order: MemberOrder) -> None:
-    """Be a member until it is cancelled."""
+    """Be a member until it is dismissed, or cancelled."""
     async with opened(order) as member, asyncio.TaskGroup() as group:
         inbox = CallInbox(member, order.circuit)
         lines = CoordinatorLines(
             order.circuit, order.member, member.sender, member.receiver, member.told, serve=inbox.serve
         )
-        group.create_task(member.run(lines))
-        group.create_task(feed_all(member, order.feeds, external=order.external))
+        working = [
+            group.create_task(member.run(lines)),
+            group.create_task(feed_all(member, order.feeds, external=order.external)),
+        ]
         sys.stderr.write(f"{READY}{member.receiver.address}\n")
         sys.stderr.flush()
+        await until_dismissed(member, lines)
+        await until_heard(lines)
+        for task in working:
+            task.cancel()
 
 
-async def _main() -> None:
+async def _main() -> bool:
+    """Whether it was dismissed."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 26)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
@@ -81,17 +91,20 @@ async def _main() -> None:
     serving.cancel()
     orphaned.cancel()
     await asyncio.gather(orphaned, return_exceptions=True)
-    with contextlib.suppress(asyncio.CancelledError):
+    try:
         await serving
+    except asyncio.CancelledError:
+        return False
+    return True
 
 
 def main() -> int:
-    """Run the member that standard input asks for; the exit code."""
+    """Run the member that standard input asks for; the exit code, which is 0 if it was dismissed."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     hide_pandas()
     import_built_in()
     try:
-        uvloop.run(_main())
+        return 0 if uvloop.run(_main()) else _ENDED
     except ExceptionGroup as error:
         first = error.exceptions[0]
         if not isinstance(first, StorageError):
@@ -101,7 +114,6 @@ def main() -> int:
     except (StorageError, OSError) as error:
         sys.stderr.write(f"Error: {error}\n")
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from nebuli.coordinator.triggers import TriggerSettings
 
 FAULTY_TURNS = 1000
 QUIET_TURNS = 100
+ENDING_TURNS = 400
+"""So many turns, from where it is to end, still have faults."""
 TURNS = 6_000
 """A run that has not ended after so many turns without faults hangs."""
 END = -1
@@ -86,11 +88,15 @@ class Process:
         self.link: Link | None = None
         self.ended = False
         """Its inputs have; in every process of a member they do so anew."""
+        self.leaving = False
+        """It may end, and no process follows it."""
 
     def happen(self, happened: do.Happening, link: Link | None = None) -> None:
         before = self.following.epoch
         tasks = self.following.handle(happened)
-        if self.following.epoch != before:
+        told = happened.message if isinstance(happened, do.Told) else None
+        dismissed = isinstance(told, say.Dismiss) and told.epoch == self.following.epoch
+        if self.following.epoch != before or dismissed:
             self.link = link
         for task in tasks:
             match task:
@@ -109,6 +115,8 @@ class Process:
                     self.disk.versions = {newest: self.disk.versions[newest]}
                     self.taken = attempt, step, self.state
                     self.jobs.append(task)
+                case do.Leave():
+                    self.leaving = True
                 case do.DropState():
                     self.taken = None  # what writes it may end all the same
                 case _:
@@ -202,10 +210,15 @@ class Coordinator:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.lockstep = Lockstep(world.members, world.settings, paused=world.random.random() < 0.1)
+        self.lockstep = Lockstep(
+            world.members, world.settings, paused=world.random.random() < 0.1, over=world.over
+        )
         self.links: dict[int, Link] = {}
         self.claiming: int | None = -1
         """After which epoch to claim the next one; -1: after any; None: it has one."""
+        self.recording: int | None = None
+        """The end that is being recorded."""
+        self.finished = False
         self.inputs_ended = False
         self.answered: set[int] = set()
 
@@ -247,6 +260,14 @@ class Coordinator:
                 self.inputs_ended = True
                 self.world.met["inputs ended"] += 1
                 self.world.check_ended(step)
+            case ev.RecordEnd(step):
+                self.recording = step
+            case ev.Finished(step):
+                self.finished = step is not None
+
+    def record_end(self) -> None:
+        self.world.over, self.recording = self.recording, None
+        self.happen(ev.EndRecorded())
 
     def claim(self) -> None:
         after, self.claiming = self.claiming, None
@@ -272,6 +293,10 @@ class World:
         )
         self.now = 0.0
         self.epoch = 0
+        self.over: int | None = None
+        """Where all have stopped, once a coordinator has recorded it."""
+        self.dismissed: set[int] = set()
+        """Members that have ended, and are not started again."""
         self.faulty = self.pushing = True
         self.ends_at = self.random.choice([self.random.randrange(FAULTY_TURNS), FAULTY_TURNS + QUIET_TURNS])
         """The turn from which on inputs end, at each member by itself."""
@@ -303,10 +328,40 @@ class World:
         while len(self.coordinators) > 1:
             self.end_coordinator(self.coordinators[0])
         self._go_on_until("all rows are in a step, and a checkpoint is made", self._all_is_done)
-        coordinator = self.coordinators[0]
-        coordinator.happen(ev.ShutdownAsked())
-        self._go_on_until("it is shut down", lambda: coordinator.lockstep.phase is Phase.STOPPED)
+        self.more = 0
+        for _ in range(ENDING_TURNS):
+            if self._is_over():
+                break
+            self._turn(self.random.choice(self._last_faults()) if self.random.random() < 0.1 else None)
+        self._go_on_until("it is shut down", self._is_over)
         self._check_end()
+
+    def _is_over(self) -> bool:
+        """As whoever runs a coordinator has it end: once all inputs have ended, and again where a member was lost."""
+        for coordinator in self.coordinators:
+            if coordinator.finished:
+                return True
+            coordinator.happen(ev.StartAsked())
+            phase = coordinator.lockstep.phase
+            if phase is Phase.STOPPED:
+                self.end_coordinator(coordinator)
+                self.met["lost while stopping"] += 1
+            elif phase is Phase.RUNNING and coordinator.inputs_ended:
+                coordinator.happen(ev.ShutdownAsked())
+            break
+        return False
+
+    def _last_faults(self) -> list[Callable[[], None]]:
+        live = [each for each in self.processes if each is not None]
+        found: list[Callable[[], None]] = [lambda: self._kill(self.random.choice(live))] if live else []
+        for coordinator in self.coordinators:
+            if coordinator.lockstep.phase is Phase.DISMISSING:
+                self.met["faults while dismissing"] += 1
+            found.append(lambda at=coordinator: self.end_coordinator(at))
+            if coordinator.links:
+                links = [*coordinator.links.values()]
+                found.append(lambda links=links: self._break(self.random.choice(links)))
+        return found or [self._tick]
 
     def _all_is_done(self) -> bool:
         if not self.coordinators:
@@ -331,7 +386,7 @@ class World:
         raise Violation(f"it hangs before {what}: coordinators {phases}, members {states}")
 
     def _check_end(self) -> None:
-        if {each.following.state for each in self.processes if each} != {Stopped()}:
+        if any(each.following.state != Stopped() for each in self.processes if each):
             raise Violation("not all members have stopped")
         if len({max(disk.versions) for disk in self.disks}) > 1:
             raise Violation(f"they stopped at {[max(disk.versions) for disk in self.disks]}")
@@ -355,8 +410,11 @@ class World:
             found.append(self._start_coordinator)
         for member, process in enumerate(self.processes):
             if process is None:
-                found.append(lambda member=member: self._start(member))
+                if member not in self.dismissed:
+                    found.append(lambda member=member: self._start(member))
                 continue
+            if process.leaving:
+                found.append(lambda process=process: self._leave(process))
             if not self.pushing and not process.ended:
                 found.append(lambda process=process: self._end_inputs(process))
             found += [lambda job=job, process=process: process.work(job) for job in process.jobs]
@@ -370,6 +428,8 @@ class World:
         for coordinator in self.coordinators:
             if coordinator.claiming is not None:
                 found.append(coordinator.claim)
+            if coordinator.recording is not None:
+                found.append(coordinator.record_end)
             for link in coordinator.links.values():
                 found += self._deliveries(link)
         found += [lambda link=link: self._notice(link) for link in self.broken]
@@ -456,6 +516,14 @@ class World:
                     self.met["killed in a commit"] += 1
                 elif isinstance(job, do.CloseState):
                     process.disk.commit(job.step, process.state)
+        self._gone(process)
+
+    def _leave(self, process: Process) -> None:
+        """It ends by itself; what it said last may be lost."""
+        self.dismissed.add(process.member)
+        self._gone(process)
+
+    def _gone(self, process: Process) -> None:
         self.processes[process.member] = None
         for coordinator in self.coordinators:
             for link in coordinator.links.values():

@@ -19,6 +19,7 @@ from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 
+from .coordinator_record import CoordinatorRecord
 from .step_runner import STOPPED, StepRunner, cancelled
 
 if TYPE_CHECKING:
@@ -50,15 +51,19 @@ class CoordinatorRunner(StepRunner):
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
+        resumed: bool,
         socket: Path,
     ) -> None:
-        super().__init__(id_, fragment, folder, sender, receiver)
+        super().__init__(id_, fragment, folder, sender, receiver, resumed=resumed)
         self._order = fragment
         self._socket = socket
         self._shapes = SteppedCircuit(fragment.plan, 0).outputs
         self._coordinator: Coordinator | None = None
+        self._record: CoordinatorRecord
         self._ending = asyncio.Event()
         self._over: int | None = None
+        self._complete = False
+        """Whether all is to have its end when the members have stopped: nobody has only asked for a stop."""
         self.calls = [
             CallLine(fragment.circuit, member, sender, receiver) for member in range(len(fragment.addresses))
         ]
@@ -113,8 +118,19 @@ class CoordinatorRunner(StepRunner):
         """The step that nothing follows, once all has come to its end."""
         return self._over
 
-    def shut_down(self) -> None:
-        """Begin to end, as soon as all members are there."""
+    async def pause(self) -> None:
+        """No steps until `start`, whatever dies meanwhile."""
+        await self._record.change(paused=True)
+        self.coordinator.pause()
+
+    async def start(self) -> None:
+        """Steps go on."""
+        await self._record.change(paused=False)
+        self.coordinator.start()
+
+    async def shut_down(self) -> None:
+        """Begin to end, as soon as all members are there, whatever dies meanwhile."""
+        await self._record.change(ending=True)
         self._ending.set()
 
     # -- its lives
@@ -127,18 +143,21 @@ class CoordinatorRunner(StepRunner):
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(Store.in_folder(self._folder))
             epochs = await EpochLog.open(store, self._order.circuit)
+            self._record = CoordinatorRecord.at(self._folder, resumed=self._resumed)
+            if self._record.known.ending:
+                self._ending.set()
             for calls in self.calls:
                 await stack.enter_async_context(calls)
             self._coordinator = self._new_coordinator(epochs)
             await stack.enter_async_context(served_to_worker(self, self._socket))
             while True:
-                step, ended = await self._one_life(self._coordinator)
-                if self._stopping.is_set():
-                    there = "without a checkpoint" if step is None else f"with a checkpoint at step {step:,}"
-                    return FragmentState.STOPPED, Cause.REQUEST, f"{STOPPED}, {there}"
-                if ended and step is not None:
+                step = await self._one_life(self._coordinator)
+                if self._record.known.complete:
                     self._over = step
                     return FragmentState.FINISHED, Cause.NONE, ""
+                if step is not None or self._stopping.is_set():
+                    there = "without a checkpoint" if step is None else f"with a checkpoint at step {step:,}"
+                    return FragmentState.STOPPED, Cause.REQUEST, f"{STOPPED}, {there}"
                 _log.warning("a member was lost while all were to end: they are kept in step until all have")
                 self._coordinator = self._new_coordinator(epochs)
 
@@ -157,10 +176,15 @@ class CoordinatorRunner(StepRunner):
             for member, at in enumerate(order.addresses)
         ]
         settings = TriggerSettings(checkpoint_s=order.checkpoint_s, spacing_s=SPACING_S)
-        return Coordinator(Lockstep(len(order.addresses), settings), epochs, lines)
+        known = self._record.known
+        lockstep = Lockstep(len(order.addresses), settings, paused=known.paused, over=known.over)
+        return Coordinator(lockstep, epochs, lines, record_end=self._record_end)
 
-    async def _one_life(self, coordinator: Coordinator) -> tuple[int | None, bool]:
-        """Coordinate until it is shut down: at which step, and whether that was because all is to have its end."""
+    async def _record_end(self, step: int) -> None:
+        await self._record.change(over=step, complete=self._complete)
+
+    async def _one_life(self, coordinator: Coordinator) -> int | None:
+        """Coordinate until it is shut down: at which step."""
         running = asyncio.create_task(coordinator.run())
         ends = [
             asyncio.create_task(each)
@@ -170,8 +194,9 @@ class CoordinatorRunner(StepRunner):
         try:
             await asyncio.wait([running, *ends, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
+                self._complete = any(each.done() for each in ends)
                 coordinator.shut_down()
-            return await running, any(each.done() for each in ends)
+            return await running
         finally:
             await cancelled([running, *ends, stopping])
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nebuli.durable_files import write_durably
 from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.inputs.feeding import feed_all
+from nebuli.members.leaving import HEARD_S, until_dismissed, until_heard
 from nebuli.members.matching_files import own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["MemberRunner"]
 
 _STOP_S = 2.5
-"""How long a member that is to end waits for the coordinator to stop it, with a checkpoint."""
-_LEAVE_S = 3.0
-"""How long a member whose part is over answers what its coordinator's process still asks."""
+"""How long a member that is to end waits for the coordinator to stop it, with a checkpoint, and to dismiss it."""
+_HEARD_S = 0.3
+"""How long such a member waits until the coordinator has heard of it: the worker ends its process soon."""
+_PUBLISHED = "published"
 
 
 class MemberRunner(StepRunner):
@@ -45,15 +48,20 @@ class MemberRunner(StepRunner):
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
+        resumed: bool,
         max_state_bytes: int,
     ) -> None:
-        super().__init__(id_, fragment, folder, sender, receiver)
+        super().__init__(id_, fragment, folder, sender, receiver, resumed=resumed)
         self._max_state_bytes = max_state_bytes
         self._order = fragment
         self._feeds: Sequence[Feed] = ()
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
         self._deliveries: list[Delivery] = []
+        self._published: int | None = None
+        """Below which step its sinks have had their results, here or in a process before, though not for the last time
+        where the circuit has gone on since."""
+        self._delivered = False
 
     @property
     def status(self) -> FragmentStatus:
@@ -84,6 +92,7 @@ class MemberRunner(StepRunner):
                     address=order.node,
                 )
             )
+            await self._look_back(member)
             await self._begin_deliveries(stack, member)
             self._inbox = CallInbox(member, order.circuit)
             lines = CoordinatorLines(
@@ -99,15 +108,27 @@ class MemberRunner(StepRunner):
                 asyncio.create_task(feed_all(member, self._feeds, external=bool(order.external))),
                 *(asyncio.create_task(each.failed()) for each in self._deliveries),
             ]
-            ends = [asyncio.create_task(each.wait()) for each in (member.closed, self._stopping)]
+            ends: list[asyncio.Task[Any]] = [
+                asyncio.create_task(until_dismissed(member, lines)),
+                asyncio.create_task(self._stopping.wait()),
+            ]
             stack.push_async_callback(cancelled, [*working, *ends])
             await self._until_over(working, ends)
-            if not self._stopping.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LEAVE_S):
-                        await lines.left()
+            if ends[0].done() and not self._delivered:  # a process before has, and the sinks were opened anew
+                await self._deliver(member.log.last)
+            await until_heard(lines, _HEARD_S if self._stopping.is_set() else HEARD_S)
             self._status = replace(self.status, phase="")
         return self._ending(member)
+
+    async def _look_back(self, member: Member) -> None:
+        """Whether a process before this one has stopped, and nothing but its dismissal is left."""
+        file = self._folder / _PUBLISHED
+        if not self._resumed:
+            file.unlink(missing_ok=True)
+        elif file.exists():
+            self._published = int(file.read_text())
+            if self._is_complete(member) and await member.is_saved():
+                member.closed.set()
 
     async def _begin_deliveries(self, stack: AsyncExitStack, member: Member) -> None:
         if member.outputs is None:
@@ -124,10 +145,13 @@ class MemberRunner(StepRunner):
         if self._member is not None and self._is_complete(self._member):
             for delivery in self._deliveries:
                 await delivery.finish(step)
+            await asyncio.to_thread(write_durably, self._folder / _PUBLISHED, str(step))
+            self._published, self._delivered = step, True
 
     def _is_complete(self, member: Member) -> bool:
         """Whether nothing follows: all inputs have ended, or a program has said so."""
-        return member.has_ended or (self._inbox is not None and self._inbox.publishes)
+        asked = self._inbox is not None and self._inbox.publishes
+        return member.has_ended or asked or self._published == member.log.last
 
     async def _until_over(
         self, working: Sequence[asyncio.Task[None]], ends: Sequence[asyncio.Task[Any]]
@@ -143,14 +167,11 @@ class MemberRunner(StepRunner):
     def _ending(self, member: Member) -> tuple[FragmentState, Cause, str]:
         if member.failure is not None:
             return FragmentState.FAILED, Cause.INPUT, str(member.failure)
-        if member.closed.is_set() and self._is_complete(member):
-            return FragmentState.FINISHED, Cause.NONE, ""
-        if member.closed.is_set():
-            return (
-                FragmentState.STOPPED,
-                Cause.REQUEST,
-                f"{STOPPED}, with a checkpoint at step {member.step:,}",
-            )
+        if member.closed.is_set() or member.dismissed.is_set():
+            if self._is_complete(member):
+                return FragmentState.FINISHED, Cause.NONE, ""
+            there = f"{STOPPED}, with a checkpoint at step {member.log.last:,}"
+            return FragmentState.STOPPED, Cause.REQUEST, there
         return (
             FragmentState.STOPPED,
             Cause.REQUEST,

@@ -66,8 +66,18 @@ def _runner(
     receiver: netchannel.ReceiverServer,
 ) -> StepRunner:
     if isinstance(fragment, CoordinatorFragment):
-        return CoordinatorRunner(order.id, fragment, folder, sender, receiver, socket=order.socket)
-    return MemberRunner(order.id, fragment, folder, sender, receiver, max_state_bytes=order.max_state_bytes)
+        return CoordinatorRunner(
+            order.id, fragment, folder, sender, receiver, resumed=order.resumed, socket=order.socket
+        )
+    return MemberRunner(
+        order.id,
+        fragment,
+        folder,
+        sender,
+        receiver,
+        resumed=order.resumed,
+        max_state_bytes=order.max_state_bytes,
+    )
 
 
 async def _obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runner: StepRunner) -> None:

@@ -28,7 +28,10 @@ STOPPED = "stopped"
 
 
 class StepRunner(ABC):
-    """Runs until its part of the query is over, or it is stopped; what it keeps is in ``folder``."""
+    """Runs until its part of the query is over, or it is stopped; what it keeps is in ``folder``.
+
+    ``resumed``: it goes on where a process before it has died.
+    """
 
     def __init__(
         self,
@@ -37,11 +40,14 @@ class StepRunner(ABC):
         folder: Path,
         sender: SenderServer,
         receiver: ReceiverServer,
+        *,
+        resumed: bool,
     ) -> None:
         self._fragment = fragment
         self._folder = folder
         self._sender = sender
         self._receiver = receiver
+        self._resumed = resumed
         self._status = FragmentStatus(id_, fragment.id, FragmentState.RUNNING)
         self._stopping = asyncio.Event()
 

@@ -212,6 +212,26 @@ def test_below_the_step_it_runs_what_is_issued_until_it_is_there() -> None:
         told(member, say.Step(3, 6, replayed=False))
 
 
+def test_having_stopped_it_takes_part_in_another_epoch_and_ends_when_it_is_dismissed() -> None:
+    member, _ = open_at(4)
+    told(member, say.AskStop(3, 4))
+    assert do.Leave() not in member.handle(do.HasClosed(3))
+    assert told(member, say.Greet(5)) == [do.Say(say.Refused(5)), do.LookAround(5)]
+    member.handle(do.Found(5, (say.Checkpoint(4, 4), say.Checkpoint(5, 4)), 0, 4))
+    told(member, say.Open(5, say.Checkpoint(4, 4), ADDRESSES))
+    assert member.handle(do.HasOpened(5, 0)) == [do.Say(say.Opened(5, 4))]
+    told(member, say.AskStop(5, 4))
+    member.handle(do.HasClosed(5))
+    assert told(member, say.Dismiss(3)) == [do.Say(say.Refused(5))]
+    assert told(member, say.Dismiss(5)) == [do.Leave(), do.Say(say.Left(5))]
+    assert told(member, say.Dismiss(5)) == [do.Say(say.Left(5))]
+    assert member.handle(do.HasFailed(5, "a file is gone")) == []
+
+
+def test_a_process_in_the_place_of_one_that_has_stopped_is_dismissed_though_it_was_not_greeted() -> None:
+    assert told(new(), say.Dismiss(3)) == [do.Leave(), do.Say(say.Left(3))]
+
+
 @pytest.mark.parametrize("in_step", [True, False])
 def test_a_stop_at_a_step_that_is_past_is_fatal(in_step: bool) -> None:
     member, _ = open_at(4)

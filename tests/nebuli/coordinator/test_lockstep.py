@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nebuli.coordinator import dismissal
 from nebuli.coordinator import events as ev
 from nebuli.coordinator import messages as say
 from nebuli.coordinator.errors import (
@@ -590,8 +591,67 @@ def test_shutdown_pauses_all_and_stops_them_at_one_step_with_a_version(paused: b
     assert driven.happen(ev.ShutdownAsked()) == []
     driven.hear(0, say.IsStopped(1, at))
     assert driven.happen(ev.Lost(0, "it has ended")) == []
-    assert driven.hear(1, say.IsStopped(1, at)) == [ev.CheckpointMade(at, (5,)), ev.Finished(at)]
+    assert driven.hear(1, say.IsStopped(1, at)) == [ev.CheckpointMade(at, (5,)), ev.RecordEnd(at)]
     assert driven.happen(ev.ShutdownAsked()) == []
+
+
+def stopped(members: int = 2) -> Driven:
+    """All have stopped, which is not recorded yet."""
+    driven = running(members=members)
+    driven.happen(ev.ShutdownAsked())
+    driven.hear_all(say.IsPaused(1, 1, 0))
+    driven.hear_all(say.IsStopped(1, 0))
+    return driven
+
+
+def test_members_are_dismissed_when_it_is_recorded_that_all_have_stopped_and_not_before() -> None:
+    driven = stopped()
+    assert driven.orders == [ev.CheckpointMade(0, ()), ev.RecordEnd(0)]
+    driven.happen(ev.EndRecorded())
+    assert driven.told == [say.Dismiss(1)]
+    assert driven.lockstep.phase is Phase.DISMISSING
+    assert driven.hear(0, say.Left(1)) == []
+    assert driven.happen(ev.Lost(0, "it has ended")) == []
+    assert driven.hear(1, say.Left(1)) == [ev.Finished(0)]
+
+
+def test_a_member_that_has_stopped_is_dismissed_whenever_it_comes_back() -> None:
+    driven = stopped()
+    driven.happen(ev.Lost(1, "killed"))
+    assert driven.happen(ev.Connected(1)) == []
+    driven.happen(ev.Lost(1, "killed"))
+    assert driven.happen(ev.EndRecorded()) == [ev.Tell(0, say.Dismiss(1))]
+    assert driven.happen(ev.Connected(1)) == [ev.Tell(1, say.Dismiss(1))]
+    driven.hear(0, say.Left(1))
+    driven.happen(ev.Lost(0, "it has ended"))
+    assert driven.happen(ev.Connected(0)) == []
+    assert driven.hear(1, say.Left(1)) == [ev.Finished(0)]
+
+
+def test_who_does_not_come_back_to_be_dismissed_is_not_waited_for_for_ever() -> None:
+    driven = stopped()
+    driven.now = 5.0
+    driven.happen(ev.EndRecorded())
+    assert driven.hear(0, say.Left(1)) == []
+    assert driven.lockstep.deadline() == 5.0 + dismissal.AWAY_S
+    driven.now = 5.0 + dismissal.AWAY_S
+    assert driven.happen(ev.TimePassed()) == [ev.Finished(0)]
+
+
+def test_a_coordinator_after_one_that_has_recorded_the_end_does_nothing_but_dismiss() -> None:
+    """It dies between the first that it dismisses and the last: the first is gone, and comes to no epoch."""
+    lockstep = Lockstep(2, QUIET, over=7)
+    assert lockstep.handle(ev.Connected(1), 0.0) == []
+    assert lockstep.handle(ev.ShutdownAsked(), 0.0) == []
+    assert lockstep.handle(ev.EpochClaimed(3), 0.0) == [ev.Tell(1, say.Dismiss(3))]
+    assert lockstep.handle(ev.Heard(1, say.Aborted(3, "a file is gone", lasting=True)), 0.0) == []
+    assert lockstep.handle(ev.Heard(1, say.Left(3)), 0.0) == []
+    assert lockstep.handle(ev.TimePassed(), dismissal.AWAY_S) == [ev.Finished(7)]
+
+
+def test_who_says_that_it_has_left_and_was_not_dismissed_is_mistaken() -> None:
+    with pytest.raises(ProtocolViolated, match="member 1 said Left"):
+        running().hear(1, say.Left(1))
 
 
 def test_shutdown_waits_for_a_checkpoint_that_has_begun() -> None:

@@ -160,12 +160,14 @@ class Ours:
         for order in self.lockstep.handle(event, 0.0):
             if isinstance(order, ev.Tell):
                 self.to_member[order.member].append(order.message)
+            elif isinstance(order, ev.RecordEnd):
+                self.coordinate(ev.EndRecorded())
 
     def happen(self, member: int, happened: do.Happening) -> None:
         for task in self.members[member].handle(happened):
             if isinstance(task, do.Say):
                 self.to_coordinator[member].append(task.message)
-            elif not isinstance(task, do.TrimLog):
+            elif not isinstance(task, do.TrimLog | do.Leave):
                 self.tasks[member].append(task)
 
     def moves(self) -> Iterator[tuple[str, Callable[[Ours], None]]]:

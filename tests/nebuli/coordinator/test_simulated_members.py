@@ -16,6 +16,7 @@ import pytest
 
 from nebuli.coordinator import events, following, lockstep, messages
 from nebuli.coordinator.arrivals import Arrivals
+from nebuli.coordinator.dismissal import Dismissal
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
 from nebuli.coordinator.lockstep import Lockstep
@@ -40,6 +41,7 @@ def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one
             met += world.met
     assert {"killed", "coordinators ended", "fenced", "epochs ended", "late"} <= {*met}
     assert {"checkpoints", "checkpoints failed", "inputs ended"} <= {*met}
+    assert {"lost while stopping", "faults while dismissing"} <= {*met}
 
 
 def _trim_to_the_newer_version(self: Any) -> None:
@@ -105,6 +107,30 @@ def _look_for_the_end_in_the_last_step_only(self: Any, member: int, logged: rang
     _replay(self, member, logged, ended if ended == logged[-1] else logged.stop)
 
 
+def _leave_when_it_has_stopped(self: Any, happened: Any) -> None:
+    _came_of_it(self, happened)
+    if isinstance(happened, following.do.HasClosed):
+        self._do(following.do.Leave())
+
+
+def _dismiss_before_it_is_recorded(self: Any, member: int, step: int, message: Any) -> None:
+    _is_stopped(self, member, step, message)
+    if not self._stopping:
+        self._dismiss(step)
+
+
+def _forget_that_all_have_stopped(self: Any, epoch: int) -> None:
+    self._over = None
+    _claimed(self, epoch)
+
+
+def _wait_for_all_to_hear(self: Any, now: float) -> bool:
+    return len(self._left) == self.members
+
+
+_came_of_it = Following._came_of_it
+_is_stopped = Lockstep._is_stopped
+_claimed = Lockstep._claimed
 _told = Following._told
 _heard = Lockstep._heard
 _heard_of_work = Lockstep._heard_of_work
@@ -126,6 +152,10 @@ _replay = Arrivals.replay
         (Arrivals, "ends", _forget_the_end),
         (Arrivals, "replay", _look_for_the_end_in_the_last_step_only),
         (Lockstep, "_conclude", _end_with_the_first_step_that_says_so),
+        (Following, "_came_of_it", _leave_when_it_has_stopped),
+        (Lockstep, "_is_stopped", _dismiss_before_it_is_recorded),
+        (Lockstep, "_claimed", _forget_that_all_have_stopped),
+        (Dismissal, "over", _wait_for_all_to_hear),
     ],
 )
 def test_without_a_safeguard_something_goes_wrong(
