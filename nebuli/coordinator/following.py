@@ -104,7 +104,7 @@ class Following:
             self._told_to(message)
 
     def _leave(self, epoch: int) -> None:
-        """Also where this process was not greeted in that epoch: another one of this member has stopped in its place."""
+        """Also where this process was not greeted in that epoch: one before it has stopped in its place."""
         if self._phase is not _Phase.DISMISSED:
             self.epoch = epoch
             self._begin_epoch()

@@ -247,16 +247,19 @@ class Lockstep:
             case say.Received() | say.Ended():
                 self._check(member in self._opened, member, message)
                 self._heard_of_input(member, message)
-            case say.Aborted() if self._dismissal is not None:
-                pass  # it has stopped before, and nothing more is wanted of it
-            case say.Aborted(_, why, lasting, of_input):
-                if lasting:
-                    raise MemberFailed(member, why, of_input=of_input)
-                self._end_epoch(f"member {member} aborted: {why}")
+            case say.Aborted():
+                self._aborted(member, message)
             case say.Refused():
                 pass  # what an older coordinator said, or this one in an older epoch
             case _:
                 self._heard_of_work(member, message)
+
+    def _aborted(self, member: int, said: say.Aborted) -> None:
+        if self._dismissal is not None:
+            return  # it has stopped before, and nothing more is wanted of it
+        if said.lasting:
+            raise MemberFailed(member, said.why, of_input=said.of_input)
+        self._end_epoch(f"member {member} aborted: {said.why}")
 
     def _heard_of_input(self, member: int, message: say.Received | say.Ended) -> None:
         match message:

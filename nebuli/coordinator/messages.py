@@ -273,7 +273,9 @@ class Refused:
     epoch: int
 
 
-FromCoordinator = Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop | Dismiss
+FromCoordinator = (
+    Greet | Open | Step | Prepare | Commit | GiveUp | Trim | AskPause | AskStart | AskStop | Dismiss
+)
 FromMember = (
     Joined
     | Replay

@@ -94,7 +94,18 @@ class Leave:
     """Nothing is wanted of this member any more: its process may end."""
 
 
-Task = Say | LookAround | OpenState | RunStep | WriteState | CommitState | DropState | TrimLog | CloseState | Leave
+Task = (
+    Say
+    | LookAround
+    | OpenState
+    | RunStep
+    | WriteState
+    | CommitState
+    | DropState
+    | TrimLog
+    | CloseState
+    | Leave
+)
 
 
 # -- what happened

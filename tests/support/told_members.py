@@ -99,6 +99,7 @@ class Members:
         self.folder = folder
         self.count = query.plan.members
         self.members: list[Member] = []
+        self.coordinator_lines: dict[int, CoordinatorLines] = {}
         self.secret = secrets.token_urlsafe()
         self._hosts = hosts
         self._stacks: dict[int, AsyncExitStack] = {}
@@ -128,6 +129,7 @@ class Members:
         found = await stack.enter_async_context(opened(order))
         serve = CallInbox(found, order.circuit).serve
         lines = CoordinatorLines(order.circuit, member, found.sender, found.receiver, found.told, serve=serve)
+        self.coordinator_lines[member] = lines
         running = asyncio.create_task(found.run(lines))
         stack.push_async_callback(_cancelled, running)
         if member < len(self.members):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import signal
+import socket
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Self
 
 import pytest
 
@@ -112,6 +115,95 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert found_in(fleet.out) == expected()
     assert fleet.run("unregister", id_).exit_code == 0
     assert not list(fleet.directory.glob("**/steps/*")), "what it kept is gone with it"
+
+
+class Lines:
+    """Whoever listens at the address of a TCP sink: what came on each connection, and is heard of it.
+
+    The first one is not closed here, so the sink's member waits for a while before it makes its last version.
+    """
+
+    def __init__(self) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
+        self.at_ends: list[list[int]] = []
+        self.first: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        if self.first is not None:
+            self.first.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it was left
+            while True:
+                connection, _ = self.server.accept()
+                self.first = self.first or connection
+                Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(ConnectionError):  # that is no end
+            while some := connection.recv(1 << 16):
+                data += some
+            self.at_ends.append(sorted(map(int, data.split())))
+        if connection is not self.first:
+            connection.close()
+
+
+def into(lines: Lines, fleet: Fleet) -> Fleet:
+    """The numbers below 1000 go there, within five seconds."""
+    fleet.data["nodes"][0]["physical"][0] |= {"rows_per_s": 200}
+    fleet.data["nodes"][1]["sinks"] = [{"name": "out", "type": "TCP", "address": lines.address}]
+    fleet.topology = fleet.written()
+    fleet.start()
+    return fleet
+
+
+def test_a_member_that_is_killed_before_it_is_dismissed_is_dismissed_in_its_next_process(
+    make_fleet: MakeFleet,
+) -> None:
+    """It has made its last version, and its coordinator is stopped by a signal until it is killed."""
+    with Lines() as lines:
+        fleet = into(lines, make_fleet())
+        id_ = begun(fleet)
+        pids = {each: fleet.pid_of(id_, each) for each in ("member-0", "coordinator")}
+        wait_for(lambda: lines.at_ends, "the sink is at its end")
+        os.kill(pids["coordinator"], signal.SIGSTOP)
+        wait_for(lambda: list(fleet.directory.glob("**/published")), "the sink's result counts")
+        os.kill(pids["member-0"], signal.SIGKILL)
+        os.kill(pids["coordinator"], signal.SIGCONT)
+        fleet.wait_for_state(id_, "finished")
+        assert lines.at_ends == [[*range(1000)]] * len(lines.at_ends)
+
+
+def test_a_member_that_has_closed_is_there_when_another_is_killed_before_it_has(
+    make_fleet: MakeFleet,
+) -> None:
+    """DBSP-REQ-2: all are needed for another epoch, in which they come to their end once more.
+
+    One member waits before its last version, and is stopped there by a signal. The other one has closed long before
+    the coordinator has lost the first, which is killed then.
+    """
+    with Lines() as lines:
+        fleet = into(lines, make_fleet())
+        id_ = begun(fleet)
+        pid = fleet.pid_of(id_, "member-0")
+        wait_for(lambda: lines.at_ends, "the sink is at its end")
+        os.kill(pid, signal.SIGSTOP)
+
+        def is_lost() -> bool:
+            return "a member was lost while all were to end" in fleet.run("logs", id_).stdout
+
+        wait_for(is_lost, "the coordinator has lost the member")
+        os.kill(pid, signal.SIGKILL)
+        fleet.wait_for_state(id_, "finished")
+        assert lines.at_ends == [[*range(1000)]] * 2
 
 
 def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The coordinator of a query in steps as a fragment: what its next process knows of what it was asked for, and did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nebuli.coordinator import dismissal
+from nebuli.coordinator.lockstep import Phase
+from nebuli.coordinator.messages import Dismiss
+from nebuli.rpc.status import FragmentState
+from nebuli.storage import StorageError
+from nebuli.worker.fragment.coordinator_record import CoordinatorRecord, Known
+from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
+from netchannel import ReceiverServer, SenderServer
+from placement.stepped import CoordinatorFragment
+from tests.support.told_members import Members, pushed_query, until
+
+
+@contextlib.asynccontextmanager
+async def running(
+    members: Members, *, resumed: bool = True, away: int | None = None
+) -> AsyncIterator[CoordinatorRunner]:
+    """As a process of the fragment; left as by a kill. Does not reach the member that is ``away``."""
+    async with (
+        ReceiverServer("127.100.255.1:0", secret=members.secret) as receiver,
+        SenderServer(secret=members.secret) as sender,
+    ):
+        fragment = CoordinatorFragment(
+            id="q/coordinator",
+            node=receiver.address,
+            circuit=members.query.circuit,
+            plan=members.query.plan,
+            external=members.query.external,
+            addresses=tuple(
+                "127.100.254.1:1" if each.number == away else each.receiver.address
+                for each in members.members
+            ),
+            checkpoint_s=3600.0,
+        )
+        folder = members.folder / "coordinator"
+        runner = CoordinatorRunner(
+            "1", fragment, folder, sender, receiver, resumed=resumed, socket=members.folder / "socket"
+        )
+        task = asyncio.create_task(runner.run())
+        try:
+            yield runner
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until_running(runner: CoordinatorRunner) -> None:
+    await until(
+        lambda: runner._coordinator is not None and runner.coordinator.phase is Phase.RUNNING, "it runs"
+    )
+
+
+async def until_final(runner: CoordinatorRunner) -> FragmentState:
+    await until(lambda: runner.status.state.is_final, "it ends")
+    return runner.status.state
+
+
+async def test_a_pause_holds_in_the_next_process_and_not_in_a_new_start(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
+        async with running(members, resumed=False) as runner:
+            await until_running(runner)
+            await runner.pause()
+        for expected in (True, True):
+            async with running(members) as runner:
+                await until_running(runner)
+                assert runner.coordinator.paused is expected
+        async with running(members) as runner:
+            await until_running(runner)
+            await runner.start()
+        async with running(members) as runner:
+            await until_running(runner)
+            assert not runner.coordinator.paused
+            await runner.pause()
+        async with running(members, resumed=False) as runner:
+            await until_running(runner)
+            assert not runner.coordinator.paused
+
+
+async def test_an_end_that_was_begun_is_come_to_by_the_next_process(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
+        async with running(members, resumed=False, away=1) as runner:
+            await until(lambda: runner._coordinator, "it is there")
+            await runner.shut_down()
+            assert not runner.status.state.is_final
+        async with running(members) as runner:
+            assert await until_final(runner) is FragmentState.FINISHED
+        assert all(each.dismissed.is_set() for each in members.members)
+
+
+async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_followed_by_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has ended, and is not started again: nothing waits for it to come to another epoch."""
+    monkeypatch.setattr(dismissal, "AWAY_S", 1.0)
+    async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
+        deaf, told = members.members[1], members.members[1]._following.handle
+
+        def hear_no_dismissal(happened: object) -> list[object]:
+            return [] if isinstance(getattr(happened, "message", None), Dismiss) else [*told(happened)]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(deaf._following, "handle", hear_no_dismissal)
+        async with running(members, resumed=False) as runner:
+            await until_running(runner)
+            await runner.shut_down()
+            await until(members.members[0].dismissed.is_set, "the first is dismissed")
+            assert not deaf.dismissed.is_set()
+            assert deaf.closed.is_set()
+        await members.end(0)
+        monkeypatch.setattr(deaf._following, "handle", told)
+        async with running(members, away=0) as runner:
+            assert await until_final(runner) is FragmentState.FINISHED
+        assert deaf.dismissed.is_set()
+        await members.end(1)
+        steps = await members.steps()
+        assert max(steps[0].values()) == max(steps[1].values())
+
+
+def test_what_cannot_be_read_of_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.json").write_text('{"paused": "perhaps"}')
+    with pytest.raises(StorageError, match=r"coordinator\.json cannot be read .* start it again"):
+        CoordinatorRecord.at(tmp_path, resumed=True)
+    assert CoordinatorRecord.at(tmp_path, resumed=False).known == Known()
