@@ -11,6 +11,7 @@ from nebuli.coordinator import control_channels as channels
 from nebuli.coordinator.errors import MalformedMessage
 from nebuli.coordinator.events import Connected, Heard, Lost
 from nebuli.coordinator.messages import encode, read_from_member
+from nebuli.coordinator.session import Session, talking
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from nebuli.coordinator.events import Event
     from nebuli.coordinator.messages import FromCoordinator
-    from netchannel import ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
+    from netchannel import ReceiverServer, SenderServer
 
 AWAY_S = 3.0
 """A member that has been without a connection for so long is lost."""
@@ -118,23 +119,19 @@ class Line:
         session = secrets.token_hex(8)
         try:
             await self._greet(address, session)
-            inbox = self._receiver.register_channel(
-                channels.to_coordinator(self._circuit, self.member, session),
-                codec="bytes",
-                buffer=_BUFFER,
-                fault=self._fault,
-            )
-            outbox = self._sender.register_channel(
-                channels.to_member(self._circuit, self.member, session),
+            async with talking(
+                self._sender,
+                self._receiver,
+                hears=channels.to_coordinator(self._circuit, self.member, session),
+                says=channels.to_member(self._circuit, self.member, session),
                 to=address,
-                codec="bytes",
+                who="the coordinator",
                 buffer=_BUFFER,
                 fault=self._fault,
-            )
-            try:
-                return await self._talk(session, address, inbox, outbox, happen)
-            finally:
-                await self._leave(inbox, outbox)
+                grace_s=0,
+            ) as found:
+                await self._talk(session, address, found, happen)
+            raise AssertionError("a session ends with an error")
         except (NetChannelError, MalformedMessage) as error:
             return str(error)
         except TimeoutError:
@@ -154,44 +151,17 @@ class Line:
                 await hello.close(0)
 
     async def _talk(
-        self,
-        session: str,
-        address: str,
-        inbox: ReceiverChannel,
-        outbox: SenderChannel,
-        happen: Callable[[Event], None],
-    ) -> str:
+        self, session: str, address: str, found: Session, happen: Callable[[Event], None]
+    ) -> None:
         sender = f"member {self.member} at {address}"
         async with asyncio.timeout(self._away_s * 2):
-            await inbox.recv()  # it is there
+            await found.inbox.recv()  # it is there
         self._told = asyncio.Queue()
-        telling = asyncio.create_task(self._tell_all(outbox, self._told))
-        hearing = asyncio.create_task(self._hear_all(inbox, sender, happen))
         happen(Connected(self.member))
         if self._beside is not None:
             self._beside.reach(session, address)
-        try:
-            await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (telling, hearing):
-                task.cancel()
-            outcomes = await asyncio.gather(telling, hearing, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-                raise outcome
-        raise AssertionError("neither ends by itself")
 
-    @staticmethod
-    async def _tell_all(outbox: SenderChannel, told: asyncio.Queue[bytes]) -> None:
-        while True:
-            await outbox.send(await told.get())
+        def heard(data: bytes) -> None:
+            happen(Heard(self.member, read_from_member(data, sender)))
 
-    async def _hear_all(self, inbox: ReceiverChannel, sender: str, happen: Callable[[Event], None]) -> None:
-        while True:
-            happen(Heard(self.member, read_from_member(bytes(await inbox.recv()), sender)))
-
-    @staticmethod
-    async def _leave(inbox: ReceiverChannel, outbox: SenderChannel) -> None:
-        with suppress(NetChannelError):
-            await outbox.close(0)
-        await inbox.close("the coordinator has left", 0)
+        await found.talk(self._told.get, heard)

@@ -1,7 +1,7 @@
 """What a coordinator and the members of its circuit say to each other, as values and as bytes.
 
-A message is a MessagePack array: its kind, and its fields in order. `read_from_coordinator` and `read_from_member` are
-where bytes become values, and nothing behind them checks types again.
+`read_from_coordinator` and `read_from_member` are where bytes become values, and nothing behind them checks types again
+(`vocabulary.py`).
 
 Every message has the epoch that it belongs to. An epoch is one life of the circuit: the same coordinator, the same
 process of every member, from `Greet` until one of them is lost. Numbers of epochs only rise, each is taken by one
@@ -11,20 +11,16 @@ epoch ended, however late or often it arrives. Within an epoch, what one says to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import msgpack
-
-from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.vocabulary import Reader, Vocabulary, array, malformed, number, packed, read, texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 MESSAGE_LIMIT = 1 << 17
 """The largest message in bytes: one that opens has the addresses of all members."""
-_NUMBERS = 1 << 64
-_TEXT_LIMIT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -293,7 +289,7 @@ FromMember = (
     | Aborted
     | Refused
 )
-_FROM_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
+_KINDS_OF_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
     "greet": Greet,
     "open": Open,
     "step": Step,
@@ -306,7 +302,7 @@ _FROM_COORDINATOR: Mapping[str, type[FromCoordinator]] = {
     "stop": AskStop,
     "dismiss": Dismiss,
 }
-_FROM_MEMBER: Mapping[str, type[FromMember]] = {
+_KINDS_OF_MEMBER: Mapping[str, type[FromMember]] = {
     "joined": Joined,
     "replay": Replay,
     "opened": Opened,
@@ -323,127 +319,50 @@ _FROM_MEMBER: Mapping[str, type[FromMember]] = {
     "aborted": Aborted,
     "refused": Refused,
 }
-_KINDS = {kind: name for name, kind in (*_FROM_COORDINATOR.items(), *_FROM_MEMBER.items())}
 
 
 def encode(message: FromCoordinator | FromMember) -> bytes:
     """The bytes of a message."""
-    values = [_plain(getattr(message, field.name)) for field in fields(message)]
-    packed: bytes = msgpack.packb([_KINDS[type(message)], *values])
-    return packed
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Checkpoint):
-        return [value.version, value.step]
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+    return packed(_ALL.values(message))
 
 
 def read_from_coordinator(data: bytes, sender: str) -> FromCoordinator:
     """What a coordinator says. Raises MalformedMessage, which names the sender."""
-    return _read(data, sender, _FROM_COORDINATOR)
+    return read(_bounded(data, sender), sender, _OF_COORDINATOR.message)
 
 
 def read_from_member(data: bytes, sender: str) -> FromMember:
     """What a member says. Raises MalformedMessage, which names the sender."""
-    return _read(data, sender, _FROM_MEMBER)
+    return read(_bounded(data, sender), sender, _OF_MEMBER.message)
 
 
-_Message = TypeVar("_Message")
-
-
-def _read(data: bytes, sender: str, kinds: Mapping[str, type[_Message]]) -> _Message:
-    try:
-        return _message(_unpacked(data), kinds)
-    except ValueError as error:
-        raise MalformedMessage(sender, f"sent {len(data)} bytes that are no message, {error}") from error
-
-
-def _unpacked(data: bytes) -> list[Any]:
+def _bounded(data: bytes, sender: str) -> bytes:
     if len(data) > MESSAGE_LIMIT:
-        raise ValueError(f"the limit is {MESSAGE_LIMIT}")
-    try:
-        values = msgpack.unpackb(data, strict_map_key=True)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise ValueError(f"they are no MessagePack ({str(error) or type(error).__name__})") from error
-    if not isinstance(values, list) or not values or not isinstance(values[0], str):
-        raise ValueError(f"they are {str(values)[:80]!r}, no array that begins with a kind")
-    return values
-
-
-def _message(values: list[Any], kinds: Mapping[str, type[_Message]]) -> _Message:
-    name, *given = values
-    kind = kinds.get(name)
-    if kind is None:
-        raise ValueError(f"the kind {name[:40]!r} is not known here")
-    readers = _READERS[kind]
-    if len(given) != len(readers):
-        raise ValueError(f"{name!r} has {len(given)} fields and not {len(readers)}")
-    return kind(
-        **{
-            field: _field(name, field, read, value)
-            for (field, read), value in zip(readers, given, strict=True)
-        }
-    )
-
-
-def _field(name: str, field: str, read: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return read(value)
-    except ValueError as error:
-        raise ValueError(f"{field} of {name!r} is {str(value)[:80]!r}, {error}") from error
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _NUMBERS:
-        raise ValueError("no number of 64 bits")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("neither true nor false")  # noqa: TRY004 - one type for all that is wrong with bytes
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _TEXT_LIMIT:
-        raise ValueError(f"no text of at most {_TEXT_LIMIT} characters")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(each) for each in _array(value))
+        raise malformed(data, sender, ValueError(f"the limit is {MESSAGE_LIMIT}"))
+    return data
 
 
 def _checkpoint(value: Any) -> Checkpoint:
-    pair = _array(value)
+    pair = array(value)
     if len(pair) != 2:
         raise ValueError("no version and step")
-    return Checkpoint(_number(pair[0]), _number(pair[1]))
+    return Checkpoint(number(pair[0]), number(pair[1]))
 
 
 def _checkpoints(value: Any) -> tuple[Checkpoint, ...]:
-    found = tuple(_checkpoint(each) for each in _array(value))
+    found = tuple(_checkpoint(each) for each in array(value))
     if len(found) not in (1, 2) or found[-1].version - found[0].version != len(found) - 1:
         raise ValueError("not one version or two that follow each other")
     return found
 
 
-def _array(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("no array")  # noqa: TRY004 - one type for all that is wrong with bytes
-    return value
-
-
-_BY_TYPE: Mapping[Any, Callable[[Any], Any]] = {
-    int: _number,
-    bool: _truth,
-    str: _text,
-    tuple[str, ...]: _texts,
+_TYPES: Mapping[Any, Reader] = {
+    tuple[str, ...]: texts,
     Checkpoint: _checkpoint,
     tuple[Checkpoint, ...]: _checkpoints,
 }
-_READERS: Mapping[type, list[tuple[str, Callable[[Any], Any]]]] = {
-    kind: [(field, _BY_TYPE[hint]) for field, hint in get_type_hints(kind).items()] for kind in _KINDS
-}
+_OF_COORDINATOR = Vocabulary(_KINDS_OF_COORDINATOR, _TYPES)
+_OF_MEMBER = Vocabulary(_KINDS_OF_MEMBER, _TYPES)
+_ALL: Vocabulary[FromCoordinator | FromMember] = Vocabulary(
+    {**_KINDS_OF_COORDINATOR, **_KINDS_OF_MEMBER}, _TYPES
+)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nebuli.coordinator import control_channels as channels
 from nebuli.coordinator.errors import MalformedMessage
 from nebuli.coordinator.messages import encode, read_from_coordinator
+from nebuli.coordinator.session import talking
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:
@@ -46,39 +47,22 @@ class CoordinatorLine:
         self, circuit: str, member: int, sender: SenderServer, receiver: ReceiverServer, told: Told
     ) -> None:
         """Hear and say, until the coordinator is gone."""
-        fault = FaultPolicy(retry=_AWAY_S)
-        inbox = receiver.register_channel(
-            channels.to_member(circuit, member, self.session), codec="bytes", buffer=_BUFFER, fault=fault
-        )
-        outbox = sender.register_channel(
-            channels.to_coordinator(circuit, member, self.session),
-            to=self.address,
-            codec="bytes",
-            buffer=_BUFFER,
-            fault=fault,
-        )
 
-        async def say_all() -> None:
-            while True:
-                await outbox.send(await self._said.get())
+        def heard(data: bytes) -> None:
+            told(read_from_coordinator(data, self.address), self)
 
-        async def hear_all() -> None:
-            while True:
-                told(read_from_coordinator(bytes(await inbox.recv()), self.address), self)
-
-        tasks = [asyncio.create_task(say_all()), asyncio.create_task(hear_all())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(NetChannelError):
-                await outbox.close(0)
-            await inbox.close("the member has left")
-        for outcome in outcomes:
-            if isinstance(outcome, Exception) and not isinstance(outcome, NetChannelError):
-                raise outcome
+        with suppress(NetChannelError):
+            async with talking(
+                sender,
+                receiver,
+                hears=channels.to_member(circuit, member, self.session),
+                says=channels.to_coordinator(circuit, member, self.session),
+                to=self.address,
+                who="the member",
+                buffer=_BUFFER,
+                fault=FaultPolicy(retry=_AWAY_S),
+            ) as session:
+                await session.talk(self._said.get, heard)
 
 
 class CoordinatorLines:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.session import talking
 from nebuli.members.calls import call_messages as ask
 from nebuli.members.calls.output_pieces import OutputPieces
 from nebuli.members.inputs.feeding import room
@@ -16,8 +17,9 @@ from nebuli.storage.errors import SequenceGap, SequenceReused, SinceMismatch, St
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nebuli.members.member import Member
-    from netchannel import SenderChannel
 
 _log = logging.getLogger("nebuli.members")
 WAITING_BYTES = 5 << 26
@@ -38,50 +40,68 @@ class CallInbox:
     async def serve(self, session: str, answers_to: str) -> None:
         """Answer to a coordinator's process at this address, until it has left, or this is cancelled."""
         member = self._member
-        inbox = member.receiver.register_channel(
-            ask.calls(self._circuit, member.number, session), codec="bytes"
-        )
-        outbox = member.sender.register_channel(
-            ask.answers(self._circuit, member.number, session), to=answers_to, codec="bytes"
-        )
         reading = None if member.outputs is None else OutputPieces(member.outputs)
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        sender = f"the coordinator's process at {answers_to}"
         try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    number, asked = ask.read_asked(bytes(await inbox.recv()))
+            async with (
+                talking(
+                    member.sender,
+                    member.receiver,
+                    hears=ask.calls(self._circuit, member.number, session),
+                    says=ask.answers(self._circuit, member.number, session),
+                    to=answers_to,
+                    who="the member",
+                ) as found,
+                asyncio.TaskGroup() as group,
+            ):
+
+                def heard(data: bytes) -> None:
                     # Beside others: pushes are logged together, and some wait.
-                    group.create_task(self._answer(outbox, number, asked, reading))
+                    group.create_task(self._answer(answers, data, sender, reading))
+
+                await found.talk(answers.get, heard)
         except* NetChannelError as errors:
             _log.info("member %d is asked nothing any more: %s", member.number, errors.exceptions[0])
-        finally:
-            with suppress(NetChannelError):
-                await outbox.close(0)
-            await inbox.close("the member has left")
 
     async def _answer(
-        self, outbox: SenderChannel, number: int, asked: ask.Asked, reading: OutputPieces | None
+        self, answers: asyncio.Queue[bytes], data: bytes, sender: str, reading: OutputPieces | None
     ) -> None:
-        answer: ask.Answer
+        """What cannot be read is answered with that, if it has a number; nobody else's questions suffer from it."""
+        try:
+            number, asked = ask.read_asked(data, sender)
+        except MalformedMessage as error:
+            _log.warning("it cannot be answered: %s", error)
+            return
+        answers.put_nowait(ask.encode_answer(number, await self._answered(asked, reading)))
+
+    async def _answered(
+        self, asked: ask.Asked | MalformedMessage, reading: OutputPieces | None
+    ) -> ask.Answer:
         match asked:
             case ask.Push():
-                answer = await self._log(asked)
+                return await self._log(asked)
             case ask.AskNext(handle, producer):
-                answer = ask.Next(self._member.log.next_sequence(ask.log_name(handle, producer)))
+                return ask.Next(self._member.log.next_sequence(ask.log_name(handle, producer)))
             case ask.ReadOutput():
-                answer = await _piece(asked, reading)
+                return await _piece(asked, reading)
             case ask.AskOffsets(step):
-                answer = await self._offsets(step)
+                return await self._offsets(step)
             case ask.Publish():
                 self.publishes = True
-                answer = ask.Noted()
-        await outbox.send(ask.encode_answer(number, answer))
+                return ask.Noted()
+            case MalformedMessage():
+                return ask.CouldNot(str(asked))
 
     # -- rows in
 
     async def _log(self, push: ask.Push) -> ask.Answer:
         member = self._member
         log, name = member.log, ask.log_name(push.handle, push.producer)
-        rows = pa.ipc.read_record_batch(pa.py_buffer(push.rows), log.schemas[push.handle])
+        try:
+            rows = _rows(push, log.schemas)
+        except (ValueError, OSError) as error:
+            return ask.CouldNot(str(error))
         if log.next_sequence(name) == push.sequence:  # what is known already needs no room
             refusal = await self._room(len(push.rows), push.within_s)
             if refusal is not None:
@@ -125,8 +145,17 @@ class CallInbox:
             return ask.CouldNot(str(error))
 
 
+def _rows(push: ask.Push, schemas: Mapping[str, pa.Schema]) -> pa.RecordBatch:
+    """What is pushed. Raises ValueError, OSError."""
+    if push.handle not in schemas:
+        raise ValueError(f"there is no input {push.handle!r} here: there are {', '.join(schemas)}")
+    rows = pa.ipc.read_record_batch(pa.py_buffer(push.rows), schemas[push.handle])
+    rows.validate()
+    return rows
+
+
 async def _piece(asked: ask.ReadOutput, reading: OutputPieces | None) -> ask.Answer:
-    if reading is None:
+    if reading is None or asked.output not in reading.outputs:
         return ask.CouldNot(f"output {asked.output} is at another member")
     try:
         async with asyncio.timeout(asked.within_s):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
+from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.session import talking
 from nebuli.members.calls import call_messages as ask
 from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 from nebuli.storage.shards.shard import Span
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from netchannel import ReceiverChannel, ReceiverServer, SenderChannel, SenderServer
+    from netchannel import ReceiverServer, SenderServer
 
 _log = logging.getLogger("nebuli.members")
 _POLL_S = 5.0
@@ -165,50 +166,52 @@ class CallLine:
         """One session, to its end."""
         if before is not None:
             await asyncio.wait([before])
-        inbox = self._receiver.register_channel(
-            ask.answers(self._circuit, self._member, session), codec="bytes"
-        )
-        outbox = self._sender.register_channel(
-            ask.calls(self._circuit, self._member, session), to=address, codec="bytes"
-        )
         self._to_send = asyncio.Queue()
         for number in self._questions:
             self._to_send.put_nowait(number)
-        work = [self._send_all(outbox, self._to_send), self._hear_all(inbox)]
-        tasks = [asyncio.create_task(each) for each in work]
+        sender = f"member {self._member} at {address}"
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(NetChannelError):
-                await outbox.close(_LEAVE_S if self._left else 0)
-            await inbox.close("the coordinator has left")
-        for outcome in outcomes:
-            if isinstance(outcome, NetChannelError):
-                _log.info("member %d at %s is asked nothing any more: %s", self._member, address, outcome)
-            elif isinstance(outcome, Exception):
-                raise outcome
+            async with talking(
+                self._sender,
+                self._receiver,
+                hears=ask.answers(self._circuit, self._member, session),
+                says=ask.calls(self._circuit, self._member, session),
+                to=address,
+                who="the coordinator",
+            ) as found:
+                try:
+                    await found.talk(partial(self._next, self._to_send), partial(self._heard, sender))
+                finally:
+                    found.leave_s = _LEAVE_S if self._left else 0.0
+        except NetChannelError as error:
+            _log.info("%s is asked nothing any more: %s", sender, error)
 
-    async def _send_all(self, outbox: SenderChannel, to_send: asyncio.Queue[int]) -> None:
+    async def _next(self, to_send: asyncio.Queue[int]) -> bytes:
+        """The next question that somebody still waits for."""
         while True:
             number = await to_send.get()
             question = self._questions.get(number)
             if question is not None:
-                await outbox.send(ask.encode_asked(number, question.made()))
+                return ask.encode_asked(number, question.made())
 
-    async def _hear_all(self, inbox: ReceiverChannel) -> None:
-        while True:
-            number, answer = ask.read_answer(bytes(await inbox.recv()))
-            question = self._questions.get(number)
-            if question is not None and not question.answer.done():
-                question.answer.set_result(answer)
+    def _heard(self, sender: str, data: bytes) -> None:
+        """An answer. One that cannot be read is told to whoever asked, if it says to what it is one."""
+        try:
+            number, answer = ask.read_answer(data, sender)
+        except MalformedMessage as error:
+            _log.warning("what it answers is not known: %s", error)
+            return
+        if isinstance(answer, MalformedMessage):
+            answer = ask.CouldNot(str(answer))
+        question = self._questions.get(number)
+        if question is not None and not question.answer.done():
+            question.answer.set_result(answer)
 
 
 def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:
     """The answer, of this kind. Raises StorageError where the member could not do it."""
     if isinstance(answer, ask.CouldNot):
         raise StorageError(answer.why)
-    assert isinstance(answer, kind), answer
+    if not isinstance(answer, kind):
+        raise StorageError(f"the member answered {answer}, which is none to what it was asked")
     return answer

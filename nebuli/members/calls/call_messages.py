@@ -7,12 +7,17 @@ on its way in an older one finds no channel of that name.
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass
-from typing import Any
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-import msgpack
+from nebuli.coordinator.vocabulary import Reader, Vocabulary, array, malformed, number, packed, read, text
 
-PUSH, NEXT, READ, OFFSETS, PUBLISH = "push", "next", "read", "offsets", "publish"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nebuli.coordinator.errors import MalformedMessage
 
 
 def calls(circuit: str, member: int, session: str) -> str:
@@ -75,14 +80,6 @@ class Publish:
 
 
 Asked = Push | AskNext | ReadOutput | AskOffsets | Publish
-_ASKED: dict[str, type[Asked]] = {
-    PUSH: Push,
-    NEXT: AskNext,
-    READ: ReadOutput,
-    OFFSETS: AskOffsets,
-    PUBLISH: Publish,
-}
-_KINDS = {kind: name for name, kind in _ASKED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,33 +193,83 @@ Answer = (
     | Noted
     | CouldNot
 )
-_ANSWERS: dict[str, type[Answer]] = {kind.__name__: kind for kind in Answer.__args__}
 
 
-def encode_asked(number: int, asked: Asked) -> bytes:
+def encode_asked(at: int, asked: Asked) -> bytes:
     """The message that asks it, under a number that the answer has, too."""
-    packed: bytes = msgpack.packb([number, _KINDS[type(asked)], *astuple(asked)])
-    return packed
+    return packed([at, *_QUESTIONS.values(asked)])
 
 
-def read_asked(data: bytes) -> tuple[int, Asked]:
-    """What is asked, and its number."""
-    number, kind, *fields = _unpacked(data)
-    return number, _ASKED[kind](*fields)
+def read_asked(data: bytes, sender: str) -> tuple[int, Asked | MalformedMessage]:
+    """What is asked, and its number: where that can be read, what else is wrong can be answered.
+
+    Raises MalformedMessage, which names the sender, as the one that is returned does.
+    """
+    return read(data, sender, partial(_numbered, data, sender, _QUESTIONS))
 
 
-def encode_answer(number: int, answer: Answer) -> bytes:
+def encode_answer(at: int, answer: Answer) -> bytes:
     """The message that answers what had this number."""
-    packed: bytes = msgpack.packb([number, type(answer).__name__, *astuple(answer)])
-    return packed
+    return packed([at, *_ANSWERS.values(answer)])
 
 
-def read_answer(data: bytes) -> tuple[int, Answer]:
-    """An answer, and the number of what it answers."""
-    number, kind, *fields = _unpacked(data)
-    return number, _ANSWERS[kind](*fields)
+def read_answer(data: bytes, sender: str) -> tuple[int, Answer | MalformedMessage]:
+    """An answer, and the number of what it answers, as `read_asked`."""
+    return read(data, sender, partial(_numbered, data, sender, _ANSWERS))
 
 
-def _unpacked(data: bytes) -> Any:
-    """Lists come as tuples, and may be as long as the message."""
-    return msgpack.unpackb(data, use_list=False, max_bin_len=len(data))
+_Message = TypeVar("_Message")
+
+
+def _numbered(
+    data: bytes, sender: str, vocabulary: Vocabulary[_Message], values: list[Any]
+) -> tuple[int, _Message | MalformedMessage]:
+    if not values:
+        raise ValueError("they are '[]', no array that begins with a number")
+    at = number(values[0])
+    try:
+        return at, vocabulary.message(values[1:])
+    except ValueError as error:
+        return at, malformed(data, sender, error)
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ValueError("no time in seconds")
+    return float(value)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("no bytes")  # noqa: TRY004 - one type for all that is wrong with bytes
+    return value
+
+
+def _pair(value: Any) -> list[Any]:
+    pair = array(value)
+    if len(pair) != 2:
+        raise ValueError("no pair")
+    return pair
+
+
+def _updates(value: Any) -> tuple[tuple[int, bytes], ...]:
+    return tuple((number(step), _bytes(rows)) for step, rows in map(_pair, array(value)))
+
+
+def _ranges(value: Any) -> dict[str, tuple[int, int]]:
+    if not isinstance(value, dict):
+        raise ValueError("no ranges by input")  # noqa: TRY004 - one type for all that is wrong with bytes
+    pairs = {text(key): _pair(each) for key, each in value.items()}
+    return {key: (number(first), number(until)) for key, (first, until) in pairs.items()}
+
+
+_TYPES: Mapping[Any, Reader] = {
+    float: _seconds,
+    bytes: _bytes,
+    tuple[tuple[int, bytes], ...]: _updates,
+    dict[str, tuple[int, int]]: _ranges,
+}
+_QUESTIONS: Vocabulary[Asked] = Vocabulary(
+    {"push": Push, "next": AskNext, "read": ReadOutput, "offsets": AskOffsets, "publish": Publish}, _TYPES
+)
+_ANSWERS: Vocabulary[Answer] = Vocabulary({kind.__name__: kind for kind in get_args(Answer)}, _TYPES)

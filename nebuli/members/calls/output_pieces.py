@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from nebuli.members.calls.call_messages import Piece
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from nebuli.storage.logs.output_log import OutputLog
@@ -20,6 +22,11 @@ class OutputPieces:
     def __init__(self, log: OutputLog) -> None:
         self._log = log
         self._read: dict[str, tuple[int, list[Piece]]] = {}
+
+    @property
+    def outputs(self) -> Collection[str]:
+        """Those whose rows it has."""
+        return self._log.schemas
 
     async def piece(self, output: str, step: int, number: int) -> Piece:
         """A piece of what there is from a step on; waits until there is something. Raises SinceMismatch."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgpack
 import pyarrow as pa
 import pytest
 
@@ -16,7 +17,7 @@ from nebuli.members.calls.call_line import CallLine
 from nebuli.members.calls.output_pieces import PIECE_BYTES, OutputPieces
 from nebuli.members.inputs.feeding import WAITING_ROWS
 from nebuli.storage import Store
-from nebuli.storage.errors import SinceMismatch, StepOutOfRange
+from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 from nebuli.storage.logs.output_log import OutputLog
 from netchannel import ReceiverServer, SenderServer
 from tests.support.told_members import Members, pushed_query, rows
@@ -81,6 +82,47 @@ async def test_what_is_not_known_of_a_step_is_said_with_what_is(tmp_path: Path) 
         assert not inbox.publishes
         await line.publish()
         assert inbox.publishes
+
+
+async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes without a number have nobody who could be told: there it is logged."""
+    encode_asked, encode_answer = ask.encode_asked, ask.encode_answer
+    async with called(tmp_path) as (members, _, line):
+        data = ipc(rows(members.members[0].inputs["a"], range(3)))
+
+        monkeypatch.setattr(ask, "encode_asked", lambda at, _: msgpack.packb([at, "next", "a"]))
+        with pytest.raises(StorageError, match=r"sent \d+ bytes that are no message, 'next' has 1 fields"):
+            await line.next_sequence("a", "p")
+        monkeypatch.setattr(ask, "encode_asked", lambda at, _: b"\xc1")
+        lost = asyncio.create_task(line.next_sequence("a", "p"))
+
+        async def is_logged() -> bool:
+            return "it cannot be answered: the coordinator's process at 127.0.0.1" in caplog.text
+
+        await until_async(is_logged, "a warning")
+        assert not lost.done()
+        lost.cancel()
+        monkeypatch.setattr(ask, "encode_asked", encode_asked)
+        monkeypatch.setattr(ask, "encode_answer", lambda at, _: msgpack.packb([at, "Next", "one"]))
+        with pytest.raises(
+            StorageError,
+            match=r"member 0 at .* no message, sequence of 'Next' is 'one', no number of 64 bits",
+        ):
+            await line.next_sequence("a", "p")
+        monkeypatch.setattr(ask, "encode_answer", lambda at, _: encode_answer(at, ask.Noted()))
+        with pytest.raises(StorageError, match=r"answered Noted\(\), which is none to what it was asked"):
+            await line.next_sequence("a", "p")
+        monkeypatch.setattr(ask, "encode_answer", encode_answer)
+        assert await line.push("z", "p", 0, data, 1.0) == ask.CouldNot(
+            "there is no input 'z' here: there are a"
+        )
+        found = await line.push("a", "p", 0, data[:50], 1.0)
+        assert isinstance(found, ask.CouldNot)
+        with pytest.raises(StorageError, match="output none is at another member"):
+            await anext(line.follow("none", 0, pa.schema([])))
+        assert await line.push("a", "p", 0, data, 1.0) == ask.Logged(0)
 
 
 async def test_an_output_is_followed_in_pieces_and_from_where_it_is_kept(tmp_path: Path) -> None:
