@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow import Progress
 
-__all__ = ["Output", "Rereadable", "Signal", "Sink", "Source"]
+__all__ = ["Output", "Rereadable", "Signal", "Sink", "Skipping", "Source"]
 
 
 class Signal(Enum):
@@ -72,6 +72,14 @@ class Rereadable(Protocol):
 
     def release(self, position: str) -> None:
         """Nobody will ask again for what is before it."""
+
+
+@runtime_checkable
+class Skipping(Protocol):
+    """A source that always gives the same rows, and need not read those that nobody wants."""
+
+    def skip(self, rows: int) -> None:
+        """Begin behind so many rows; called behind `open`."""
 
 
 class Output(ABC):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from nebuli.connectors.endpoints import Signal, Source
+from nebuli.connectors.endpoints import Signal, Skipping, Source
 from nebuli.connectors.positions import END
 from nebuli.dataflow import Progress
 
@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from nebuli.connectors.positions import Lineage
 
 __all__ = ["CountedSource"]
-
-
-@runtime_checkable
-class _Skipping(Protocol):
-    def skip(self, rows: int) -> None:
-        """Begin behind so many rows."""
 
 
 class CountedSource(Source):
@@ -46,7 +40,7 @@ class CountedSource(Source):
             return Signal.END
         if not self._placed:
             self._placed = True
-            if lineage.start and isinstance(self._source, _Skipping):
+            if lineage.start and isinstance(self._source, Skipping):
                 self._source.skip(lineage.start)
                 self._given = lineage.start
         batch = self._source.poll()

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from nebuli.connectors.endpoints import Signal, Source
+from nebuli.connectors.endpoints import Signal, Skipping, Source
 
 if TYPE_CHECKING:
     from nebuli.dataflow import Progress
-
-
-@runtime_checkable
-class _Skipping(Protocol):
-    def skip(self, rows: int) -> None:
-        """Begin behind so many rows."""
 
 
 class RowPositions(Source):
@@ -41,7 +35,7 @@ class RowPositions(Source):
     def open(self) -> None:
         """Open it, behind what nobody wants."""
         self._source.open()
-        if self._behind and isinstance(self._source, _Skipping):
+        if self._behind and isinstance(self._source, Skipping):
             self._source.skip(self._behind)
             self._behind = 0
 
