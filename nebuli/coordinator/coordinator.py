@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Any
 
-    from nebuli.coordinator.line import Line
+    from nebuli.coordinator.lines.line import Line
     from nebuli.coordinator.lockstep import Lockstep, Phase
     from nebuli.coordinator.messages import Checkpoint
     from nebuli.storage.logs.epoch_log import EpochLog

@@ -7,10 +7,10 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.coordinator import control_channels as channels
 from nebuli.coordinator.errors import MalformedMessage
+from nebuli.coordinator.lines import control_channels as channels
+from nebuli.coordinator.lines.talking import talking
 from nebuli.coordinator.messages import encode, read_from_coordinator
-from nebuli.coordinator.session import talking
 from netchannel import BufferPolicy, EndOfChannel, FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:

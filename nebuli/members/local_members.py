@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from nebuli.coordinator.line import Line
+    from nebuli.coordinator.lines.line import Line
     from nebuli.members.member_order import MemberOrder
 
 _log = logging.getLogger("nebuli.members")

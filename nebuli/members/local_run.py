@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from nebuli.coordinator.coordinator import Coordinator
-from nebuli.coordinator.line import Line
+from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
 from nebuli.durable_files import make_directory, write_durably

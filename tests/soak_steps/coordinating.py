@@ -16,7 +16,7 @@ import uvloop
 from nebuli.connectors.provider import import_built_in
 from nebuli.coordinator import events as ev
 from nebuli.coordinator.errors import CoordinationError
-from nebuli.coordinator.line import Line
+from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.errors import MembersFailed

@@ -18,7 +18,7 @@ import pyarrow as pa
 from nebuli.coordinator import events as ev
 from nebuli.coordinator import messages as say
 from nebuli.coordinator.coordinator import Coordinator
-from nebuli.coordinator.line import Line
+from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.dataflow import SteppedCircuit

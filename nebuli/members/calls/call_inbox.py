@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.coordinator.errors import MalformedMessage
-from nebuli.coordinator.session import talking
+from nebuli.coordinator.lines.talking import talking
 from nebuli.members.calls import call_messages as ask
 from nebuli.members.calls.output_pieces import OutputPieces
 from nebuli.members.inputs.feeding import room

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 
 from nebuli.coordinator.errors import MalformedMessage
-from nebuli.coordinator.session import talking
+from nebuli.coordinator.lines.talking import talking
 from nebuli.members.calls import call_messages as ask
 from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 from nebuli.storage.shards.shard import Span

@@ -1,7 +1,7 @@
 """What a coordinator's process asks a member of its logs, and what the member answers.
 
-They go over two channels for each session that the two have (see `nebuli.coordinator.control_channels`): what is still
-on its way in an older one finds no channel of that name.
+They go over two channels for each session that the two have (see `nebuli.coordinator.lines.control_channels`): what is
+still on its way in an older one finds no channel of that name.
 """
 
 from __future__ import annotations

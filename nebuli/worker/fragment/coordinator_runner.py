@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.errors import CheckpointNotMade
-from nebuli.coordinator.line import Line
+from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep
 from nebuli.coordinator.triggers import SPACING_S, TriggerSettings
 from nebuli.dataflow import SteppedCircuit

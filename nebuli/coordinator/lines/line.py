@@ -7,11 +7,11 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from nebuli.coordinator import control_channels as channels
 from nebuli.coordinator.errors import MalformedMessage
 from nebuli.coordinator.events import Connected, Heard, Lost
+from nebuli.coordinator.lines import control_channels as channels
+from nebuli.coordinator.lines.talking import Session, talking
 from nebuli.coordinator.messages import encode, read_from_member
-from nebuli.coordinator.session import Session, talking
 from netchannel import BufferPolicy, FaultPolicy, NetChannelError
 
 if TYPE_CHECKING:
