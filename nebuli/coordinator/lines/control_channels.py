@@ -8,14 +8,11 @@ finds no channel of that name. A greeting is a stream of one message: whoever gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import msgpack
+from nebuli.coordinator.vocabulary import packed, read, text
 
-from nebuli.coordinator.errors import MalformedMessage
-
-GREETING_LIMIT = 1 << 12
 _VERSION = 1
-_TEXT_LIMIT = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +40,18 @@ def to_coordinator(circuit: str, member: int, session: str) -> str:
 
 def encoded(greeting: Greeting) -> bytes:
     """The bytes of a greeting."""
-    packed: bytes = msgpack.packb([_VERSION, greeting.session, greeting.address])
-    return packed
+    return packed([_VERSION, greeting.session, greeting.address])
 
 
 def read_greeting(data: bytes, sender: str) -> Greeting:
-    """The greeting in these bytes. Raises MalformedMessage."""
-    if len(data) > GREETING_LIMIT:
-        raise MalformedMessage(
-            sender, f"sent a greeting of {len(data)} bytes, where {GREETING_LIMIT} is the limit"
-        )
-    try:
-        match msgpack.unpackb(data):
-            case [int(version), str(session), str(address)] if version == _VERSION:
-                if 0 < len(session) <= _TEXT_LIMIT and 0 < len(address) <= _TEXT_LIMIT:
-                    return Greeting(session, address)
-    except (ValueError, msgpack.exceptions.UnpackException):
-        pass  # as what is no greeting otherwise
-    raise MalformedMessage(sender, f"sent {len(data)} bytes that are no greeting of version {_VERSION}")
+    """The greeting in these bytes. Raises MalformedMessage, which names the sender."""
+    return read(data, sender, _greeting)
+
+
+def _greeting(values: list[Any]) -> Greeting:
+    if len(values) != 3 or values[0] != _VERSION:
+        raise ValueError(f"they are no greeting of version {_VERSION}")
+    session, address = map(text, values[1:])
+    if not session or not address:
+        raise ValueError("they greet without a session, or an address")
+    return Greeting(session, address)
