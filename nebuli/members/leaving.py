@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from nebuli.connectors.errors import InputError
+
 if TYPE_CHECKING:
     from nebuli.members.coordinator_lines import CoordinatorLines
     from nebuli.members.member import Member
@@ -34,6 +36,18 @@ async def until_dismissed(member: Member, lines: CoordinatorLines, alone_s: floa
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+    if member.dismissed.is_set():
+        await _let_go(member)
+
+
+async def _let_go(member: Member) -> None:
+    """All have stopped at the last step, and nobody will go on from before that: sources need keep nothing for it."""
+    try:
+        await member.readings.release(member.log.last)
+    except InputError as error:
+        _log.warning(
+            "member %d has not let go of what it has read, which a further run does: %s", member.number, error
+        )
 
 
 async def _until_alone(member: Member, lines: CoordinatorLines, alone_s: float) -> None:

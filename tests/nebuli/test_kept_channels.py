@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import netchannel
 from nebuli.fleet.errors import QueryLost
 from nebuli.fleet.supervision import Policy
 from tests.support.commands import Command
@@ -203,6 +205,13 @@ def test_in_steps_whoever_is_killed_each_row_counts_once(
             processes.go_on()
             assert command.end().exit_code == 0
     assert sorted(written(tmp_path)) == SMALL
+    assert asyncio.run(acknowledged(processes)) == ROWS // 1000, "also what came last"
+
+
+async def acknowledged(processes: Processes) -> int:
+    """How many messages the query's consumer has acknowledged."""
+    async with netchannel.ChannelReader(processes.address, "numbers") as reader:
+        return await reader.hold("query", holder="circuit")
 
 
 @pytest.mark.parametrize("node", ["source", "filter"])
