@@ -1,4 +1,4 @@
-"""Thousands of runs through every fault; and that each safeguard is one: without it, a run or a test fails."""
+"""Hundreds of runs through every fault; and that each safeguard is one: without it, a run or a test fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,19 @@ from tests.simulator.oracle import Violation
 from tests.simulator.simulation import FAULT_TABLE, MESSAGES
 from tests.support.world import World
 
-SEEDS = 2000
+NOTICED_BY = {
+    "fencing": 1191,
+    "tombstone": 82,
+    "checksum": 43,
+    "sync": 36,
+    "memory in use": 41,
+    "memory in use of a lost session": 30,
+}
+"""Seeds that noticed that a safeguard was missing when they were last looked for: the search begins there."""
+MET_BY = {("sender", "granted", "detach"): 878}
+"""Of transitions that are met once in some thousand runs, who did so."""
+SEEDS = [*range(500), *sorted(seed for seed in {*NOTICED_BY.values(), *MET_BY.values()} if seed >= 500)]
+"""`make simulate` runs any number."""
 CLASSES = {
     "an acknowledgement is lost",
     "messages in flight are lost",
@@ -45,17 +57,16 @@ CLASSES = {
     "a body is in use as its memory goes",
 }
 
-
 RARE = {("sender", "granted", "finished")}
 """Met once in some thousand runs; `test_core` has it."""
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(400)
-def test_two_thousand_runs_keep_every_promise() -> None:
+@pytest.mark.timeout(300)
+def test_hundreds_of_runs_keep_every_promise() -> None:
     """CH-SEQ-2, CH-SEQ-3, CH-DUR-3, CH-END-4, CH-CTL-4: and they meet every transition, fault and class of failure."""
     assert MESSAGES >= 200
-    reports, violations = run(range(SEEDS))
+    reports, violations = run(SEEDS)
     assert violations == []
     assert min(report.faults for report in reports) >= 5
     met: Counter[str] = sum((report.met for report in reports), Counter())
@@ -168,17 +179,12 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
 }
 
 
-NOTICED_BY = {"fencing": 855, "tombstone": 82, "sync": 36}
-"""Seeds that noticed it when they were last looked for: the search begins there."""
-
-
 @pytest.mark.parametrize("safeguard", SAFEGUARDS)
 def test_a_run_notices_what_is_missing(safeguard: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls: without it, one of the runs breaks a promise."""
+    """Negative controls: without it, one of the runs of the test above breaks a promise."""
     for where, name, instead in SAFEGUARDS[safeguard]:
         monkeypatch.setattr(where, name, instead)
-    first = NOTICED_BY.get(safeguard, 0)
-    assert any(broken(seed) for seed in (*range(first, SEEDS), *range(first)))
+    assert any(broken(seed) for seed in (NOTICED_BY.get(safeguard, 0), *SEEDS))
 
 
 def broken(seed: int) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -26,7 +26,7 @@ def attempt(layer: str, seed: int) -> Report | str:
         return f"{error}\nagain: python -m tests.simulator --layer {layer} --first {seed} --seeds 1"
 
 
-def run(seeds: range, layer: str = "core") -> tuple[list[Report], list[str]]:
+def run(seeds: Sequence[int], layer: str = "core") -> tuple[list[Report], list[str]]:
     """The reports of all seeds that went well, and what the others violated."""
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(seeds))) as pool:
         results = list(pool.map(partial(attempt, layer), seeds, chunksize=20))
