@@ -11,7 +11,10 @@ from typing import Any
 
 
 def bare_environment() -> dict[str, str]:
-    """Of a shell in which nothing is activated: what is on its PATH belongs to the system, but Java is found."""
+    """Of a shell in which nothing is activated: what is on its PATH belongs to the system, but Java is found.
+
+    Java runs as in all tests: as for what lives for seconds.
+    """
     home = os.environ.get("JAVA_HOME") or str(
         Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
     )
@@ -19,6 +22,7 @@ def bare_environment() -> dict[str, str]:
         "HOME": os.environ["HOME"],
         "JAVA_HOME": home,
         "PATH": "/usr/bin:/bin",
+        "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"],
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
