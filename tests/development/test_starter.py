@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support.commands import Command, nebuli
-from tests.support.starter import Forked, starter
+from tests.support.starter import Forked, start_program, starter
 
 pytestmark = pytest.mark.processes
 
@@ -62,6 +62,19 @@ def test_it_is_killed_as_others_are(tmp_path: Path) -> None:
     assert not psutil.pid_exists(command.process.pid), "somebody has waited for it"
     psutil.wait_procs([child], timeout=60)
     assert not child.is_running()
+
+
+def test_a_program_is_one_that_an_interpreter_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import os, sys; print(__name__, sys.argv, os.getcwd(), os.environ['GIVEN']); sys.exit(3)"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIVEN", "so")
+    own = subprocess.run([sys.executable, "-c", program, "a"], capture_output=True, check=False, timeout=60)
+    process = start_program(program, "a")
+    with process.stdout:
+        assert (process.stdout.read(), process.wait()) == (own.stdout, own.returncode)
+    assert own.returncode == 3
 
 
 def test_what_an_interpreter_reads_as_it_begins_has_a_process_of_its_own(

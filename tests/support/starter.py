@@ -1,4 +1,4 @@
-"""A process that has imported what ``nebuli`` may, and forks its commands: hundreds begin in the tests.
+"""A process that has imported what ``nebuli`` may, and forks its commands, and programs: hundreds begin in the tests.
 
 There is one for each process that runs tests, begun with its first command and ended with it. A command that is forked
 is one that was started, but for its import of what is there already; it has the environment, the working directory and
@@ -104,6 +104,12 @@ def starter() -> Starter:
     return Starter()
 
 
+def start_program(program: str, *arguments: object) -> Forked:
+    """A program of Python, which is given as ``python -c`` is, with its output as a pipe."""
+    assert starter().can_start()
+    return starter().start(["-c", program, *map(str, arguments)], sys.__stderr__.fileno(), dict(os.environ))
+
+
 class _Order(NamedTuple):
     arguments: list[str]
     directory: str
@@ -198,9 +204,14 @@ def _main() -> None:
     order = _serve(f"\0{sys.argv[1]}")
     if order is not None:
         order.become()
-        import nebuli.__main__
+        if order.arguments[0] == "-c":
+            _, program, *arguments = order.arguments
+            sys.argv = ["-c", *arguments]
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            import nebuli.__main__
 
-        nebuli.__main__.main()
+            nebuli.__main__.main()
 
 
 if __name__ == "__main__":

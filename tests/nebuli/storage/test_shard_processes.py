@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -14,6 +12,7 @@ import pytest
 
 from nebuli.storage import Store
 from tests.support.seeds import drawn_seed
+from tests.support.starter import Forked, start_program
 from tests.support.stores import SCHEMA, by_time, files, listened, weights, zset
 from tests.support.waiting import until_async
 
@@ -52,8 +51,10 @@ asyncio.run(race(folder, int(me), int(until), said))
 """
 
 
-def started(program: str, *arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
+def started(program: str, *arguments: object) -> Forked:
+    process = start_program(program, *arguments)
+    process.stdout.close()
+    return process
 
 
 def said(path: Path) -> list[int]:
@@ -96,7 +97,7 @@ async def test_of_what_killed_processes_said_nothing_is_lost(folder: Path, tmp_p
         with drawn_seed() as seed:
             random = Random(seed)
             numbers = iter(range(2000, 100_000))
-            racing: dict[int, subprocess.Popen[bytes]] = {}
+            racing: dict[int, Forked] = {}
             kills = 0
             while shard.upper < _APPENDS_OVER_KILLS:
                 while len(racing) < 3:

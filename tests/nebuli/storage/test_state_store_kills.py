@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -13,6 +12,7 @@ from nebuli.storage import Store
 from nebuli.storage.errors import Locked
 from tests.support.seeds import drawn_seed
 from tests.support.sizes import examples
+from tests.support.starter import Forked, start_program
 from tests.support.stores import files
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -45,8 +45,8 @@ asyncio.run(commit(sys.argv[1]))
 """
 
 
-def started(folder: Path, program: str = _COMMITTING) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True)
+def started(folder: Path, program: str = _COMMITTING) -> Forked:
+    return start_program(program, folder)
 
 
 async def check(folder: Path, random: Random) -> tuple[range, int]:
@@ -75,7 +75,6 @@ async def test_a_killed_commit_is_whole_or_not_there(folder: Path) -> None:
         within_commits = 0
         for _ in range(_KILLS):
             process = started(folder)
-            assert process.stdout is not None
             said = [process.stdout.readline() for _ in range(random.randrange(1, 8))]
             # A commit takes about half a millisecond, and what is between two of them some.
             pause = random.choice([0, random.uniform(0, 0.001), random.uniform(0, 0.01)])
@@ -86,8 +85,8 @@ async def test_a_killed_commit_is_whole_or_not_there(folder: Path) -> None:
             process.wait()
             said += process.stdout.readlines()
             process.stdout.close()
-            whole = [line.split() for line in said if line.endswith("\n")]
-            committed = max([version, *(int(each[1]) for each in whole if each[0] == "committed")])
+            whole = [line.split() for line in said if line.endswith(b"\n")]
+            committed = max([version, *(int(each[1]) for each in whole if each[0] == b"committed")])
             committing = max([version, *(int(each[1]) for each in whole)])
             within_commits += committing > committed
             versions, version = await check(folder, random)
@@ -100,7 +99,6 @@ async def test_a_database_is_locked_until_its_process_has_ended(folder: Path) ->
     """DBSP-DB-11."""
     holding = _COMMITTING.replace("await database.commit()", "await asyncio.sleep(1000)")
     process = started(folder, holding)
-    assert process.stdout is not None
     process.stdout.readline()
     async with Store.in_folder(folder) as store:
         with pytest.raises(Locked, match=f"by process {process.pid}:"):
