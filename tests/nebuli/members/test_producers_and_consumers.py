@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -22,6 +20,7 @@ from placement import check_stepped, distribute
 from tests.support.documents import op
 from tests.support.documents import query as query_of
 from tests.support.seeds import drawn_seed
+from tests.support.starter import start_program
 from tests.support.stepping import run_alone
 from tests.support.stores import SCHEMA, weights
 from tests.support.told_members import (
@@ -115,14 +114,13 @@ asyncio.run(take(sys.argv[1], int(sys.argv[2])))
 
 def killed(folder: Path, first: int, after: int) -> int:
     """Have rows sent from a number on, to a process that is killed when it has said so much; which number is next."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _TAKING, folder, str(first)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    said = [process.stdout.readline() for _ in range(after)]
-    process.kill()
-    said += process.communicate()[0].splitlines(keepends=True)  # what it had said before
-    return int([line for line in said if line.endswith("\n")][-1]) + 1
+    process = start_program(_TAKING, folder, first)
+    with process.stdout:
+        said = [process.stdout.readline() for _ in range(after)]
+        process.kill()
+        said += process.stdout.readlines()  # what it had said before
+    process.wait()
+    return int([line for line in said if line.endswith(b"\n")][-1]) + 1
 
 
 async def test_what_was_not_acknowledged_is_sent_again_under_its_number_and_counts_once(

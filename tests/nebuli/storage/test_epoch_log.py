@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from nebuli.storage import Store
 from nebuli.storage.errors import EpochTaken, StoreFailed, Unclear
 from nebuli.storage.logs.epoch_log import EpochLog
 from tests.support.sizes import some
+from tests.support.starter import Forked, start_program
 from tests.support.stores import Plan, faulty_store
 
 
@@ -208,8 +207,10 @@ asyncio.run(race(sys.argv[1], int(sys.argv[2]), said))
 """
 
 
-def started(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", _RACING, *map(str, arguments)])
+def started(*arguments: object) -> Forked:
+    process = start_program(_RACING, *arguments)
+    process.stdout.close()
+    return process
 
 
 @pytest.mark.processes

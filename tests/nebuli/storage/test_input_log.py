@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -26,6 +24,7 @@ from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.shards.ledger import _PAUSES_S
 from tests.support.seeds import drawn_seed
 from tests.support.sizes import examples, some
+from tests.support.starter import start_program
 from tests.support.stores import SCHEMA, Plan, faulty_store, weights, zset
 
 _HANDLES = {"a": SCHEMA, "b": SCHEMA}
@@ -460,8 +459,7 @@ asyncio.run(live(sys.argv[1]))
 
 def killed_after(folder: Path, step: int) -> None:
     """A member that is killed when it says that it is beyond a step."""
-    process = subprocess.Popen([sys.executable, "-c", _MEMBER, str(folder)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
+    process = start_program(_MEMBER, folder)
     with process.stdout:
         for line in process.stdout:
             if int(line) >= step:
