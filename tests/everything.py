@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 
 _ONE_IN = 10
 """Of what is drawn at random or swept, the quick tests try so much (`tests/support/sizes.py`)."""
+_DRAWN_ONE_IN = "3"
+"""Of what is drawn at random, all tests try so much, unless ``TESTS_DRAWN_ONE_IN`` is set."""
 _EVERYTHING = ("lint", "tests", "spark")
 """What is quick is among it, and more of it."""
 _NO_TESTS = 5
@@ -36,6 +39,7 @@ def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
     checks = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
     side_by_side = ("--numprocesses", str(jobs), "--dist", "loadgroup")
     few = ("env", f"TESTS_ONE_IN={_ONE_IN}")
+    fewer = ("env", f"TESTS_DRAWN_ONE_IN={os.environ.get('TESTS_DRAWN_ONE_IN', _DRAWN_ONE_IN)}")
     by_file = ("--numprocesses", str(spark_jobs), "--dist", "loadfile", "--no-loadscope-reorder")
     return [
         Part(
@@ -46,7 +50,7 @@ def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
             "quick tests",
             ((*few, *pytest, *side_by_side, "-m", "not (processes or spark or long)"),),
         ),
-        Part("tests", "tests without Spark", ((*pytest, *side_by_side, "-m", "not spark"),)),
+        Part("tests", "tests without Spark", ((*fewer, *pytest, *side_by_side, "-m", "not spark"),)),
         Part("spark", "tests of Spark", ((*pytest, *by_file, "-m", "spark"),)),
     ]
 

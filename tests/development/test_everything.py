@@ -73,6 +73,19 @@ def test_what_is_quick_starts_no_process_and_tries_less_of_what_is_drawn(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(("wanted", "number"), [(None, "3"), ("1", "1")])
+def test_all_tests_try_a_part_of_what_is_drawn_or_all_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, number: str
+) -> None:
+    (folder / "python").write_text('#!/bin/sh\necho "$TESTS_DRAWN_ONE_IN" > "$(dirname "$0")/asked"\n')
+    monkeypatch.delenv("TESTS_DRAWN_ONE_IN", raising=False)
+    if wanted is not None:
+        monkeypatch.setenv("TESTS_DRAWN_ONE_IN", wanted)
+    assert main(["--only", "tests"], folder) == 0
+    assert (folder / "asked").read_text() == f"{number}\n"
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("part", "code", "number", "said"),
     [

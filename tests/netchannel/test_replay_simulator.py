@@ -17,7 +17,7 @@ from netchannel.errors import NetChannelError
 from netchannel.storage.tail import Tail
 from netchannel.wire.frames import Kind, signal
 from tests.support.replay_world import Play, Violation, play
-from tests.support.sizes import some
+from tests.support.sizes import seeds
 
 pytestmark = pytest.mark.uvloop
 
@@ -27,7 +27,7 @@ SEEDS = 150
 @pytest.mark.parametrize("first", range(0, SEEDS, 30))
 def test_every_run_keeps_every_promise(first: int) -> None:
     """CH-REP-1, CH-REP-3, CH-REP-4, CH-REP-5: cuts, kills, power cuts and stalls of everybody, at any moment."""
-    for seed in some(range(first, first + 30)):
+    for seed in seeds(range(first, first + 30)):
         try:
             play(seed)
         except Exception as error:

@@ -23,7 +23,7 @@ from nebuli.coordinator.lockstep import Lockstep
 from nebuli.coordinator.two_phases import TwoPhases
 from tests.support.lockstep_world import Violation, World
 from tests.support.seeds import drawn_seed
-from tests.support.sizes import some
+from tests.support.sizes import seeds
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one_step() -> None:
     met: Counter[str] = Counter()
     with drawn_seed() as first:
-        for seed in some(range(first, first + 400)):
+        for seed in seeds(range(first, first + 400)):
             world = World(seed)
             try:
                 world.run()

@@ -16,7 +16,7 @@ import pytest
 from nebuli.storage import StorageError, Store
 from nebuli.storage.errors import BlobMissing
 from tests.power.machine import KILLED, Machine, Process, machine
-from tests.support.sizes import some
+from tests.support.sizes import seeds
 from tests.support.stores import files, weights
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -108,7 +108,7 @@ def lives(power: Machine, seed: int, fault: Fault = lambda _: {}, **settings: An
     return lived
 
 
-@pytest.mark.parametrize("seed", some(_SEEDS))
+@pytest.mark.parametrize("seed", seeds(_SEEDS))
 def test_what_was_acknowledged_is_there_after_a_loss_of_power(power: Machine, seed: int) -> None:
     """DBSP-IN-2, DBSP-DB-8: inputs are shards, and a crash may be one of the power."""
     lives(power, seed)
@@ -130,7 +130,7 @@ def test_it_is_not_where_a_sync_does_nothing(power: Machine, of: str) -> None:
     assert not isinstance(lost[0], BlobMissing) or of == "/"
 
 
-@pytest.mark.parametrize("seed", some(_SEEDS))
+@pytest.mark.parametrize("seed", seeds(_SEEDS))
 def test_a_full_disk_is_said_to_be_and_loses_nothing(power: Machine, seed: int) -> None:
     """It is full from some change on, and is not in the next life."""
 
@@ -143,7 +143,7 @@ def test_a_full_disk_is_said_to_be_and_loses_nothing(power: Machine, seed: int) 
     assert all(text.startswith("no space is left for /") and "nothing is lost" in text for *_, text in failed)
 
 
-@pytest.mark.parametrize("seed", some(_SEEDS))
+@pytest.mark.parametrize("seed", seeds(_SEEDS))
 def test_a_sync_that_fails_loses_nothing(power: Machine, seed: int) -> None:
     """What it was for is not on the disk, and the next sync says that all is well."""
     lives(

@@ -11,13 +11,12 @@ import pytest
 from nebuli.storage import Store
 from nebuli.storage.errors import Locked
 from tests.support.seeds import drawn_seed
-from tests.support.sizes import examples
 from tests.support.starter import Forked, start_program
 from tests.support.stores import files
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
-_KILLS = examples(60)
+_KILLS = 60
 _KEYS = 6
 
 _COMMITTING = """

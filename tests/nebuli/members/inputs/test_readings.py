@@ -24,7 +24,7 @@ from nebuli.storage.logs.input_log import InputLog
 from placement.plan import BoundSource
 from placement.stepped import Feed
 from tests.support.keeper import Keeper, numbers
-from tests.support.sizes import some
+from tests.support.sizes import seeds
 from tests.support.stores import Plan, faulty_store
 from tests.support.waiting import until_async
 from topology import SOURCES, Column, DataType
@@ -123,7 +123,7 @@ async def process(store: Store, sources: list[Feed]) -> AsyncIterator[Process]:
             await running.end()
 
 
-@pytest.mark.parametrize("seed", some(range(30)))
+@pytest.mark.parametrize("seed", seeds(range(30)))
 async def test_a_step_has_the_same_rows_whenever_it_is_read(
     seed: int, tmp_path: Path, keeper: Keeper
 ) -> None:

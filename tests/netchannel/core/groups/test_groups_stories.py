@@ -13,7 +13,7 @@ from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.values import Position, Sealed
 from netchannel.wire.messages import Committed
 from tests.support.simulated_files import Crash
-from tests.support.sizes import some
+from tests.support.sizes import seeds
 from tests.support.staged import Staged
 
 
@@ -128,7 +128,7 @@ class Story:
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_every_group_is_read_once_and_in_order_through_all_faults(start: int) -> None:
     """CH-STG-1, CH-STG-2, CH-STG-3, CH-STG-4."""
-    for seed in some(range(start, start + 50)):
+    for seed in seeds(range(start, start + 50)):
         Story(seed).tell()
 
 

@@ -33,7 +33,7 @@ from netchannel.storage.spares import Spares
 from netchannel.storage.tail import Tail
 from netchannel.values import AttemptKey
 from tests.support.simulated_files import SimulatedFiles
-from tests.support.sizes import examples, some
+from tests.support.sizes import examples, seeds, some
 from tests.support.staging_model import (
     FOLDER,
     STEPS,
@@ -60,7 +60,7 @@ def test_after_any_crash_a_commit_is_there_whole_or_not_at_all(seed: int, steps:
 @pytest.mark.parametrize("start", range(0, 1000, 250))
 def test_the_same_holds_in_longer_stories(start: int) -> None:
     """CH-STG-4."""
-    _run_stories(some(range(start, start + 250)))
+    _run_stories(seeds(range(start, start + 250)))
 
 
 # -- negative controls
