@@ -194,6 +194,9 @@ class CoordinatorRunner(StepRunner):
         try:
             await asyncio.wait([running, *ends, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
+                for each in ends:
+                    if each.done():
+                        each.result()  # where sinks could not be told, it is no end
                 self._complete = any(each.done() for each in ends)
                 coordinator.shut_down()
             return await running
