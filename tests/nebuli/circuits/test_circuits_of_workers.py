@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,7 @@ async def test_it_is_paused_and_started_and_shut_down_and_started_again(fleet: F
     for run in range(2):
         async with asyncio.timeout(100), Circuit(address) as circuit:
             assert await circuit.next_sequence("a", "p") == 2 * run
+            await until_async(partial(is_running, circuit), "all members are there")
             await circuit.pause()
             before = await circuit.status()
             assert before.paused
@@ -139,6 +141,10 @@ async def test_it_is_paused_and_started_and_shut_down_and_started_again(fleet: F
         await Circuit(f"{fleet.grpc[0]}/none").__aenter__()
     with pytest.raises(circuits.CircuitFailed, match=f"has no query in steps {id_}"):
         await Circuit(f"{fleet.grpc[1]}/{id_}").__aenter__()
+
+
+async def is_running(circuit: Circuit) -> bool:
+    return (await circuit.status()).phase == "running"
 
 
 async def to_the_end(circuit: Circuit) -> Rows:
