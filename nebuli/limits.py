@@ -4,3 +4,5 @@ from __future__ import annotations
 
 DEFAULT_MAX_STATE_BYTES = 1 << 30
 """What the state of an operator may hold."""
+DEFAULT_KEEP_OUTPUT_BYTES = 1 << 30
+"""What a member keeps of the output that its sinks have had, for programs that read it."""

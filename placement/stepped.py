@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Member = Annotated[int, Field(ge=0)]
 """The number of a member, from 0 on."""
+_KEEP_OUTPUT_BYTES = 1 << 30
+"""Where nothing is said: in what was registered before it could be."""
 
 
 class InputOperator(BaseOperator):
@@ -201,6 +203,8 @@ class MemberFragment(_StepFragment):
     type: Literal["member"] = "member"
     member: Member
     feeds: tuple[Feed, ...]
+    keep_output_bytes: Annotated[int, Field(ge=0)] | None = _KEEP_OUTPUT_BYTES
+    """How much it keeps of the output that sinks have had, for programs that read it; None: all."""
 
     @property
     def targets(self) -> Mapping[str, SinkConnector]:

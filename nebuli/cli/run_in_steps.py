@@ -13,12 +13,14 @@ import click
 from click.core import ParameterSource
 
 from nebuli.cli.exits import ExitCode, end_on_termination
+from nebuli.cli.keeping import DEFAULT, NOTHING, keep_output
 from nebuli.cli.placing import say_if_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nebuli.cli.keeping import KeepOutput
     from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.members.stepped_query import SteppedQuery
     from nebuli.rpc.trust import Trust
@@ -43,6 +45,13 @@ class Steps(NamedTuple):
     state: str | None
     checkpoint_s: float | None
     serve: str | None
+    keep_output: KeepOutput | None
+
+    @property
+    def keep_output_bytes(self) -> int | None:
+        """How much is kept for programs, where there can be any; None: all."""
+        said = self.keep_output or (NOTHING if self.serve is None else DEFAULT)
+        return said.max_bytes
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
@@ -51,6 +60,7 @@ class Steps(NamedTuple):
             "--state": self.state,
             "--checkpoint-every": self.checkpoint_s,
             "--serve": self.serve,
+            "--keep-output": self.keep_output,
         }
         given = [name for name, value in others.items() if value is not None]
         if given and not self.stepped:
@@ -101,6 +111,7 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="HOST:PORT",
                 help="Where programs push rows into a query in steps, read its outputs and end it: until then it runs.",
             ),
+            keep_output,
         )
     ):
         command = option(command)
@@ -253,6 +264,7 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             observe=progress.hear,
             max_state_bytes=settings.max_state_bytes,
             late=Late.FAIL if settings.fails_late else Late.COUNT,
+            keep_output_bytes=settings.steps.keep_output_bytes,
         ) as run:
             serve, trust = settings.steps.serve, settings.trust
             if serve is None or trust is None:

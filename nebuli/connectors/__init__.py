@@ -4,8 +4,8 @@ What is named here is what such a package needs: it describes its types by a `So
 does the work in a `Source` or an `Output`. `nebuli.connectors.testing` tests both.
 """
 
-from nebuli.connectors.endpoints import Output, Signal, Source
-from nebuli.connectors.errors import FragmentStopped, InputError, OutputError
+from nebuli.connectors.endpoints import Output, Resumable, Signal, Source
+from nebuli.connectors.errors import FragmentStopped, InputError, OutputChanged, OutputError, OutputGone
 from topology import DataType, Schema, SinkConnector, SourceConnector
 
 __all__ = [
@@ -13,7 +13,10 @@ __all__ = [
     "FragmentStopped",
     "InputError",
     "Output",
+    "OutputChanged",
     "OutputError",
+    "OutputGone",
+    "Resumable",
     "Schema",
     "Signal",
     "SinkConnector",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow import Progress
 
-__all__ = ["Output", "Rereadable", "Signal", "Sink", "Skipping", "Source"]
+__all__ = ["Output", "Rereadable", "Resumable", "Signal", "Sink", "Skipping", "Source"]
 
 
 class Signal(Enum):
@@ -113,6 +113,23 @@ class Output(ABC):
 
     def interrupt(self) -> None:  # noqa: B027 - most never wait
         """Have what waits for somebody else, now or later, raise ``FragmentStopped``; called from another thread."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An output that a later run can go on with at a position that it gave, in the modes ``append`` and ``changes``.
+
+    One that cannot is written anew by each run of a query in steps, from the first step on, and all steps are kept.
+    """
+
+    def resume(self, position: str) -> None:
+        """Go on there; called before `Output.open`, which drops what is behind it, where it can.
+
+        ``open`` raises OutputGone where there is nothing any more, OutputChanged where something else is.
+        """
+
+    def sync(self) -> str:
+        """Have all that was written last, whatever happens to this process or machine; the position behind it."""
 
 
 class Sink(Protocol):

@@ -7,7 +7,11 @@
     │   ├── InputChanged     what was read before is not there any more, as it was
     │   └── InputGone        what comes next in a source is not there any more
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
-    │   └── SinkInUse        another fragment writes to the same file
+    │   ├── SinkInUse        another fragment writes to the same file
+    │   ├── OutputChanged    what was written before is not there any more, as it was
+    │   ├── OutputGone       what was written before is not there at all
+    │   │   └── OutputEmptied    but for an empty file
+    │   └── OutputForgotten  what a sink is to be written from the beginning with is not kept any more
     ├── RowsLate         rows came when their window was over, and the query is to fail then
     ├── InputLost        a part of what it reads is gone with the process that had it
     ├── NeighbourEnded   a fragment at the other end of a channel is over, with its reason
@@ -33,7 +37,11 @@ __all__ = [
     "InputGone",
     "InputLost",
     "NeighbourEnded",
+    "OutputChanged",
+    "OutputEmptied",
     "OutputError",
+    "OutputForgotten",
+    "OutputGone",
     "RowsLate",
     "SinkInUse",
     "UpstreamFailed",
@@ -82,6 +90,36 @@ class SinkInUse(OutputError):
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(
             f"{path} is in use as a sink by {holder}: stop that query, wait for its end, or give this sink another path"
+        )
+
+
+class OutputChanged(OutputError):
+    """What was written before is not there any more as it was: it is not gone on with, and not written over."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"{path} {what}: it was changed since; put it back as it was, or move it away and begin anew with another "
+            f"state folder"
+        )
+
+
+class OutputGone(OutputError):
+    """What was written before is not there at all."""
+
+
+class OutputEmptied(OutputGone):
+    """There is an empty file in its place: so somebody says that it is to be gone on without what was there."""
+
+
+class OutputForgotten(OutputError):
+    """A sink has to be written from the first step on, and below ``first`` nothing is kept any more."""
+
+    def __init__(self, output: str, kind: str, first: int) -> None:
+        self.first = first
+        super().__init__(
+            f"the sink of {output} ({kind}) has to be written from step 0 on, and steps below {first:,} are not kept "
+            f"any more, as the sink that was there before has had them: give it the type and mode that it had, or "
+            f"begin anew with another state folder"
         )
 
 

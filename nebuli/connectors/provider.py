@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import netchannel
     from nebuli.connectors.endpoints import Output, Sink, Source
     from nebuli.connectors.positions import Lineage
-    from topology import SinkConnector, SourceConnector
+    from topology import SinkConnector, SinkMode, SourceConnector
     from topology.connectors import Connectors
 
-__all__ = ["Provider", "import_built_in", "output_of", "sink_of", "source_of"]
+__all__ = ["Provider", "import_built_in", "output_of", "sink_of", "sink_over", "source_of"]
 
 _MODES: Mapping[str, Callable[[Output], Sink]] = {
     "final": FinalSink,
@@ -67,7 +67,12 @@ def source_of(operator: BoundSource, wake: Callable[[], None]) -> Source:
 
 def sink_of(target: SinkConnector) -> Sink:
     """What writes to a sink, by its mode. Raises OutputError if the connector cannot be had."""
-    return _MODES[target.mode](output_of(target))
+    return sink_over(output_of(target), target.mode)
+
+
+def sink_over(output: Output, mode: SinkMode) -> Sink:
+    """What writes to an output in a mode."""
+    return _MODES[mode](output)
 
 
 def output_of(target: SinkConnector) -> Output:

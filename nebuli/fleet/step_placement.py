@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES
 from nebuli.members.matching_files import may_be_pattern
 from nebuli.members.stepped_query import attached, feeds_of
 from placement import InvalidQuery, check_stepped, distribute
@@ -22,7 +23,13 @@ __all__ = ["step_fragments"]
 
 
 def step_fragments(
-    query: Query, topology: Topology, members: int | None, circuit: str, checkpoint_s: float
+    query: Query,
+    topology: Topology,
+    members: int | None,
+    circuit: str,
+    checkpoint_s: float,
+    *,
+    keep_output_bytes: int | None = DEFAULT_KEEP_OUTPUT_BYTES,
 ) -> tuple[StepFragment, ...]:
     """The members, and behind them the coordinator, at the node of the first sink. Raises InvalidQuery.
 
@@ -49,6 +56,7 @@ def step_fragments(
             external=external,
             member=member,
             feeds=tuple(feeds[member]),
+            keep_output_bytes=keep_output_bytes,
         )
         for member, node in enumerate(nodes)
     ]

@@ -3,96 +3,217 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.provider import sink_of
+from nebuli.connectors.endpoints import Resumable
+from nebuli.connectors.errors import FragmentError, OutputEmptied, OutputForgotten, OutputGone
+from nebuli.connectors.provider import output_of, sink_over
+from nebuli.storage.errors import StorageError
+from nebuli.storage.logs.delivered import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from nebuli.connectors.endpoints import Sink
+    from nebuli.storage.logs.delivered import Delivered
     from nebuli.storage.logs.output_log import OutputLog
     from topology import SinkConnector
 
+_log = logging.getLogger("nebuli.members")
+_LEAVE_S = 1.0
+"""How long a sink whose reader is slow holds up a member that is to stop."""
+
 
 class Delivery:
-    """What an output has, from its first step on, into a sink that is opened at once and written from the beginning.
+    """What an output has, into a sink that is opened at once.
 
-    All steps are written that are in the log; they stay the same, whatever happens to the members. The sink's result
-    counts when `finish` has returned; `abort` leaves none. Where more comes behind a result that counts, as members go
-    on that had stopped, a sink is opened again, for the next result.
+    A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
+    had last for good; the log keeps what is above that. Any other is written from the first step on, and has the log
+    keep all steps. The sink's result counts when `finish` has returned; `abort` leaves none.
     """
 
     def __init__(self, output: str, target: SinkConnector) -> None:
         self._output = output
         self._target = target
+        self._kind = f"{target.type} in mode {target.mode}"
         self.rows = 0
         """How many rows the sink has given out."""
-        self._sink: Sink = sink_of(target)
+        self._made()
+        self._log: OutputLog
+        self._delivered: Delivered
         self._written = 0
-        self._published: int | None = None  # below which step
-        self._from: tuple[OutputLog, pa.Schema] | None = None
+        self._kept = 0
+        self._is_between = False  # no write has begun that has not ended
+        self._published = False
+        self._turn = asyncio.Lock()
         self._reached = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    def _made(self) -> None:
+        output = output_of(self._target)
+        self._sink = sink_over(output, self._target.mode)
+        self._resumable = output if self._target.mode != "final" and isinstance(output, Resumable) else None
+
+    # -- its beginning
 
     async def begin(self, log: OutputLog, schema: pa.Schema) -> None:
-        """Open the sink, and follow the log. Raises OutputError."""
-        self._from = log, schema
-        self._published, self.rows = None, 0
-        await asyncio.to_thread(self._sink.open, schema)
-        self._written = log.first
-        self._following = asyncio.create_task(self._follow(log))
+        """Open the sink, and follow the log. Raises OutputError, StorageError."""
+        self._log = log
+        self._delivered = await log.delivered(self._output)
+        start = await self._open(schema)
+        await log.has_delivered(self._output, start)
+        self._written = self._kept = start
+        self._is_between = True
+        self._working = asyncio.create_task(self._work(start))
 
-    async def _follow(self, log: OutputLog) -> None:
-        async for span in log.follow(self._output, log.first):
-            for _, rows in span.updates:
-                if rows.num_rows:
-                    self.rows += await asyncio.to_thread(self._sink.write, rows)
-            self._written = span.upper
+    async def _open(self, schema: pa.Schema) -> int:
+        """Open the sink; the step that it goes on with."""
+        first = self._log.first_of(self._output)
+        position = await self._delivered.last() if self._resumable is not None else None
+        if self._resumable is None or position is None or position.kind != self._kind:
+            if first:
+                raise OutputForgotten(self._output, self._kind, first)
+            await asyncio.to_thread(self._sink.open, schema)
+            return 0
+        self._resumable.resume(position.text)
+        start = position.step
+        try:
+            await asyncio.to_thread(self._sink.open, schema)
+        except OutputGone as gone:
+            await asyncio.to_thread(self._sink.abort, str(gone))
+            start = self._start_anew(gone, position, first)
+            self._made()
+            await asyncio.to_thread(self._sink.open, schema)
+        return start
+
+    def _start_anew(self, gone: OutputGone, position: Position, first: int) -> int:
+        """Where a sink begins that has lost what it had."""
+        if first == 0:
+            _log.warning("%s: it is written anew, as all steps are kept", gone)
+            return 0
+        if isinstance(gone, OutputEmptied):
+            _log.warning("%s: it is gone on with at step %d, without what was there", gone, position.step)
+            return position.step
+        raise OutputGone(
+            f"{gone}, all that came of the steps below {position.step:,}, which are not kept any more: put it back, or "
+            f"make an empty file there, to go on without that"
+        ) from gone
+
+    # -- while it runs
+
+    async def _work(self, start: int) -> None:
+        tasks = [asyncio.create_task(each) for each in (self._follow(start), self._keep_whenever_due())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, start: int) -> None:
+        async for span in self._log.follow(self._output, start):
+            async with self._turn:
+                self._is_between = False
+                for _, rows in span.updates:
+                    if rows.num_rows:
+                        self.rows += await asyncio.to_thread(self._sink.write, rows)
+                self._written = span.upper
+                self._is_between = True
             self._reached.set()
+
+    async def _keep_whenever_due(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            async with self._turn:
+                await self._keep()
+
+    async def _keep(self) -> None:
+        """Have the sink keep what was written, for good; then the position, and then let go of the steps below."""
+        if self._resumable is not None and self._written != self._kept:
+            await self._record(await asyncio.to_thread(self._resumable.sync))
+
+    async def _record(self, position: str) -> None:
+        step = self._written
+        await self._delivered.keep(Position(step, self._kind, position))
+        await self._log.has_delivered(self._output, step)
+        self._kept = step
+
+    def keep_soon(self) -> None:
+        """Have the sink keep what was written by now, for good: a later run goes on behind it."""
+        self._due.set()
 
     async def failed(self) -> None:
         """Wait for what goes wrong, for ever if nothing does: raises OutputError, StorageError."""
-        assert self._following is not None
-        await asyncio.wait([self._following])
-        if not self._following.cancelled():
-            self._following.result()
+        assert self._working is not None
+        await asyncio.wait([self._working])
+        if not self._working.cancelled():
+            self._working.result()
         await asyncio.Event().wait()
+
+    # -- its end
 
     async def finish(self, step: int) -> None:
         """Publish all that is below a step. Raises OutputError, StorageError."""
-        if self._published == step:
+        await self._reach(step)
+        await self._stop()
+        position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
+        self.rows += await asyncio.to_thread(self._sink.finish)
+        self._published = True
+        if position is not None:
+            await self._record(position)
+
+    async def leave(self, step: int) -> None:
+        """Have the sink keep all that is below a step, if it can within a moment: a later run goes on there."""
+        if self._resumable is None:
             return
-        if self._published is not None:
-            await self._begin_again()
-        assert self._following is not None
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._reach(step)
+                async with self._turn:
+                    await self._keep()
+        except (FragmentError, StorageError, OSError) as error:  # also what is too late
+            self._say_not_kept(error)
+
+    async def _reach(self, step: int) -> None:
+        assert self._working is not None
         while self._written < step:
             self._reached.clear()
             reached = asyncio.create_task(self._reached.wait())
             try:
-                await asyncio.wait([reached, self._following], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([reached, self._working], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 reached.cancel()
-            if self._following.done():
-                self._following.result()
-        await self._stop()
-        self.rows += await asyncio.to_thread(self._sink.finish)
-        self._published = step
-
-    async def _begin_again(self) -> None:
-        assert self._from is not None
-        self._sink = sink_of(self._target)
-        await self.begin(*self._from)
+            if self._working.done():
+                self._working.result()
 
     async def abort(self, reason: str) -> None:
-        """Publish nothing; harmless after `finish`."""
+        """Publish nothing, but keep what was written, where the sink can; harmless after `finish`."""
+        has_failed = self._working is None or self._working.done()
         await self._stop()
-        if self._published is None:
-            await asyncio.to_thread(self._sink.abort, reason)
+        if self._published:
+            return
+        if not has_failed and self._is_between:
+            await self._keep_at_the_end()
+        await asyncio.to_thread(self._sink.abort, reason)
+
+    async def _keep_at_the_end(self) -> None:
+        """Without waiting for whoever reads it: it may have to be written again."""
+        self._sink.interrupt()
+        try:
+            await self._keep()
+        except (FragmentError, StorageError, OSError) as error:
+            self._say_not_kept(error)
+
+    def _say_not_kept(self, error: Exception) -> None:
+        _log.info("what output %s gave out last is given out again by the next run: %s", self._output, error)
 
     async def _stop(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        if self._working is not None:
+            self._working.cancel()
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([self._following])
+                await asyncio.wait([self._working])

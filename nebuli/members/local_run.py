@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from nebuli.coordinator.coordinator import Coordinator
+from nebuli.coordinator.events import CheckpointMade
 from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
@@ -48,6 +49,7 @@ class LocalRun:
 
     ``directory`` is where paths of sources start. ``observe`` hears what the coordinator orders. ``hosts`` are the
     addresses of this machine that members listen at, in turn. ``late``: what is done about rows whose window is over.
+    ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
 
     Entering raises StateOfAnother, StateInUse, FolderUnusable, StorageError, OutputError.
     """
@@ -63,6 +65,7 @@ class LocalRun:
         hosts: Sequence[str] = (_HOST,),
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
         late: Late = Late.COUNT,
+        keep_output_bytes: int | None = None,
     ) -> None:
         self._folder = folder
         self._directory = directory
@@ -71,6 +74,7 @@ class LocalRun:
         self._hosts = tuple(hosts)
         self._max_state_bytes = max_state_bytes
         self._late = late
+        self._keep_output_bytes = keep_output_bytes
         self._stack = AsyncExitStack()
         self._deliveries: dict[str, Delivery] = {}
         self.query = query
@@ -123,7 +127,7 @@ class LocalRun:
         ]
         store = await self._stack.enter_async_context(Store.in_folder(self._folder / "coordinator"))
         epochs = await EpochLog.open(store, circuit)
-        self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._observe)
+        self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._hear)
         orders = [self._order(member, secret) for member in range(plan.members)]
         self.members = LocalMembers(orders, lines, self._directory, lambda: self.coordinator.done)
         await self._stack.enter_async_context(self.members)
@@ -131,6 +135,12 @@ class LocalRun:
             await self._stack.enter_async_context(calls)
         self._coordinating = asyncio.create_task(self.coordinator.run())
         self._stack.push_async_callback(_ended, self._coordinating)
+
+    def _hear(self, order: Order) -> None:
+        if isinstance(order, CheckpointMade):
+            for delivery in self._deliveries.values():
+                delivery.keep_soon()
+        self._observe(order)
 
     def _lock(self) -> None:
         file = self._stack.enter_context((self._folder / "lock").open("w"))
@@ -154,6 +164,7 @@ class LocalRun:
             secret=secret,
             max_state_bytes=self._max_state_bytes,
             late=self._late,
+            keep_output_bytes=self._keep_output_bytes,
         )
 
     async def _open_outputs(self, member: int, store: Store) -> None:

@@ -61,6 +61,7 @@ class Member:
         max_state_bytes: int,
         address: str | None = None,
         fails_late: bool = False,
+        keep_output_bytes: int | None = None,
     ) -> None:
         self.number = member
         self._name = circuit
@@ -75,6 +76,7 @@ class Member:
         self._inputs = StepInputs(log, readings)
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
+        self._keep_output_bytes = keep_output_bytes
         self._circuit = self._new_circuit()
         self._following = Following(
             plan.members, incarnation, self._circuit.fingerprint, address or receiver.address
@@ -91,6 +93,8 @@ class Member:
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
+        self.on_checkpoint: Callable[[], None] = _ignored
+        """Hears that all members have a new version."""
         self.closed = asyncio.Event()
         """Set while it is stopped: its last version is made, and no epoch has begun behind it."""
         self.dismissed = asyncio.Event()
@@ -267,8 +271,8 @@ class Member:
                 await self._stop_writing()
                 self._state.close()
             case do.TrimLog(_, step):
-                await self._log.trim(step)
-                await self.readings.release(step)
+                self.on_checkpoint()
+                await self._trim(step)
             case do.CloseState(epoch, step):
                 await self._close(step)
                 self._say_late(epoch)
@@ -337,6 +341,13 @@ class Member:
         self._saved.kept()
         self._saved = None
 
+    async def _trim(self, step: int) -> None:
+        """Forget what nobody needs who goes on from a step, or a later one."""
+        await self._log.trim(step)
+        await self.readings.release(step)
+        if self._outputs is not None and self._keep_output_bytes is not None:
+            await self._outputs.trim(step, keep_bytes=self._keep_output_bytes)
+
     async def _close(self, step: int) -> None:
         """The last version: nothing goes on beside it."""
         await self.before_close(step)
@@ -350,6 +361,10 @@ class Member:
 
 async def _nothing(step: int) -> None:
     """Nobody takes the outputs."""
+
+
+def _ignored() -> None:
+    """Nobody wants to know."""
 
 
 def _failed(epoch: int, error: Exception) -> do.HasFailed:

@@ -15,7 +15,8 @@ class MemberOrder(BaseModel):
 
     ``store`` is the folder of its logs and versions, ``listen`` where its receiver listens. Paths of sources start at
     the process's working directory. ``external``: some inputs are pushed into, and do not end. ``late``: what is done
-    about rows whose window is over.
+    about rows whose window is over. ``keep_output_bytes``: how much it keeps of the output that sinks have had;
+    None: all.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,3 +31,4 @@ class MemberOrder(BaseModel):
     secret: str | None
     max_state_bytes: int
     late: Late = Late.COUNT
+    keep_output_bytes: int | None = None

@@ -54,6 +54,7 @@ async def opened(order: MemberOrder) -> AsyncIterator[Member]:
             receiver=receiver,
             max_state_bytes=order.max_state_bytes,
             fails_late=order.late is Late.FAIL,
+            keep_output_bytes=order.keep_output_bytes,
         )
         yield await stack.enter_async_context(opening)
 

@@ -38,11 +38,12 @@ async def opened_member(
     max_state_bytes: int,
     address: str | None = None,
     fails_late: bool = False,
+    keep_output_bytes: int | None = None,
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
-    that is late.
+    that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
     """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(Store.in_folder(folder))
@@ -65,4 +66,5 @@ async def opened_member(
             max_state_bytes=max_state_bytes,
             address=address,
             fails_late=fails_late,
+            keep_output_bytes=keep_output_bytes,
         )

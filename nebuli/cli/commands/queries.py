@@ -16,11 +16,13 @@ from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode
+from nebuli.cli.keeping import DEFAULT, keep_output
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nebuli.cli.keeping import KeepOutput
     from nebuli.fleet.deployed import DeployedQuery
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment
@@ -63,11 +65,14 @@ class _Settings(NamedTuple):
     stepped: bool
     members: int | None
     checkpoint_s: float | None
+    keep_output: KeepOutput | None
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
-        if not self.stepped and (self.members is not None or self.checkpoint_s is not None):
-            raise click.UsageError("--members and --checkpoint-every are for queries in steps: add --stepped")
+        if not self.stepped and (self.members, self.checkpoint_s, self.keep_output) != (None, None, None):
+            raise click.UsageError(
+                "--members, --checkpoint-every and --keep-output are for queries in steps: add --stepped"
+            )
         if self.stepped and self.on_loss == "replace":
             raise click.UsageError(
                 "--on-loss replace does not go with --stepped: what a member keeps is at its node, and is waited for"
@@ -124,7 +129,14 @@ def _placed(plan: Query, model: Topology, id_: str, settings: _Settings) -> tupl
     from nebuli.fleet.step_placement import step_fragments
 
     if settings.stepped:
-        return step_fragments(plan, model, settings.members, id_, settings.checkpoint_s or CHECKPOINT_S)
+        return step_fragments(
+            plan,
+            model,
+            settings.members,
+            id_,
+            settings.checkpoint_s or CHECKPOINT_S,
+            keep_output_bytes=(settings.keep_output or DEFAULT).max_bytes,
+        )
     return fragments_of(
         plan,
         model,
@@ -144,7 +156,7 @@ def _say_circuit(query: DeployedQuery) -> None:
 
 def _steps(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of commands that may give a query to workers in steps."""
-    for option in (_checkpoint_s, _members, _stepped):
+    for option in (keep_output, _checkpoint_s, _members, _stepped):
         command = option(command)
     return command
 
@@ -168,6 +180,7 @@ def register(
     stepped: bool,
     members: int | None,
     checkpoint_s: float | None,
+    keep_output: KeepOutput | None,
 ) -> int:
     """Place QUERY on TOPOLOGY, and give its fragments to the workers of its nodes. Prints the query's id.
 
@@ -175,7 +188,7 @@ def register(
     """
 
     async def work() -> int:
-        settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s)
+        settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s, keep_output)
         settings.check()
         found = await _register(topology, query, settings)
         click.echo(found.id)
@@ -209,6 +222,7 @@ def start(
     stepped: bool,
     members: int | None,
     checkpoint_s: float | None,
+    keep_output: KeepOutput | None,
     watched: bool,
 ) -> int:
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
@@ -218,7 +232,7 @@ def start(
         raise click.UsageError(f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY")
     if len(files) == 1 and engine is not None:
         raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
-    settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s)
+    settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s, keep_output)
     settings.check()
     if len(files) == 1 and stepped:
         raise click.UsageError(

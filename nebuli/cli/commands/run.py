@@ -21,6 +21,7 @@ from nebuli.cli.run_in_steps import Steps, run_in_steps, step_options
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from nebuli.cli.keeping import KeepOutput
     from nebuli.fleet.deployment import Active
     from nebuli.fleet.local import LocalWorkers
     from nebuli.fleet.supervision import Policy
@@ -75,6 +76,7 @@ def run(
     state: str | None,
     checkpoint_s: float | None,
     serve: str | None,
+    keep_output: KeepOutput | None,
 ) -> int:
     """Run QUERY over TOPOLOGY, with a worker process for each node on this machine.
 
@@ -94,7 +96,7 @@ def run(
     from nebuli.rpc.ids import new_query
     from placement.plan import Late
 
-    steps = Steps(stepped, members, state, checkpoint_s, serve)
+    steps = Steps(stepped, members, state, checkpoint_s, serve, keep_output)
     steps.check()
     model, plan = load(topology, query, engine)
     if stepped:

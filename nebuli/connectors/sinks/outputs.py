@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
+import io
 import os
 import stat
 import sys
@@ -17,7 +18,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from nebuli.connectors.endpoints import Output
-from nebuli.connectors.errors import OutputError, unwritable
+from nebuli.connectors.errors import OutputError, OutputGone, unwritable
+from nebuli.connectors.sinks.file_position import FilePosition
 from nebuli.connectors.sinks.text_table import TextTable
 from nebuli.durable_files import make_directory, sync_directory
 
@@ -34,6 +36,7 @@ __all__ = [
     "csv_file",
     "csv_rows",
     "make_folder",
+    "more_csv_rows",
     "parquet_file",
     "parquet_rows",
 ]
@@ -52,6 +55,12 @@ class Rows(Protocol):
 def csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
     """CSV with a header; texts in quotes, so that an empty one and a null differ."""
     writer: Rows = pa.csv.CSVWriter(file, schema)
+    return writer
+
+
+def more_csv_rows(file: IO[bytes], schema: pa.Schema) -> Rows:
+    """The same below others, without a header."""
+    writer: Rows = pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(include_header=False))
     return writer
 
 
@@ -126,10 +135,48 @@ def make_folder(name: str, target: Path) -> None:
 
 
 class GrowingFile(_File):
-    """A file that readers can follow: rows are there after each write, also when a failure ends them."""
+    """A file that readers can follow: rows are there after each write, also when a failure ends them.
 
-    def __init__(self, path: str, rows_of: Callable[[IO[bytes], pa.Schema], Rows]) -> None:
+    A later run goes on behind what was synced: what is behind that it cuts off. A pipe it takes for another one.
+    ``more_rows_of`` writes below rows that are there, if that is not the same.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        rows_of: Callable[[IO[bytes], pa.Schema], Rows],
+        more_rows_of: Callable[[IO[bytes], pa.Schema], Rows] | None = None,
+    ) -> None:
         super().__init__(path, Path(path), rows_of)
+        self._more_rows_of = more_rows_of or rows_of
+        self._begins_at: FilePosition | None = None
+        self._has_name = False  # for good, in its directory
+
+    def resume(self, position: str) -> None:
+        """Go on there."""
+        self._begins_at = FilePosition.from_text(position) if position else None
+
+    def _opened(self) -> IO[bytes]:
+        if self._place.exists() and not self._place.is_file():
+            return super()._opened()
+        if self._begins_at is None:
+            return io.BufferedWriter(self._place.open("w+b", buffering=0))
+        try:
+            file = self._place.open("r+b", buffering=0)
+        except FileNotFoundError:
+            raise OutputGone(
+                f"{self._path} is gone, and {self._begins_at.size:,} bytes had been written to it"
+            ) from None
+        try:
+            self._begins_at.check(file.fileno(), self._path)
+            file.truncate(self._begins_at.size)
+            file.seek(self._begins_at.size)
+        except BaseException:
+            file.close()
+            raise
+        if self._begins_at.size:
+            self._rows_of = self._more_rows_of
+        return io.BufferedWriter(file)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write and let readers see."""
@@ -137,6 +184,22 @@ class GrowingFile(_File):
         assert self._file is not None
         try:
             self._file.flush()
+        except OSError as error:
+            raise unwritable(str(self._path), error) from error
+
+    def sync(self) -> str:
+        """Bring all bytes onto the disk, and the file's name."""
+        assert self._file is not None
+        try:
+            self._file.flush()
+            descriptor = self._file.fileno()
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ""
+            os.fsync(descriptor)
+            if not self._has_name:
+                sync_directory(self._path.resolve().parent)
+                self._has_name = True
+            return FilePosition.of(descriptor, self._file.tell()).text
         except OSError as error:
             raise unwritable(str(self._path), error) from error
 
@@ -194,7 +257,9 @@ class WholeFile(_File):
 
 def csv_file(settings: CsvSink) -> Output:
     """Whole where all comes at the end, else as it comes."""
-    return (WholeFile if settings.mode == "final" else GrowingFile)(settings.path, csv_rows)
+    if settings.mode == "final":
+        return WholeFile(settings.path, csv_rows)
+    return GrowingFile(settings.path, csv_rows, more_csv_rows)
 
 
 def parquet_file(settings: ParquetSink) -> Output:
@@ -213,6 +278,11 @@ class Terminal(Output):
 
     def __init__(self, settings: PrintSink) -> None:
         self._table: TextTable | None = None
+        self._goes_on = False
+
+    def resume(self, position: str) -> None:
+        """Go on: what was printed stays."""
+        self._goes_on = True
 
     def open(self, schema: pa.Schema) -> None:
         """Take the schema; nothing is printed before there are rows to measure."""
@@ -224,9 +294,17 @@ class Terminal(Output):
         self._print(self._table.lines(batch))
 
     def publish(self) -> None:
-        """A table without rows has a header still."""
+        """A table without rows has a header still, unless its rows were printed before."""
         assert self._table is not None
-        self._print(self._table.header())
+        if not self._goes_on:
+            self._print(self._table.header())
+
+    def sync(self) -> str:
+        """Standard output may be a file."""
+        with suppress(ValueError):  # it has no descriptor
+            if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
+                _synced_output()
+        return ""
 
     def discard(self) -> None:
         """Do nothing: what is printed stays."""
@@ -242,11 +320,25 @@ class Terminal(Output):
             raise unwritable("standard output", error) from error
 
 
+def _synced_output() -> None:
+    try:
+        os.fsync(sys.stdout.fileno())
+    except OSError as error:
+        raise unwritable("standard output", error) from error
+
+
 class Nothing(Output):
     """Drops all rows."""
 
     def __init__(self, settings: NullSink) -> None:
         pass
+
+    def resume(self, position: str) -> None:
+        """Do nothing: there is nothing to go on with."""
+
+    def sync(self) -> str:
+        """Do nothing: there is nothing to keep."""
+        return ""
 
     def open(self, schema: pa.Schema) -> None:
         """Do nothing: there is nothing to prepare."""

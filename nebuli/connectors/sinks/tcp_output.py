@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import socket
 import struct
+import sys
+import termios
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +27,8 @@ __all__ = ["TcpOutput"]
 
 _LOOK_S = 0.2
 """How often a write that waits for the other side looks whether it is interrupted."""
+_LOOK_AGAIN_S = 0.01
+"""How often it is looked whether the other side has what was written."""
 _END_S = 2.0
 """How long the other side is waited for, to end the connection too."""
 
@@ -62,6 +68,29 @@ class TcpOutput(Output):
                 lines = lines[self._send(lines) :]
         except OSError as error:
             raise self._failed(error) from error
+
+    def resume(self, position: str) -> None:
+        """Go on, with whoever listens now."""
+
+    def sync(self) -> str:
+        """Wait until the other machine has all that was written; whether it is read there, this side cannot know."""
+        while self._unacknowledged():
+            if self._interrupted:
+                raise FragmentStopped("stopped")
+            time.sleep(_LOOK_AGAIN_S)
+        return ""
+
+    def _unacknowledged(self) -> int:
+        """How many bytes the other machine has not said that it has."""
+        assert self._socket is not None
+        try:
+            error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+            answer = fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0" * 4)
+        except (OSError, ValueError) as error:  # closed meanwhile it has no descriptor
+            raise OutputError(f"TCP {self._settings.address}: the connection failed: {error}") from error
+        return int.from_bytes(answer, sys.byteorder)
 
     def publish(self) -> None:
         """The last line is out; the other side sees the end.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from nebuli.dataflow.zset import consolidate
 from nebuli.storage.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
 
+from .delivered import Delivered
 from .sums import added, digest
 
 if TYPE_CHECKING:
@@ -20,10 +22,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("nebuli.storage")
 _HOLD = "log"
+"""What the log itself keeps: steps that may be repeated, and those that programs may still read."""
+_SINK_HOLD = "sink"
+"""What the sink of an output has not had for good."""
 
 
 class OutputLog:
-    """Steps below ``first`` are forgotten, ``last`` is the next. A shard for each output, whose times are steps."""
+    """Steps below ``first`` are forgotten, ``last`` is the next. A shard for each output, whose times are steps.
+
+    A step is kept as long as `trim` leaves it, and until `has_delivered` says that the output's sink has had it.
+    """
 
     def __init__(self, name: str, store: Store, shards: Mapping[str, Shard], *, compares: bool) -> None:
         self.name = name
@@ -46,12 +54,20 @@ class OutputLog:
             output: await store.create_shard(f"{name}/output/{output}", schema, keeps="updates")
             for output, schema in outputs.items()
         }
+        # Before any other hold: the lowest rules, and a sink's alone would have the rest forgotten.
+        unheld = {shard: shard.since for shard in shards.values() if _HOLD not in shard.holds}
+        if unheld:
+            await store.hold(_HOLD, unheld)
         return cls(name, store, shards, compares=compares)
 
     @property
     def first(self) -> int:
-        """The first step that it has."""
-        return next(iter(self._shards.values())).since
+        """The first step that it has of all outputs."""
+        return max(shard.since for shard in self._shards.values())
+
+    def first_of(self, output: str) -> int:
+        """The first step that it has of an output."""
+        return self._shards[output].since
 
     @property
     def last(self) -> int:
@@ -66,8 +82,6 @@ class OutputLog:
         """
         if step > self.last:
             raise StepOutOfRange(f"output log {self.name}", step, self.first, self.last)
-        if step < self.first:
-            return
         if step < self.last:
             await self._compare(step, outputs)
             return
@@ -83,10 +97,10 @@ class OutputLog:
     async def _compare(self, step: int, outputs: Mapping[str, pa.RecordBatch]) -> None:
         if not self._compares:
             return
-        try:
-            before = {output: await self.read(output, step) for output in self._shards}
-        except SinceMismatch:
-            return  # it was forgotten meanwhile
+        before = {}
+        for output in self._shards:
+            with suppress(SinceMismatch):  # it was forgotten
+                before[output] = await self.read(output, step)
         different = [
             output
             for output, rows in before.items()
@@ -111,11 +125,35 @@ class OutputLog:
         """The output from a step on; see `Shard.listen`."""
         return self._shards[output].listen(first)
 
-    async def trim(self, step: int) -> None:
-        """Forget all steps below: no consumer wants them any more."""
-        await self._store.hold(
-            _HOLD, {shard: min(max(step, self.first), self.last) for shard in self._shards.values()}
-        )
+    async def delivered(self, output: str) -> Delivered:
+        """How far the sink of an output is."""
+        return await Delivered.open(self._store, f"{self.name}/delivered/{output}")
+
+    async def has_delivered(self, output: str, step: int) -> None:
+        """The sink of an output needs nothing below a step any more; until it says so it may need all that there is."""
+        await self._store.hold(_SINK_HOLD, self._within({self._shards[output]: step}))
+
+    async def trim(self, step: int, *, keep_bytes: int = 0) -> None:
+        """Forget all steps below that sinks have had, but for the newest ``keep_bytes`` of the log on disk."""
+        kept_from = min(step, self._beginning(keep_bytes))
+        await self._store.hold(_HOLD, self._within(dict.fromkeys(self._shards.values(), kept_from)))
+        for shard in self._shards.values():
+            shard.compact_soon()
+
+    def _within(self, steps: Mapping[Shard, int]) -> Mapping[Shard, int]:
+        """The steps, or the nearest that there are."""
+        return {shard: min(max(step, shard.since), shard.upper) for shard, step in steps.items()}
+
+    def _beginning(self, newest_bytes: int) -> int:
+        """The step from which on there are so many bytes at least, in whole pieces of the store; 0: not so many."""
+        left, beginning = newest_bytes, self.last
+        for lower, size in sorted(
+            (each for shard in self._shards.values() for each in shard.stored), reverse=True
+        ):
+            if left <= 0:
+                break
+            left, beginning = left - size, lower
+        return beginning if left <= 0 else 0
 
 
 def _same(a: pa.RecordBatch, b: pa.RecordBatch) -> bool:

@@ -15,7 +15,7 @@ from nebuli.storage.work import Work
 
 from . import payloads
 from .changes import AppendPart, Compact, Fenced, Superseded
-from .compacting import LARGE_BYTES, compacted, is_due, is_left, plan
+from .compacting import LARGE_BYTES, compacted, is_dead, is_due, is_left, plan
 from .ledger import Ledger, key_of
 from .tracked import Tracked
 
@@ -192,7 +192,16 @@ class ShardAccess:
     # -- compaction
 
     def _compact_if_due(self, shard: Tracked) -> None:
-        if shard.name not in self._compacting and is_due(shard.state):
+        if is_due(shard.state):
+            self._begin_compacting(shard)
+
+    def compact_if_dead(self, shard: Tracked) -> None:
+        """Begin to compact, if that frees much of the disk."""
+        if is_dead(shard.state):
+            self._begin_compacting(shard)
+
+    def _begin_compacting(self, shard: Tracked) -> None:
+        if shard.name not in self._compacting:
             task = asyncio.get_running_loop().create_task(self._compact_quietly(shard))
             self._compacting[shard.name] = task
             task.add_done_callback(lambda _: self._compacting.pop(shard.name))

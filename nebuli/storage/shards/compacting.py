@@ -26,6 +26,11 @@ def is_due(state: ShardState) -> bool:
     return entries > 0 and entries % ENTRIES == 0
 
 
+def is_dead(state: ShardState) -> bool:
+    """Whether as much as a large part is of no use any more, and still there."""
+    return sum(each.size for each in state.parts if not state.alive(each)) >= LARGE_BYTES
+
+
 def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
     """The parts to put together, in their order: the newest, up to one that is much larger than they are.
 

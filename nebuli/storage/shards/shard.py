@@ -68,6 +68,12 @@ class Shard:
         """The holds of those who still read, and where, as far as is known here."""
         return self._tracked.state.held
 
+    @property
+    def stored(self) -> Sequence[tuple[int, int]]:
+        """What it keeps, in pieces: from which time on, and how many bytes; as far as is known here."""
+        state = self._tracked.state
+        return [(each.lower, each.size) for each in state.parts if state.alive(each)]
+
     async def refresh(self) -> None:
         """Learn what other processes have done by now."""
         await self._access.refreshed(self._tracked)
@@ -198,3 +204,7 @@ class Shard:
         may have been first.
         """
         return await self._access.compact(self._tracked, full=full)
+
+    def compact_soon(self) -> None:
+        """Begin to compact, if much of what there is on disk is of no use any more; nobody waits for it."""
+        self._access.compact_if_dead(self._tracked)

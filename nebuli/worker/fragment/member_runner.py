@@ -90,6 +90,7 @@ class MemberRunner(StepRunner):
                     receiver=self._receiver,
                     max_state_bytes=self._max_state_bytes,
                     address=order.node,
+                    keep_output_bytes=order.keep_output_bytes,
                 )
             )
             await self._look_back(member)
@@ -138,7 +139,12 @@ class MemberRunner(StepRunner):
             stack.push_async_callback(delivery.abort, "its member has ended")
             await delivery.begin(member.outputs, member.outputs.schemas[output])
             self._deliveries.append(delivery)
+        member.on_checkpoint = self._keep_deliveries
         member.before_close = self._deliver
+
+    def _keep_deliveries(self) -> None:
+        for delivery in self._deliveries:
+            delivery.keep_soon()
 
     async def _deliver(self, step: int) -> None:
         """Publish, if nothing follows; before the last version is made, as nobody would come back for it."""
@@ -147,6 +153,9 @@ class MemberRunner(StepRunner):
                 await delivery.finish(step)
             await asyncio.to_thread(write_durably, self._folder / _PUBLISHED, str(step))
             self._published, self._delivered = step, True
+        else:
+            for delivery in self._deliveries:
+                await delivery.leave(step)
 
     def _is_complete(self, member: Member) -> bool:
         """Whether nothing follows: all inputs have ended, or a program has said so."""
