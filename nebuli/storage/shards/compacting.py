@@ -20,6 +20,10 @@ LARGE_BYTES = 1 << 26
 """Parts of a log are not put together to more bytes: nothing would become less, and who reads one reads all of it."""
 
 
+_DEAD_BYTES = 1 << 24
+"""Bytes of no use that are worth a compaction before it is due."""
+
+
 def is_due(state: ShardState) -> bool:
     """Whether the shard's log is long enough; where compaction fails, it is tried again as much later."""
     entries = state.sequence - state.compacted
@@ -27,8 +31,8 @@ def is_due(state: ShardState) -> bool:
 
 
 def is_dead(state: ShardState) -> bool:
-    """Whether as much as a large part is of no use any more, and still there."""
-    return sum(each.size for each in state.parts if not state.alive(each)) >= LARGE_BYTES
+    """Whether much is of no use any more, and still there."""
+    return sum(each.size for each in state.parts if not state.alive(each)) >= _DEAD_BYTES
 
 
 def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
