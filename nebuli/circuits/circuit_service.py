@@ -260,7 +260,10 @@ async def _refusals(context: Context) -> AsyncIterator[None]:
     except GivenUp as error:
         await refuse(context, CheckpointNotMade(str(error)))
     except SinceMismatch as error:
-        text = f"step {error.asked} of this output has been forgotten: read from {error.since} on"
+        text = (
+            f"step {error.asked} of this output is not kept any more, {error.since} is the first that is: read from "
+            f"there on; the option --keep-output says how much is kept"
+        )
         await refuse(context, StepForgotten(text, error.since))
     except StepOutOfRange as error:
         if error.asked < error.first:

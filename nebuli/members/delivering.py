@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.endpoints import Resumable
 from nebuli.connectors.errors import FragmentError, OutputEmptied, OutputForgotten, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
+from nebuli.connectors.sinks.outputs import Nothing
 from nebuli.storage.errors import StorageError
 from nebuli.storage.logs.delivered import Position
 
@@ -53,8 +54,10 @@ class Delivery:
 
     def _made(self) -> None:
         output = output_of(self._target)
-        self._sink = sink_over(output, self._target.mode)
-        self._resumable = output if self._target.mode != "final" and isinstance(output, Resumable) else None
+        # Rows that nobody gets need not be added up, nor be kept until the end.
+        mode = "changes" if isinstance(output, Nothing) else self._target.mode
+        self._sink = sink_over(output, mode)
+        self._resumable = output if mode != "final" and isinstance(output, Resumable) else None
 
     # -- its beginning
 
@@ -160,7 +163,8 @@ class Delivery:
     async def finish(self, step: int) -> None:
         """Publish all that is below a step. Raises OutputError, StorageError."""
         await self._reach(step)
-        await self._stop()
+        async with self._turn:  # a position that is being kept is kept before it is stopped
+            await self._stop()
         position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
         self.rows += await asyncio.to_thread(self._sink.finish)
         self._published = True

@@ -129,12 +129,15 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     @asynccontextmanager
     async def serving(
-        members: int = 2, settings: TriggerSettings | None = None, trust: Trust = NO_TRUST
+        members: int = 2,
+        settings: TriggerSettings | None = None,
+        trust: Trust = NO_TRUST,
+        keep_output_bytes: int | None = None,
     ) -> AsyncIterator[Served]:
         topology = parse_topology(TOPOLOGY, "topology.yaml")
         query = stepped_query(parse_query(QUERY, "totals", "query.json"), topology, members)
         settings = settings or TriggerSettings(checkpoint_s=None)
-        run = LocalRun(query, tmp_path / "state", tmp_path, settings)
+        run = LocalRun(query, tmp_path / "state", tmp_path, settings, keep_output_bytes=keep_output_bytes)
         began: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def serve_it() -> None:

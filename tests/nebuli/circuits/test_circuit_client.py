@@ -232,6 +232,33 @@ async def test_paused_it_makes_no_step_and_takes_pushes_until_too_many_rows_wait
         await read_until(circuit, "rows", expected, before.next_step)
 
 
+async def test_output_that_is_not_kept_any_more_is_said_with_the_first_that_is(serve: Serve) -> None:
+    """DBSP-OUT-2: whoever asks below it learns where it begins, and finds all from there on."""
+    async with serve(keep_output_bytes=0) as here, Circuit(here.address) as circuit:
+        for number in range(4):
+            step = await circuit.push("a", batch(("x", number)), producer="p", sequence=number)
+            await read_until(circuit, "rows", Counter({("x", number): 1}), step)
+            older = (await circuit.status()).checkpoints[-1]
+            await circuit.checkpoint()
+
+        said: list[str] = []
+
+        async def trimmed() -> int:
+            try:
+                await anext(circuit.output("rows", 0))
+            except circuits.StepForgotten as forgotten:
+                said.append(str(forgotten))
+                return forgotten.bound
+            return 0
+
+        first = await until_async(trimmed, "a step that is forgotten")
+        assert said[0].startswith(
+            f"step 0 of this output is not kept any more, {first} is the first that is: read from there on"
+        )
+        assert first <= older, "a step that may be repeated is compared with what is there"
+        await read_until(circuit, "rows", Counter({("x", 3): 1}), step)
+
+
 async def test_a_checkpoint_is_made_when_somebody_asks(serve: Serve) -> None:
     """FT-API-2: the step that is returned is one that all members go on from, also while it is paused."""
     async with serve(members=2) as here, Circuit(here.address) as circuit:

@@ -147,6 +147,32 @@ async def is_running(circuit: Circuit) -> bool:
     return (await circuit.status()).phase == "running"
 
 
+async def test_output_that_is_not_kept_any_more_is_said_through_workers(fleet: Fleet) -> None:
+    """DBSP-OUT-2: with the first step that is, also by a process that has taken the member's place."""
+    id_, address = started(fleet, "--keep-output", "0")
+    async with asyncio.timeout(100), Circuit(address) as circuit:
+        for number in range(4):
+            step = await circuit.push("a", batch(("x", number)), producer="p", sequence=number)
+            await read_until(circuit, "rows", Counter({("x", number): 1}), step)
+            await circuit.checkpoint()
+
+        said: list[str] = []
+
+        async def first_kept() -> int:
+            try:
+                await anext(circuit.output("rows", 0))
+            except circuits.StepForgotten as forgotten:
+                said.append(str(forgotten))
+                return forgotten.bound
+            return 0
+
+        first = await until_async(first_kept, "a step that is forgotten")
+        assert f"{first} is the first that is: read from there on" in said[0]
+        await kill(fleet, id_, "member-0")
+        assert await first_kept() >= first
+        await read_until(circuit, "rows", Counter({("x", 3): 1}), step)
+
+
 async def to_the_end(circuit: Circuit) -> Rows:
     """What an output adds up to when the circuit is shut down."""
     found: Rows = Counter()
