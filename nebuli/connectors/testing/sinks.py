@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from nebuli.connectors.endpoints import Resumable
 from nebuli.connectors.errors import FragmentStopped, OutputError
 from nebuli.connectors.provider import output_of, sink_of
 from nebuli.dataflow import WEIGHT, arrow_schema, zset
@@ -239,6 +240,32 @@ class SinkConformance:
             driven.call("abort", "a node was lost")
         self._write(settings, mode, _zset(("after", 2, 1)))
         self._check(published, mode, [("after", 2)])
+
+    def test_a_later_run_goes_on_at_a_position(
+        self, settings: Settings, mode: SinkMode, published: Published
+    ) -> None:
+        """A sink that is `Resumable` keeps what was synced, and takes what comes then; nothing is there twice."""
+        target = self._bound(settings, mode).target
+        rows = [_zset((name, 1, 1)) for name in ("synced", "behind it", "later")]
+        synced, behind, later = rows if mode == "changes" else map(zset.without_weight, rows)
+        with Driven(lambda wake: output_of(target), self.limit_s) as driven:
+            if mode == "final" or not isinstance(driven.end, Resumable):
+                return
+            driven.call("open", synced.schema)
+            driven.call("write", synced)
+            position = driven.call("sync")
+            driven.call("write", behind)
+            driven.call("discard")
+        with Driven(lambda wake: output_of(target), self.limit_s) as driven:
+            driven.call("resume", position)
+            driven.call("open", later.schema)
+            driven.call("write", later)
+            driven.call("publish")
+        found = self._found(published, mode)
+        if found is not None:
+            names = [row["name"] for row in found]
+            assert names.count("later") == 1, "what comes then is not there, or twice"
+            assert len(names) == len(set(names)), "something is there twice"
 
     @pytest.mark.parametrize("when", ["before it is opened", "opened", "written to", "finished"])
     def test_it_lets_go_of_everything(self, settings: Settings, mode: SinkMode, when: str) -> None:

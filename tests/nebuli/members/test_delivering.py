@@ -1,289 +1,205 @@
-"""What comes out of a query in steps whose command is run again and again, at one state folder."""
-
 from __future__ import annotations
 
 import asyncio
-import json
+import errno
 import os
-import random
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import psutil
+import pyarrow as pa
 import pytest
-import yaml
 
-from nebuli.members.opening import LOG
+from nebuli.connectors.errors import OutputError, OutputForgotten
+from nebuli.dataflow.zset import weighted
+from nebuli.members.delivering import Delivery
 from nebuli.storage import Store
-from nebuli.storage.logs.remap import Remap
-from tests.support.commands import Command, Ended, nebuli
-from tests.support.seeds import drawn_seed
-from tests.support.waiting import wait_for
+from nebuli.storage.errors import SinceMismatch
+from nebuli.storage.logs.output_log import OutputLog
+from tests.support.waiting import until_async
+from topology import CsvSink, SinkConnector, TcpSink
 
-pytestmark = [pytest.mark.processes, pytest.mark.long]
-
-KILLS = 4
-ROWS = 16_000
-"""Some seconds of them, and more bytes than the block by which a file is known."""
-CHECKPOINTS = 40
+SCHEMA = weighted(pa.schema([("n", pa.int64())]))
 
 
-class Case:
-    """Numbers from 0 on, of a generator, into a sink."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.source: dict[str, Any] = {"type": "Generator", "count": ROWS, "rows_per_s": 2000}
-        self.sink: dict[str, Any] = {"type": "CSV", "path": "out.csv", "mode": "append"}
-        self.columns = {"n": "int64", "word": "string"}
-        self.out = directory / "out.csv"
-        self.state = directory / "state"
-        self.started: list[Command] = []
-
-    def arguments(self, *options: str) -> tuple[str | Path, ...]:
-        """Write the files; the command."""
-        node = {
-            "address": "127.0.0.1:27900",
-            "physical": [{"logical": "numbers", **self.source}],
-            "sinks": [{"name": "out", **self.sink}],
-        }
-        schema = [{"name": name, "type": type_} for name, type_ in self.columns.items()]
-        topology = {"logical": [{"name": "numbers", "schema": schema}], "nodes": [node]}
-        operators = [
-            {"id": "numbers", "type": "source", "logical": "numbers"},
-            {"id": "out", "type": "sink", "input": "numbers", "sink": "out"},
-        ]
-        (self.directory / "topology.yaml").write_text(yaml.safe_dump(topology))
-        (self.directory / "query.json").write_text(json.dumps({"operators": operators}))
-        files = self.directory / "topology.yaml", self.directory / "query.json"
-        return "run", "--stepped", "--state", self.state, "--checkpoint-every", "0.2", *options, *files
-
-    def start(self, *options: str) -> Command:
-        command = Command(*self.arguments(*options), directory=self.directory)
-        self.started.append(command)
-        return command
-
-    def run(self, *options: str) -> Ended:
-        return nebuli(*self.arguments(*options), directory=self.directory)
-
-    def numbers(self) -> list[int]:
-        """What is in the file; the rows of a step have no order."""
-        header, *rows = self.out.read_text().splitlines()
-        assert header.lower().startswith('"n"')
-        return sorted(int(row.split(",")[0]) for row in rows)
-
-    def stop_behind(self, rows: int, by: signal.Signals = signal.SIGKILL) -> Ended:
-        """Run it until so many rows are in the file, and end the command then."""
-        command = self.start()
-        wait_for(lambda: self.out.exists() and self.out.read_bytes().count(b"\n") > rows, f"{rows} rows")
-        command.process.send_signal(by)
-        return command.end()
+def row(number: int) -> pa.RecordBatch:
+    return pa.record_batch([[number], [1]], schema=SCHEMA)
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
-    case = Case(tmp_path)
-    yield case
-    for command in case.started:
-        if command.process.poll() is None:
-            command.process.kill()
-            command.end()
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with Store.in_folder(tmp_path / "store") as store:
+        yield store
 
 
-def members_of(command: Command) -> list[psutil.Process]:
-    return psutil.Process(command.process.pid).children(recursive=True)
+@pytest.fixture
+async def log(store: Store) -> OutputLog:
+    return await OutputLog.open(store, "m", {"out": SCHEMA})
 
 
-@pytest.mark.parametrize("mode", ["append", "changes"])
-def test_a_growing_file_has_each_row_once_whatever_is_killed(case: Case, mode: str) -> None:
-    """DBSP-OUT-7: kill -9 of the command and of members at random points; the file is that of one run."""
-    case.sink["mode"] = mode
-    with drawn_seed() as seed:
-        at_random = random.Random(seed)
-        for _ in range(KILLS):
-            command = case.start("--members", "2")
-            command.wait_until_said("members running")
-            until = time.monotonic() + at_random.uniform(0.1, 1.0)
-            wait_for(lambda until=until: time.monotonic() > until, "a random point")  # type: ignore[misc]
-            if at_random.random() < 0.5:
-                os.kill(at_random.choice(members_of(command)).pid, signal.SIGKILL)
-            command.process.kill()
-            command.end()
-        ended = case.run("--members", "2")
-        assert ended.exit_code == 0, ended.stderr
-        assert case.numbers() == list(range(ROWS))
-    killed = sorted(case.out.read_text().splitlines())
-    case.state, case.source["rows_per_s"] = case.directory / "uninterrupted", None
-    assert case.run("--members", "2").exit_code == 0
-    assert sorted(case.out.read_text().splitlines()) == killed
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "out.csv"
 
 
-def mark(file: Path) -> None:
-    """Change the name of its first column, which whoever writes it anew writes as it was."""
-    with file.open("r+b") as opened:
-        opened.write(b'"N"')
+def growing(file: Path) -> CsvSink:
+    return CsvSink(name="out", type="CSV", path=str(file), mode="append")
 
 
-def is_marked(file: Path) -> bool:
-    return file.read_bytes().startswith(b'"N"')
+def numbers(file: Path) -> list[int]:
+    header, *rows = file.read_text().splitlines()
+    assert header == '"n"'
+    return [int(each) for each in rows]
 
 
-def test_a_growing_file_is_gone_on_with_and_not_written_anew(case: Case) -> None:
-    """What was behind the position when the run was killed is cut off, and comes again."""
-    case.stop_behind(ROWS * 3 // 4)
-    with case.out.open("ab") as file:
-        file.write(b"half a r")
-    mark(case.out)
-    ended = case.run()
-    assert ended.exit_code == 0, ended.stderr
-    assert is_marked(case.out)
-    assert case.numbers() == list(range(ROWS))
+async def write(log: OutputLog, *steps: int) -> None:
+    for step in steps:
+        await log.write(step, {"out": row(step)})
 
 
-def test_run_again_at_its_end_a_growing_file_stays_as_it_is(case: Case) -> None:
-    case.source["rows_per_s"] = None
-    assert case.run().exit_code == 0
-    mark(case.out)
-    there = case.out.read_bytes()
-    assert case.run().exit_code == 0
-    assert case.out.read_bytes() == there
+async def kept(log: OutputLog, step: int) -> None:
+    """Wait until a sink has kept all below a step."""
+
+    async def there() -> bool:
+        position = await (await log.delivered("out")).last()
+        return position is not None and position.step == step
+
+    await until_async(there, f"all below step {step} is kept")
 
 
-def test_a_growing_file_that_is_not_as_it_was_is_left_alone(case: Case) -> None:
-    """Changed, or shorter: it says what, where, and what to do."""
-    case.source["rows_per_s"] = None
-    assert case.run().exit_code == 0
-    whole = case.out.read_bytes()
-    for there, said in (
-        (whole[:-10], f"has {len(whole) - 10:,} bytes, and {len(whole):,} had been written to it"),
-        (
-            whole[:-3] + b"?" + whole[-2:],
-            f"is not as it was written: before byte {len(whole):,} it has something else",
-        ),
-    ):
-        case.out.write_bytes(there)
-        ended = case.run()
-        assert ended.exit_code == 1
-        assert ended.error == (
-            f"out.csv {said}: it was changed since; put it back as it was, or move it away and begin anew with another "
-            f"state folder"
+async def begun(log: OutputLog, target: SinkConnector) -> Delivery:
+    delivery = Delivery("out", target)
+    await delivery.begin(log, SCHEMA)
+    return delivery
+
+
+async def test_a_sink_holds_the_log_until_it_has_kept_what_was_written(log: OutputLog, file: Path) -> None:
+    """DBSP-OUT-2: the log forgets a step when its consumer has it for good, and not when it has heard of it."""
+    delivery = await begun(log, growing(file))
+    await write(log, 0, 1, 2)
+    await delivery.leave(2)
+    await log.trim(2)
+    first = log.first_of("out")
+    assert first == 2
+    await write(log, 3, 4)
+    await log.trim(5)
+    assert log.first_of("out") in (2, 3), "what was written since is not kept"
+    delivery.keep_soon()
+    await kept(log, 5)
+    await log.trim(5)
+    assert log.first_of("out") == 5
+    await delivery.abort("the test is over")
+    assert numbers(file) == [0, 1, 2, 3, 4]
+
+
+async def test_a_sink_that_cannot_go_on_has_all_steps_kept(log: OutputLog, file: Path) -> None:
+    target = CsvSink(name="out", type="CSV", path=str(file), mode="final")
+    for last in (3, 5):
+        delivery = await begun(log, target)
+        await write(log, *range(log.last, last))
+        delivery.keep_soon()
+        await delivery.finish(last)
+        await log.trim(last)
+        assert log.first_of("out") == 0
+        assert numbers(file) == list(range(last))
+
+
+async def test_a_sink_that_has_to_begin_at_a_forgotten_step_is_refused(log: OutputLog, file: Path) -> None:
+    delivery = await begun(log, growing(file))
+    await write(log, 0, 1, 2)
+    await delivery.finish(3)
+    await log.trim(3)
+    target = CsvSink(name="out", type="CSV", path=str(file), mode="changes")
+    with pytest.raises(
+        OutputForgotten, match=r"\(CSV in mode changes\) has to be written from step 0 on"
+    ) as raised:
+        await begun(log, target)
+    assert raised.value.first == 3
+    assert numbers(file) == [0, 1, 2]
+
+
+async def test_a_disk_that_is_full_keeps_no_position_and_no_row_is_lost(
+    log: OutputLog, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that the disk did not take come again, when there is room."""
+    delivery = await begun(log, growing(file))
+    await write(log, 0, 1)
+    await delivery.leave(2)
+    await write(log, 2, 3)
+    with monkeypatch.context() as full:
+        full.setattr("nebuli.connectors.sinks.outputs.os.fsync", no_space)
+        delivery.keep_soon()
+        with pytest.raises(OutputError, match=r"out\.csv cannot be written: No space left on device"):
+            await asyncio.wait_for(delivery.failed(), 10)
+        await delivery.abort("the disk is full")
+    await log.trim(4)
+    assert log.first_of("out") == 2
+    file.write_bytes(file.read_bytes()[:-1])  # what had not been synced need not be there
+    again = await begun(log, growing(file))
+    await again.finish(4)
+    assert numbers(file) == [0, 1, 2, 3]
+
+
+def no_space(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def test_an_older_log_has_its_sink_written_anew_and_goes_on_from_then_on(
+    store: Store, file: Path
+) -> None:
+    """A folder of before there were positions: its shards have no holds, and all steps."""
+    shard = await store.create_shard("m/output/out", SCHEMA, keeps="updates")
+    for step in range(3):
+        await shard.compare_and_append([(step, row(step))], step, step + 1)
+    file.write_text("what a run of before has written")
+    log = await OutputLog.open(store, "m", {"out": SCHEMA})
+    delivery = await begun(log, growing(file))
+    await delivery.finish(3)
+    assert numbers(file) == [0, 1, 2]
+    assert log.first_of("out") == 0, "nothing is forgotten that was not trimmed"
+    await log.trim(3)
+    with pytest.raises(SinceMismatch):
+        await log.read("out", 2)
+
+
+async def test_over_tcp_a_later_run_goes_on_where_the_other_machine_has_the_rows(log: OutputLog) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = TcpSink(
+            name="out", type="TCP", address=f"127.0.0.1:{server.getsockname()[1]}", mode="append"
         )
-        assert case.out.read_bytes() == there
-    case.out.unlink()
-    case.out.write_bytes(whole)  # a copy of it will do
-    assert case.run().exit_code == 0
+        delivery = await begun(log, target)
+        first, _ = server.accept()
+        await write(log, 0, 1)
+        await delivery.leave(2)
+        await write(log, 2)
+        assert await asyncio.to_thread(received, first, 3) == ["0", "1", "2"]
+        await delivery.abort("killed")
+        await write(log, 3)
+        again = await begun(log, target)
+        second, _ = server.accept()
+        await again.finish(4)
+        rest = await asyncio.to_thread(received, second, None)
+        assert rest in (["2", "3"], ["3"])
+        first.close()
+        second.close()
 
 
-def test_a_growing_file_that_is_gone_is_written_anew_if_all_steps_are_kept(case: Case) -> None:
-    case.source["rows_per_s"] = None
-    assert case.run("--keep-output", "all").exit_code == 0
-    case.out.unlink()
-    ended = case.run("--keep-output", "all")
-    assert ended.exit_code == 0
-    assert "out.csv is gone" in ended.stderr
-    assert "it is written anew, as all steps are kept" in ended.stderr
-    assert case.numbers() == list(range(ROWS))
+def received(connection: socket.socket, lines: int | None) -> list[str]:
+    """So many lines, or all to the end."""
+    found = b""
+    while (lines is None or found.count(b"\n") < lines) and (piece := connection.recv(1 << 16)):
+        found += piece
+    return found.decode().splitlines()
 
 
-def test_a_growing_file_that_is_gone_for_good_is_said_with_what_to_do(case: Case) -> None:
-    """An empty file in its place says that it is to go on without what was there."""
-    case.stop_behind(ROWS * 3 // 4)
-    case.out.unlink()
-    ended = case.run()
-    assert ended.exit_code == 1
-    assert "out.csv is gone" in ended.error
-    assert "which are not kept any more: put it back, or make an empty file there" in ended.error
-    assert not case.out.exists()
-    case.out.touch()
-    ended = case.run()
-    assert ended.exit_code == 0
-    assert "it is gone on with at step" in ended.stderr
-    numbers = case.numbers()
-    assert numbers == list(range(numbers[0], ROWS))
-    assert numbers[0] > 0
-
-
-def test_another_sink_that_would_lack_steps_is_refused(case: Case) -> None:
-    case.stop_behind(ROWS * 3 // 4)
-    case.sink = {"type": "CSV", "path": "out.csv", "mode": "final"}
-    there = case.out.read_bytes()
-    ended = case.run()
-    assert ended.exit_code == 1
-    assert "the sink of out (CSV in mode final) has to be written from step 0 on" in ended.error
-    assert case.out.read_bytes() == there
-    case.sink["mode"] = "append"
-    assert case.run().exit_code == 0
-    assert case.numbers() == list(range(ROWS))
-
-
-def numbers_of(lines: list[str]) -> list[int]:
-    """The numbers of a table: neither its header nor the rule below that."""
-    words = [line.split()[0] for line in lines]
-    return sorted(int(word) for word in words if word.isdecimal())
-
-
-def printed(case: Case, by: signal.Signals) -> list[int]:
-    """What is printed, if it is ended after some checkpoints."""
-    command = case.start()
-    stdout, stderr = command.process.stdout, case.directory / "stderr.txt"
-    assert stdout is not None
-    lines = [stdout.readline().decode()]
-    while stderr.read_text().count("checkpoint at step") < 4:
-        lines.append(stdout.readline().decode())
-    command.process.send_signal(by)
-    rest = command.end().stdout
-    whole = rest[: rest.rfind("\n") + 1]  # killed within a line it has printed a part of that
-    return numbers_of([*lines, *whole.splitlines()])
-
-
-def test_what_was_printed_is_not_printed_from_the_beginning_again(case: Case) -> None:
-    """After a kill what came since the last checkpoint, perhaps; after a clean end nothing, and no header."""
-    case.sink = {"type": "Print", "mode": "append"}
-    killed = printed(case, signal.SIGKILL)
-    assert killed == list(range(len(killed)))
-    interrupted = printed(case, signal.SIGINT)
-    assert 0 < interrupted[0] <= killed[-1] + 1
-    assert interrupted == list(range(interrupted[0], interrupted[-1] + 1))
-    ended = case.run()
-    assert numbers_of(ended.stdout.splitlines()) == list(range(interrupted[-1] + 1, ROWS))
-    assert case.run().stdout == ""
-
-
-def bytes_in(folder: Path) -> int:
-    """What the files of a folder have, of those that stay while it is looked."""
-    size = 0
-    for each in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += each.stat().st_size
-    return size
-
-
-def test_the_disk_of_an_endless_query_is_of_bounded_size(case: Case) -> None:
-    """DBSP-OUT-2: what its sink has had is trimmed, however much has come out."""
-    case.source = {"type": "Generator", "rows_per_s": 100_000}
-    case.sink = {"type": "Null", "mode": "append"}
-    case.columns |= {f"x{number}": "float64" for number in range(31)}
-    command = case.start()
-    most = 0
-
-    def checkpoints() -> int:
-        nonlocal most
-        most = max(most, bytes_in(case.state / "member-0"))
-        return (case.directory / "stderr.txt").read_text().count("checkpoint at step")
-
-    wait_for(lambda: checkpoints() > CHECKPOINTS, "many checkpoints")
-    command.process.send_signal(signal.SIGINT)
-    command.end()
-    came_out = asyncio.run(rows_at_the_end(case)) * len(case.columns) * 8
-    assert came_out > 3 * most, f"{most:,} bytes on disk at most, of {came_out:,}"
-
-
-async def rows_at_the_end(case: Case) -> int:
-    """How many rows the steps have that there are."""
-    async with Store.in_folder(case.state / "member-0") as store:
-        remap = await Remap.open(store, LOG, {})
-        return sum(each.rows for each in (await remap.where(remap.last)).values())
+async def test_how_much_is_kept_for_programs_is_counted_from_the_newest(log: OutputLog) -> None:
+    """DBSP-OUT-2: a retention setting, in bytes; at least so many, if there are."""
+    wide = pa.record_batch([list(range(1 << 14)), [1] * (1 << 14)], schema=SCHEMA)
+    for step in range(8):
+        await log.write(step, {"out": wide})
+    await log.trim(8, keep_bytes=1 << 30)
+    assert log.first_of("out") == 0
+    await log.trim(8, keep_bytes=wide.nbytes * 5 // 2)
+    assert log.first_of("out") == 5
+    await log.trim(6, keep_bytes=0)
+    assert log.first_of("out") == 6, "steps that may be repeated stay"
