@@ -11,6 +11,7 @@ from nebuli.connectors.endpoints import Resumable
 from nebuli.connectors.errors import FragmentError, OutputEmptied, OutputForgotten, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
+from nebuli.dataflow.zset import weights_of
 from nebuli.storage.errors import StorageError
 from nebuli.storage.logs.delivered import Position
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.storage.logs.delivered import Delivered
+    from nebuli.storage.logs.net_rows import NetRows
     from nebuli.storage.logs.output_log import OutputLog
     from topology import SinkConnector
 
@@ -30,8 +32,10 @@ class Delivery:
     """What an output has, into a sink that is opened at once.
 
     A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
-    had last for good; the log keeps what is above that. Any other is written from the first step on, and has the log
-    keep all steps. The sink's result counts when `finish` has returned; `abort` leaves none.
+    had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
+    add up to, which is kept instead of them once a row was taken back: until then it would be no less. Any other is
+    written from the first step on, and has the log keep all steps. The sink's result counts when `finish` has returned;
+    `abort` leaves none.
     """
 
     def __init__(self, output: str, target: SinkConnector) -> None:
@@ -43,6 +47,8 @@ class Delivery:
         self._made()
         self._log: OutputLog
         self._delivered: Delivered
+        self._net: NetRows | None = None
+        self._takes_back = False
         self._written = 0
         self._kept = 0
         self._is_between = False  # no write has begun that has not ended
@@ -57,7 +63,8 @@ class Delivery:
         # Rows that nobody gets need not be added up, nor be kept until the end.
         mode = "changes" if isinstance(output, Nothing) else self._target.mode
         self._sink = sink_over(output, mode)
-        self._resumable = output if mode != "final" and isinstance(output, Resumable) else None
+        self._is_final = mode == "final"
+        self._resumable = output if not self._is_final and isinstance(output, Resumable) else None
 
     # -- its beginning
 
@@ -74,6 +81,8 @@ class Delivery:
     async def _open(self, schema: pa.Schema) -> int:
         """Open the sink; the step that it goes on with."""
         first = self._log.first_of(self._output)
+        if self._is_final:
+            return await self._open_net(schema, first)
         position = await self._delivered.last() if self._resumable is not None else None
         if self._resumable is None or position is None or position.kind != self._kind:
             if first:
@@ -90,6 +99,17 @@ class Delivery:
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
         return start
+
+    async def _open_net(self, schema: pa.Schema, first: int) -> int:
+        """The same in mode ``final``: behind what is added up."""
+        net = self._net = await self._log.net(self._output)
+        if first > net.step:
+            raise OutputForgotten(self._output, self._kind, first)
+        await asyncio.to_thread(self._sink.open, schema)
+        for rows in await net.rows():
+            await asyncio.to_thread(self._sink.write, rows)
+        self._takes_back = net.step > 0
+        return net.step
 
     def _start_anew(self, gone: OutputGone, position: Position, first: int) -> int:
         """Where a sink begins that has lost what it had."""
@@ -123,6 +143,7 @@ class Delivery:
                 self._is_between = False
                 for _, rows in span.updates:
                     if rows.num_rows:
+                        self._takes_back |= bool((weights_of(rows) < 0).any())
                         self.rows += await asyncio.to_thread(self._sink.write, rows)
                 self._written = span.upper
                 self._is_between = True
@@ -137,8 +158,15 @@ class Delivery:
 
     async def _keep(self) -> None:
         """Have the sink keep what was written, for good; then the position, and then let go of the steps below."""
-        if self._resumable is not None and self._written != self._kept:
+        if self._written == self._kept:
+            return
+        if self._resumable is not None:
             await self._record(await asyncio.to_thread(self._resumable.sync))
+        elif self._net is not None and self._takes_back:
+            step = self._written
+            await self._log.add_up(self._output, self._net, step)
+            await self._log.has_delivered(self._output, step)
+            self._kept = step
 
     async def _record(self, position: str) -> None:
         step = self._written
@@ -170,11 +198,11 @@ class Delivery:
         self._published = True
         if position is not None:
             await self._record(position)
+        else:
+            await self._keep()
 
     async def leave(self, step: int) -> None:
         """Have the sink keep all that is below a step, if it can within a moment: a later run goes on there."""
-        if self._resumable is None:
-            return
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await self._reach(step)

@@ -10,6 +10,7 @@ from nebuli.dataflow.zset import consolidate
 from nebuli.storage.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
 
 from .delivered import Delivered
+from .net_rows import NetRows
 from .sums import added, digest
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nebuli.storage.shards.shard import Shard, Span
+    from nebuli.storage.shards.updates import Update
     from nebuli.storage.store import Store
 
 _log = logging.getLogger("nebuli.storage")
 _HOLD = "log"
 """What the log itself keeps: steps that may be repeated, and those that programs may still read."""
+_ADDED_BYTES = 1 << 26
+"""So much is added up at once."""
 _SINK_HOLD = "sink"
 """What the sink of an output has not had for good."""
 
@@ -121,6 +125,20 @@ class OutputLog:
         shard = self._shards[output]
         return added([rows for _, rows in await shard.read(step, step + 1)], shard.schema)
 
+    async def add_up(self, output: str, net: NetRows, until: int) -> None:
+        """Add the steps that are not in it yet, up to one that is written; in pieces, as there may be many."""
+        updates: list[Update] = []
+        size = 0
+        at = net.step
+        while at < until:
+            span = await anext(self.follow(output, at))
+            updates += span.updates
+            size += sum(rows.nbytes for _, rows in span.updates)
+            at = span.upper
+            if size > _ADDED_BYTES or at >= until:
+                await net.add(updates, at)
+                updates, size = [], 0
+
     def follow(self, output: str, first: int) -> AsyncIterator[Span]:
         """The output from a step on; see `Shard.listen`."""
         return self._shards[output].listen(first)
@@ -128,6 +146,10 @@ class OutputLog:
     async def delivered(self, output: str) -> Delivered:
         """How far the sink of an output is."""
         return await Delivered.open(self._store, f"{self.name}/delivered/{output}")
+
+    async def net(self, output: str) -> NetRows:
+        """What the steps of an output add up to, as far as its sink has had them added up."""
+        return await NetRows.open(self._store, f"{self.name}/net/{output}", self.schemas[output])
 
     async def has_delivered(self, output: str, step: int) -> None:
         """The sink of an output needs nothing below a step any more; until it says so it may need all that there is."""

@@ -31,7 +31,10 @@ def is_due(state: ShardState) -> bool:
 
 
 def is_dead(state: ShardState) -> bool:
-    """Whether much is of no use any more, and still there."""
+    """Whether much is of no use any more, and still there; or may be, where rows are added up and not yet."""
+    if state.keeps_contents:
+        whole = sum(each.size for each in state.parts if each.consolidated)
+        return sum(each.size for each in state.parts) >= 2 * whole + _DEAD_BYTES
     return sum(each.size for each in state.parts if not state.alive(each)) >= _DEAD_BYTES
 
 

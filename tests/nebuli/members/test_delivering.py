@@ -92,7 +92,34 @@ async def test_a_sink_holds_the_log_until_it_has_kept_what_was_written(log: Outp
     assert numbers(file) == [0, 1, 2, 3, 4]
 
 
+async def test_what_steps_add_up_to_is_kept_instead_of_them(store: Store, log: OutputLog, file: Path) -> None:
+    """Each step takes back the row of the one before: the log is trimmed, and the disk has what is left of it."""
+    target = CsvSink(name="out", type="CSV", path=str(file), mode="final")
+    payload = 1 << 10
+    for last in (400, 800):
+        delivery = await begun(log, target)
+        for step in range(log.last, last):
+            changes = [(step * payload + each, 1) for each in range(payload)]
+            changes += [(number - payload, -1) for number, _ in changes if step]
+            columns = map(list, zip(*changes, strict=True))
+            await log.write(step, {"out": pa.record_batch([*columns], schema=SCHEMA)})
+            if step % 10 == 0:
+                delivery.keep_soon()
+        await delivery.leave(last)
+        await log.trim(last)
+        assert log.first_of("out") == last
+        await delivery.abort("killed")
+        assert not file.exists()
+    delivery = await begun(log, target)
+    await delivery.finish(800)
+    assert numbers(file) == list(range(799 * payload, 800 * payload))
+    net = await store.open_shard("m/net/out")
+    await net.compact(full=True)
+    assert sum(size for _, size in net.stored) < 64 * payload
+
+
 async def test_a_sink_that_cannot_go_on_has_all_steps_kept(log: OutputLog, file: Path) -> None:
+    """In mode final also, as long as no row was taken back: what the steps add up to would be no less."""
     target = CsvSink(name="out", type="CSV", path=str(file), mode="final")
     for last in (3, 5):
         delivery = await begun(log, target)
