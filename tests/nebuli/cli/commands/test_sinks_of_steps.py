@@ -268,18 +268,20 @@ def test_the_disk_of_an_endless_query_is_of_bounded_size(case: Case) -> None:
     case.sink = {"type": "Null", "mode": "append"}
     case.columns |= {f"x{number}": "float64" for number in range(31)}
     command = case.start()
-    most = 0
+    sizes: dict[int, int] = {}
 
     def checkpoints() -> int:
-        nonlocal most
-        most = max(most, bytes_in(case.state / "member-0"))
-        return (case.directory / "stderr.txt").read_text().count("checkpoint at step")
+        made = (case.directory / "stderr.txt").read_text().count("checkpoint at step")
+        sizes[made] = bytes_in(case.state / "member-0")
+        return made
 
     wait_for(lambda: checkpoints() > CHECKPOINTS, "many checkpoints", timeout_s=150.0)
     command.process.send_signal(signal.SIGINT)
     command.end()
     came_out = asyncio.run(rows_at_the_end(case)) * len(case.columns) * 8
-    assert came_out > 3 * most, f"{most:,} bytes on disk at most, of {came_out:,}"
+    # The least, as what comes between two checkpoints goes up and down with the machine's load.
+    late = min(size for made, size in sizes.items() if made > CHECKPOINTS / 2)
+    assert came_out > 4 * late, f"{late:,} bytes on disk, of {came_out:,}"
 
 
 async def rows_at_the_end(case: Case) -> int:
