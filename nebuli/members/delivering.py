@@ -35,7 +35,8 @@ class Delivery:
     had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
     add up to, which is kept instead of them once a row was taken back: until then it would be no less. Any other is
     written from the first step on, and has the log keep all steps. The sink's result counts when `finish` has returned;
-    `abort` leaves none.
+    `abort` leaves none. Where more comes behind a result that counts, as members go on that had stopped, a sink is
+    opened again, for the next result.
     """
 
     def __init__(self, output: str, target: SinkConnector) -> None:
@@ -46,13 +47,14 @@ class Delivery:
         """How many rows the sink has given out."""
         self._made()
         self._log: OutputLog
+        self._schema: pa.Schema
         self._delivered: Delivered
         self._net: NetRows | None = None
         self._takes_back = False
         self._written = 0
         self._kept = 0
         self._is_between = False  # no write has begun that has not ended
-        self._published = False
+        self._published: int | None = None  # below which step
         self._turn = asyncio.Lock()
         self._reached = asyncio.Event()
         self._due = asyncio.Event()
@@ -70,7 +72,8 @@ class Delivery:
 
     async def begin(self, log: OutputLog, schema: pa.Schema) -> None:
         """Open the sink, and follow the log. Raises OutputError, StorageError."""
-        self._log = log
+        self._log, self._schema = log, schema
+        self._published = None
         self._delivered = await log.delivered(self._output)
         start = await self._open(schema)
         await log.has_delivered(self._output, start)
@@ -190,12 +193,18 @@ class Delivery:
 
     async def finish(self, step: int) -> None:
         """Publish all that is below a step. Raises OutputError, StorageError."""
+        if self._published == step:
+            return
+        if self._published is not None:
+            self._made()
+            self.rows = self.rows if self._resumable is not None else 0
+            await self.begin(self._log, self._schema)
         await self._reach(step)
         async with self._turn:  # a position that is being kept is kept before it is stopped
             await self._stop()
         position = None if self._resumable is None else await asyncio.to_thread(self._resumable.sync)
         self.rows += await asyncio.to_thread(self._sink.finish)
-        self._published = True
+        self._published = step
         if position is not None:
             await self._record(position)
         else:
@@ -203,6 +212,8 @@ class Delivery:
 
     async def leave(self, step: int) -> None:
         """Have the sink keep all that is below a step, if it can within a moment: a later run goes on there."""
+        if self._published is not None:
+            return
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await self._reach(step)
@@ -227,7 +238,7 @@ class Delivery:
         """Publish nothing, but keep what was written, where the sink can; harmless after `finish`."""
         has_failed = self._working is None or self._working.done()
         await self._stop()
-        if self._published:
+        if self._published is not None:
             return
         if not has_failed and self._is_between:
             await self._keep_at_the_end()

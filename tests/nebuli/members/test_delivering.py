@@ -230,3 +230,16 @@ async def test_how_much_is_kept_for_programs_is_counted_from_the_newest(log: Out
     assert log.first_of("out") == 5
     await log.trim(6, keep_bytes=0)
     assert log.first_of("out") == 6, "steps that may be repeated stay"
+
+
+async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: OutputLog, file: Path) -> None:
+    """Members that had stopped go on: a file that grows has it below, and each row once."""
+    delivery = await begun(log, growing(file))
+    await write(log, 0, 1)
+    await delivery.finish(2)
+    await delivery.finish(2)
+    assert numbers(file) == [0, 1]
+    await write(log, 2)
+    await delivery.finish(3)
+    assert numbers(file) == [0, 1, 2]
+    assert delivery.rows == 3
