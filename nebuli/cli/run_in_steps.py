@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from click.core import ParameterSource
 
+from nebuli.cli.bounds import DEFAULT, NOTHING, keep_output
 from nebuli.cli.exits import ExitCode, end_on_termination
-from nebuli.cli.kept_output import DEFAULT, NOTHING, keep_output
 from nebuli.cli.placing import say_if_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nebuli.cli.kept_output import KeepOutput
+    from nebuli.cli.bounds import KeepOutput
     from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.members.stepped_query import SteppedQuery
     from nebuli.rpc.trust import Trust

@@ -12,17 +12,17 @@ import click
 
 from nebuli.cli import saved
 from nebuli.cli.asking import ran, said, workers_of
+from nebuli.cli.bounds import DEFAULT, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode
-from nebuli.cli.kept_output import DEFAULT, keep_output
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nebuli.cli.kept_output import KeepOutput
+    from nebuli.cli.bounds import KeepOutput
     from nebuli.fleet.deployed import DeployedQuery
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment

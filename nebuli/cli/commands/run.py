@@ -21,7 +21,7 @@ from nebuli.cli.run_in_steps import Steps, run_in_steps, step_options
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from nebuli.cli.kept_output import KeepOutput
+    from nebuli.cli.bounds import KeepOutput
     from nebuli.fleet.deployment import Active
     from nebuli.fleet.local import LocalWorkers
     from nebuli.fleet.supervision import Policy
