@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded_rows, plain_rows
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
-from nebuli.dataflow.state import KeyedState, Match, Run, consolidated
+from nebuli.dataflow.state import KeyedState, Match, Run, consolidated, owned
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
 from placement.checking.schemas import joined_names
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from nebuli.dataflow.window import Windows
     from topology.schema import Schema
+
+_SHARED = 1.25
+"""Rows that are kept may hold so many times their own memory: they may be a part of what came from another member."""
 
 
 class Join:
@@ -40,7 +43,7 @@ class Join:
             [*(names.get(column.name, column.name) for column in schema), WEIGHT]
             for schema, names in zip(inputs, joined_names(on, inputs, output), strict=True)
         ]
-        self._states = [KeyedState(on, _without_zeros) for _ in inputs]
+        self._states = [KeyedState(on, _without_zeros, _takes_back) for _ in inputs]
         self._open = set(range(len(inputs)))
         self.leaves_coded: frozenset[str] = frozenset()
         """The columns that may go out with codes, because who reads them takes them so."""
@@ -51,12 +54,10 @@ class Join:
         if self._windows is not None:
             rows = self._windows.in_time(rows)
         delta = self._hashed(coded_rows(rows, self._on))
-        if kept := self._is_needed(port):  # as it will be kept, it is found faster, too
-            delta = Run.sorted(delta.rows, delta.hashes)
         others = [state for index, state in enumerate(self._states) if index != port]
         yield from self._portions(self._joined(delta, others))
-        if kept:
-            self._states[port].insert(Run(plain_rows(delta.rows), delta.hashes))
+        if self._is_needed(port):
+            self._states[port].insert(Run(owned(plain_rows(delta.rows), _SHARED), delta.hashes))
 
     def ended(self, port: int) -> None:
         """Forget the input that only changes of this one would have met; this one is complete."""
@@ -163,4 +164,8 @@ def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
 
 def _without_zeros(run: Run, complete: bool) -> Run:
     """Puts equal rows together, if there are retractions; else it would be work for nothing."""
-    return run if (weights_of(run.rows) > 0).all() else consolidated(run, complete)
+    return consolidated(run, complete) if _takes_back(run.rows) else run
+
+
+def _takes_back(rows: pa.RecordBatch) -> bool:
+    return not (weights_of(rows) > 0).all()

@@ -2,7 +2,8 @@
 
 State is kept as a few sorted runs, like a log-structured merge tree: a delta becomes a run, and runs are
 merged as they grow, so that each row is moved a logarithmic number of times. What comes between two lookups
-is merged at once. A lookup is a search in each run. Work per delta is thus proportional to the delta and to
+is sorted and merged at once, by the second: what is never looked up, as the larger input of a join whose other one has
+come to rest, is not sorted. A lookup is a search in each run. Work per delta is thus proportional to the delta and to
 the logarithm of the state, where a rebuilt hash table costs the whole state every time.
 """
 
@@ -34,10 +35,9 @@ _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FRESH_ROWS, _FRESH_RUNS = 65536, 64
 """So much waits for a lookup before it is merged; more rows where they are still few beside those that were."""
 _FEW, _FEW_ADDED = 0.5, 2.0
-"""What few is, of rows some of which may say nothing together; and of those that are only added.
-
-What is never looked up, as the larger input of a join whose other one has come to rest, is thus moved a few times only.
-"""
+"""What few is, of rows some of which may say nothing together; and of those that are only added."""
+_TOGETHER_ROWS = 65536
+"""Where nothing is gained by merging, what waits is only put together, up to so many rows: steps may be small."""
 _LITTLE = 8192
 """No more than so many rows that were found in several runs are put together."""
 _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; runs beyond this are not merged
@@ -45,7 +45,7 @@ _MAX_TEXT_BYTES = (1 << 31) - 1  # what an Arrow column of texts can address; ru
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows sorted by the hash of their key; where they are only looked up elsewhere, in any order."""
+    """Rows sorted by the hash of their key; where they are only looked up elsewhere, or wait, in any order."""
 
     rows: pa.RecordBatch
     hashes: NDArray[np.uint64]
@@ -82,6 +82,11 @@ class Run:
         return cls(rows.take(pa.array(order)), hashes[order])
 
     @property
+    def is_sorted(self) -> bool:
+        """Whether its rows are in the order of their hashes."""
+        return bool((self.hashes[1:] >= self.hashes[:-1]).all())
+
+    @property
     def nbytes(self) -> int:
         """The memory it holds."""
         return int(self.rows.get_total_buffer_size() + self.hashes.nbytes + self.directory.nbytes)
@@ -109,22 +114,32 @@ Compact = Callable[[Run, bool], Run]
 
 The second argument says whether the run holds all that the state has, so that nothing older can lie beneath.
 """
+Compacts = Callable[[pa.RecordBatch], bool]
+"""Whether rows may be put together with others that are like them, so that there are fewer."""
+
+
+def always(rows: pa.RecordBatch) -> bool:
+    """They may."""
+    return True
 
 
 class KeyedState:
     """Rows by key.
 
     ``keys`` are columns of every run inserted and looked up; null equals null in them. ``compact`` is
-    called on what a merge makes.
+    called on what a merge makes. While ``compacts`` says of what is inserted that no merge makes less of it, nothing is
+    merged before the next lookup, and the runs inserted need not be sorted.
     """
 
-    def __init__(self, keys: Sequence[str], compact: Compact) -> None:
+    def __init__(self, keys: Sequence[str], compact: Compact, compacts: Compacts = always) -> None:
         self._keys = tuple(keys)
         self._compact = compact
+        self._compacts = compacts
         self._runs: list[Run] = []
         self._fresh: list[Run] = []
         self._fresh_rows = self._fresh_bytes = 0
-        self._fresh_only_adds = True
+        self._fresh_only_adds, self._fresh_compacts = True, False
+        self._fresh_compacts = False
 
     def insert(self, delta: Run) -> None:
         """Add rows; the run's memory becomes the state's."""
@@ -133,6 +148,10 @@ class KeyedState:
         self._fresh.append(delta)
         self._fresh_rows += len(delta.hashes)
         self._fresh_bytes += delta.nbytes
+        self._fresh_compacts |= self._compacts(delta.rows)
+        if not self._fresh_compacts:
+            self._put_together()
+            return
         self._fresh_only_adds &= _only_adds(delta.rows)
         few = _FEW_ADDED if self._fresh_only_adds else _FEW
         many = self._fresh_rows >= max(_FRESH_ROWS, few * self._settled_rows)
@@ -213,7 +232,7 @@ class KeyedState:
         self._runs.clear()
         self._fresh.clear()
         self._fresh_rows = self._fresh_bytes = 0
-        self._fresh_only_adds = True
+        self._fresh_only_adds, self._fresh_compacts = True, False
 
     @property
     def nbytes(self) -> int:
@@ -228,13 +247,23 @@ class KeyedState:
         """Make runs of what has come since the last time: one, if Arrow can hold it."""
         fresh, self._fresh = self._fresh, []
         self._fresh_rows = self._fresh_bytes = 0
-        self._fresh_only_adds = True
-        for run in (
-            self._merged(fresh) if len(fresh) > 1 and _addressable([run.rows for run in fresh]) else fresh
-        ):
-            self._runs.append(run)
+        self._fresh_only_adds, self._fresh_compacts = True, False
+        if len(fresh) > 1 and _addressable([run.rows for run in fresh]):
+            fresh = self._merged(fresh)
+        for run in fresh:
+            self._runs += [run] if run.is_sorted else self._merged([run])
             while len(self._runs) > 1 and _worth_merging(*self._runs[-2:]):
                 self._runs[-2:] = self._merged(self._runs[-2:])
+
+    def _put_together(self) -> None:
+        """Of what waits, leave few runs: those before the last are at least twice as long as the next, or long."""
+        fresh = self._fresh
+        while len(fresh) > 1 and _worth_merging(*fresh[-2:]):
+            older, newer = fresh[-2:]
+            if len(older.hashes) + len(newer.hashes) > _TOGETHER_ROWS:
+                return
+            rows = pa.concat_batches([older.rows, newer.rows])
+            fresh[-2:] = [Run(rows, np.concatenate([older.hashes, newer.hashes]))]
 
     def _verified(self, probe: Run, candidates: Sequence[Match]) -> Match:
         """Those of pairs with equal hashes that have equal keys, all in one."""
@@ -291,10 +320,14 @@ def _split(run: Run, which: NDArray[np.bool_]) -> tuple[Run, Run]:
 
 def _part(run: Run, start: int, stop: int) -> Run:
     """A part of a run, which shares the run's memory only as long as that is not much more than its own."""
-    rows = run.rows.slice(start, stop - start)
-    if rows.get_total_buffer_size() > 2 * rows.nbytes:
-        rows = rows.take(pa.array(np.arange(rows.num_rows)))
-    return Run(rows, run.hashes[start:stop].copy())
+    return Run(owned(run.rows.slice(start, stop - start), 2), run.hashes[start:stop].copy())
+
+
+def owned(rows: pa.RecordBatch, most: float) -> pa.RecordBatch:
+    """The rows, copied if they hold more memory than ``most`` times their own."""
+    if rows.get_total_buffer_size() <= most * rows.nbytes:
+        return rows
+    return rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 def _worth_merging(older: Run, newer: Run) -> bool:

@@ -156,6 +156,57 @@ def test_what_nobody_looks_up_is_not_kept_as_it_came(rows: int, deltas: int) -> 
         assert sum(len(run.hashes) for run in keyed._fresh) < state._FRESH_ROWS + 2 * len(keyed._runs)
 
 
+def _nothing_to_merge(run: Run, complete: bool) -> Run:
+    return run
+
+
+def test_where_merging_makes_less_of_nothing_rows_are_sorted_when_they_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until then they wait in few runs, none of which is moved once it is long, whatever the size of the deltas."""
+    monkeypatch.setattr(state, "_TOGETHER_ROWS", 64)
+    monkeypatch.setattr(state, "_FRESH_ROWS", 1)
+    keyed = KeyedState(["key"], _nothing_to_merge, lambda rows: False)
+    for index in range(1000):
+        keyed.insert(_unsorted([(index, "a", 1)]))
+        assert len(keyed._fresh) <= index / 32 + np.log2(64)
+    long = _unsorted([(key, "a", 1) for key in range(999, 899, -1)])
+    keyed.insert(long)
+    keyed.insert(_unsorted([(1000, "a", 1)]))
+    assert any(run is long for run in keyed._fresh)
+    assert not keyed._runs
+    probe = _run([(key, "", 0) for key in range(1001)])
+    found = Counter(key for match in keyed.lookup(probe) for key in match.found.column("key").to_pylist())
+    assert found == {key: 1 if key < 900 or key == 1000 else 2 for key in range(1001)}
+    assert all(run.is_sorted for run in keyed._runs)
+    assert not keyed._fresh
+
+
+def test_one_run_that_waits_is_sorted_when_it_is_looked_up() -> None:
+    keyed = KeyedState(["key"], _nothing_to_merge, lambda rows: False)
+    keyed.insert(_unsorted([(key, "a", 1) for key in range(100)]))
+    assert sum(len(each.probe) for each in keyed.lookup(_run([(key, "", 0) for key in range(100)]))) == 100
+
+
+def test_what_waits_is_merged_once_something_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_FRESH_ROWS", 1)
+    keyed = KeyedState(["key"], consolidated, lambda rows: min(rows.column("_weight").to_pylist()) < 0)
+    keyed.insert(_unsorted([(key, "a", 1) for key in range(100)]))
+    assert not keyed._runs
+    keyed.insert(_unsorted([(key, "a", -1) for key in range(100)]))
+    assert keyed.runs == ((), ())
+
+
+def _unsorted(entries: Sequence[Entry]) -> Run:
+    """A run of them in their order, which is not that of their hashes."""
+    run = _run(entries)
+    hashes = hashing.hash_rows([pa.array([key for key, _, _ in entries], pa.int64())], len(entries))
+    columns = [
+        pa.array([entry[index] for entry in entries], run.rows.schema.types[index]) for index in range(3)
+    ]
+    return Run(pa.record_batch(columns, run.rows.schema.names), hashes)
+
+
 def test_a_key_with_many_rows_is_looked_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_BATCH_ROWS", 100)
     monkeypatch.setattr(state, "_LITTLE", 100)
