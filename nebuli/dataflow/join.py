@@ -117,7 +117,7 @@ class Join:
         if not others:
             yield rows.rows
             return
-        for match in others[0].lookup(rows):
+        for match in others[0].lookup_coded(rows):
             if len(match.probe):
                 yield from self._joined(self._paired(rows, match), others[1:])
 

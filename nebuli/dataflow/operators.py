@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from nebuli.dataflow.evaluation import compile_expression
+from nebuli.dataflow.keys.coding import is_coded
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import weighted
 from placement.sql.expressions import parse
@@ -113,5 +114,8 @@ class Project(Stateless):
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the computed columns."""
-        columns = [evaluate(batch) for evaluate in self._columns]
-        yield pa.record_batch([*columns, batch.column(batch.num_columns - 1)], schema=self._schema)
+        columns = [*(evaluate(batch) for evaluate in self._columns), batch.column(batch.num_columns - 1)]
+        if any(map(is_coded, columns)):  # passed on as they came, by a project that computes nothing
+            yield pa.record_batch(columns, self._schema.names)
+        else:
+            yield pa.record_batch(columns, schema=self._schema)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow.keys import hashing
-from nebuli.dataflow.keys.coding import coded_rows
+from nebuli.dataflow.keys.coding import coded_rows, is_coded
 from nebuli.dataflow.keys.directory import Directory
 from nebuli.dataflow.progress import instants_of
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, equal_values
@@ -50,6 +50,8 @@ class Run:
     rows: pa.RecordBatch
     hashes: NDArray[np.uint64]
     directory: Directory = field(init=False, repr=False, compare=False)
+    _taken: int = field(default=0, init=False, repr=False, compare=False)
+    _coded: pa.RecordBatch | None = field(default=None, init=False, repr=False, compare=False)
     _name: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +91,27 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The memory it holds."""
-        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes + self.directory.nbytes)
+        coded = 0 if self._coded is None else _bytes_beside(self._coded, self.rows)
+        return int(self.rows.get_total_buffer_size() + self.hashes.nbytes + self.directory.nbytes + coded)
+
+    def take(self, places: Positions) -> pa.RecordBatch:
+        """The rows at these places."""
+        return self.rows.take(pa.array(places))
+
+    def take_coded(self, places: Positions) -> pa.RecordBatch:
+        """As `take`; texts that come again have codes, once as many rows were taken as there are."""
+        coded = self._coded
+        if coded is None:
+            object.__setattr__(self, "_taken", self._taken + len(places))
+            if self._taken < len(self.hashes):
+                return self.take(places)
+            coded = coded_rows(self.rows)
+            object.__setattr__(self, "_coded", coded)
+        return coded.take(pa.array(places))
+
+
+Take = Callable[[Run, "Positions"], pa.RecordBatch]
+"""How rows are taken of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +189,17 @@ class KeyedState:
 
     def lookup(self, probe: Run) -> Iterator[Match]:
         """All rows with the keys of ``probe``, oldest first, in portions of bounded size."""
+        return self._found(probe, Run.take)
+
+    def lookup_coded(self, probe: Run) -> Iterator[Match]:
+        """As `lookup`; texts that come again may have codes."""
+        return self._found(probe, Run.take_coded)
+
+    def _found(self, probe: Run, take: Take) -> Iterator[Match]:
         self._take_in()
         some: list[Match] = []
         for run in list(self._runs):
-            for match in _candidates(run, *run.directory.find(probe.hashes)):
+            for match in _candidates(run, *run.directory.find(probe.hashes), take):
                 if some and not _fit(some, match):
                     yield self._verified(probe, some)
                     some = []
@@ -196,7 +225,7 @@ class KeyedState:
             cut = np.flatnonzero(last - first > limit)
             found.more[cut] = True
             found.bounds[cut] = np.minimum(found.bounds[cut], orders[first[cut] + limit - 1])
-            candidates = _candidates(run, first, np.minimum(last - first, limit))
+            candidates = _candidates(run, first, np.minimum(last - first, limit), Run.take)
             found.matches.extend(self._verified(probe, [each]) for each in candidates)
         return found
 
@@ -343,11 +372,17 @@ def _addressable(batches: Sequence[pa.RecordBatch]) -> bool:
     )
 
 
-def _candidates(run: Run, first: Positions, counts: Positions) -> Iterator[Match]:
+def _candidates(run: Run, first: Positions, counts: Positions, take: Take) -> Iterator[Match]:
     """The rows of a run that have the hashes that were looked up."""
     for probe, rows in _pairs(first, counts):
         if len(probe):
-            yield Match(probe, run.rows.take(pa.array(rows)))
+            yield Match(probe, take(run, rows))
+
+
+def _bytes_beside(coded: pa.RecordBatch, rows: pa.RecordBatch) -> int:
+    """The memory of the columns that were given codes; the others are those of ``rows``."""
+    pairs = zip(coded.columns, rows.columns, strict=True)
+    return sum(new.get_total_buffer_size() for new, old in pairs if is_coded(new) and not is_coded(old))
 
 
 def _fit(some: Sequence[Match], match: Match) -> bool:

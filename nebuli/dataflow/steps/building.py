@@ -12,6 +12,7 @@ from nebuli.dataflow.placed_operators import Node, check_event_time
 from nebuli.dataflow.progress import LEAST, Origin
 from nebuli.dataflow.steps.trades import Trade
 from nebuli.dataflow.window import Window
+from placement.checking.schemas import plain_columns
 from placement.graph import bottom_up
 from placement.plan import BoundSink, ProjectOperator, WindowOperator
 from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
@@ -116,6 +117,9 @@ class _Building:
         for node in self._nodes.values():
             if node.trade is not None:
                 node.trade.combines = all(_takes_sums(reader) for reader, _ in node.readers)
+        for node in self._nodes.values() if self._members > 1 else ():
+            if isinstance(node.operator, Join) and not node.cancels and _takes_codes(node):
+                node.operator.leaves_coded = frozenset(node.schema.names)
         self.nodes = list(self._nodes.values())
 
     def _add(self, operator: Any) -> None:
@@ -186,6 +190,20 @@ def _window_of(node: StepNode, below: StepNode) -> Window:
 def _takes_sums(reader: StepNode) -> bool:
     """Whether an operator gives the same however rows are put together, and counts none of them by itself."""
     return isinstance(reader.operator, Aggregate) and not reader.closes
+
+
+def _takes_codes(node: StepNode) -> bool:
+    """Whether all that an operator gives is put together before it is sent, and nobody computes with it until then."""
+    return all(
+        (reader.trade is not None and reader.trade.combines)
+        or (isinstance(reader.plan, ProjectOperator) and _chooses(reader.plan, node) and _takes_codes(reader))
+        for reader, _ in node.readers
+    )
+
+
+def _chooses(project: ProjectOperator, below: StepNode) -> bool:
+    """Whether it computes nothing."""
+    return len(plain_columns(project, below.columns)) == len(project.columns)
 
 
 def _align(origins: Iterable[StepNode]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow.keys import hashing
+from nebuli.dataflow.keys.coding import is_coded, plain_rows
 from nebuli.dataflow.steps.combining import combined
 from nebuli.dataflow.zset import empty, portions, weighted
 from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
@@ -73,7 +74,7 @@ class Trade:
         if not batches:
             return self._sending([self._nothing] * self._members)
         if self.combines:
-            batches = [combined(batch) for batch in portions(batches)]
+            batches = _combined(batches)
             yield
         if not self._by:
             parts = [self._nothing] * self._members
@@ -110,6 +111,13 @@ def by_hash(
             start += size
         yield
     return divided
+
+
+def _combined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows, of equal ones as few as is worth it; without codes, which some batches may have."""
+    coded = [batch for batch in batches if any(map(is_coded, batch.columns))]
+    others = [batch for batch in batches if not any(map(is_coded, batch.columns))]
+    return [plain_rows(combined(batch)) for batch in coded] + [combined(batch) for batch in portions(others)]
 
 
 def watermarks_of(received: pa.RecordBatch) -> list[int]:
