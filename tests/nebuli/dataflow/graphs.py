@@ -75,7 +75,7 @@ PROJECTIONS: list[tuple[dict[str, str], Callable[[Any, Any, Any, Any], Row]]] = 
     (
         {"k": "k % 2", "g": "coalesce(g, 'a')", "x": "x", "n": "n * 2"},
         lambda k, g, x, n: (
-            None if k is None else k % 2,
+            None if k is None else int(math.fmod(k, 2)),  # with the sign of k, as in SQL
             "a" if g is None else g,
             x,
             None if n is None else n * 2,
