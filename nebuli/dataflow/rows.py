@@ -58,6 +58,15 @@ def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:
     return _few_groups(columns, hashes) or _sorted_groups(columns, hashes)
 
 
+def neighbours(columns: Sequence[Any], hashes: NDArray[np.uint64]) -> Groups:
+    """The groups of rows that lie by their hashes already, which equal rows have the same of."""
+    differ = hashes[1:] != hashes[:-1]
+    again = np.flatnonzero(~differ)
+    if len(again) and not equal_rows(columns, columns, again, again + 1).all():  # two groups have one hash
+        return group_rows(columns, hashes)
+    return Groups(np.arange(len(hashes)), np.flatnonzero(np.append(True, differ)))
+
+
 def _few_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]]) -> Groups | None:
     """The groups, told apart by a hash table and then sorted; None where they are many, or hashes collide."""
     rows = len(hashes[0])
@@ -129,17 +138,6 @@ def _sorted_groups(columns: Sequence[Any], hashes: Sequence[NDArray[np.uint64]])
         order = _sorted_by((*hashes, *codes))
         fresh = _changes([each[order] for each in (*hashes, *codes)])
     return Groups(order, np.flatnonzero(fresh))
-
-
-def group_numbers(numbers: NDArray[np.int64]) -> Groups:
-    """Group rows by a number each, in the order of the numbers; within a group rows keep their order."""
-    order = np.argsort(numbers, kind="stable")
-    return Groups(order, np.flatnonzero(_changes([numbers[order]])))
-
-
-def pairs_of(rows: int) -> Groups:
-    """Each of the first ``rows`` rows together with that of the rows behind them which has its number there."""
-    return Groups(np.arange(2 * rows).reshape(2, rows).T.ravel(), np.arange(0, 2 * rows, 2))
 
 
 def equal_rows(

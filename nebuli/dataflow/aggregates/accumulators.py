@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
     Reals = NDArray[np.float64]
+    Portion = tuple[Integers, Sequence[Any]]
+    """Numbers of groups, and beside each a row of its state, in columns."""
 
 _LOW = np.int64(0xFFFFFFFF)
 _SPLITTER = 134217729.0  # 2**27 + 1: splits a double into halves whose products are exact
@@ -60,11 +62,14 @@ class Accumulator(Protocol):
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The row of state per group that a batch gives, beside its state ``old``: what it adds, or all that is now.
 
-        ``combine`` knows which of them.
+        The other methods know which of them.
         """
 
-    def empty(self, rows: int) -> list[Any]:
-        """The state of groups without rows."""
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """The state of so many groups from the rows that were found of some of them, older before newer."""
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """The state of groups that had ``old``, and that a change gave ``changed``."""
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """The state of each group from its rows, of which older stand before newer."""
@@ -77,24 +82,23 @@ class Accumulator(Protocol):
         """What it keeps beside its columns, by the groups' keys."""
 
 
-class _Numbers:
-    """An accumulator whose columns start at zero and hold all that it has."""
-
-    types: tuple[pa.DataType, ...]
-    states: Sequence[KeyedState] = ()
-
-    def empty(self, rows: int) -> list[Any]:
-        return [pa.array(np.zeros(rows), type_) for type_ in self.types]
-
-
-class CountRows(_Numbers):
+class CountRows:
     """``count(*)``."""
 
-    types = (pa.int64(),)
+    types: tuple[pa.DataType, ...] = (pa.int64(),)
+    states: Sequence[KeyedState] = ()
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """The sum of the weights."""
         return _columns(change.groups.sum(change.weights))
+
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """Add up."""
+        return _columns(*_added(1, groups, parts))
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """Add."""
+        return _columns(old[0].to_numpy() + changed[0].to_numpy())
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """Add up."""
@@ -113,10 +117,11 @@ class CountValues(CountRows):
         return _columns(change.groups.sum(change.valid_weights))
 
 
-class IntegerSum(_Numbers):
+class IntegerSum:
     """``sum`` of integers: count, and the sum as ``high * 2**32 + low`` with ``0 <= low < 2**32``."""
 
-    types = (pa.int64(), pa.int64(), pa.int64())
+    types: tuple[pa.DataType, ...] = (pa.int64(), pa.int64(), pa.int64())
+    states: Sequence[KeyedState] = ()
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """Count and sum of a batch."""
@@ -129,6 +134,17 @@ class IntegerSum(_Numbers):
         high = (values >> values.dtype.type(32)).astype(np.int64)
         low = (values & values.dtype.type(_LOW)).astype(np.int64)
         return _columns(count, *_carried(change.groups.sum(high * weights), change.groups.sum(low * weights)))
+
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """Add up."""
+        count, high, low = _added(3, groups, parts)
+        return _columns(count, *_carried(high, low))
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """Add."""
+        pairs = zip(old, changed, strict=True)
+        count, high, low = (was.to_numpy() + more.to_numpy() for was, more in pairs)
+        return _columns(count, *_carried(high, low))
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """Add up."""
@@ -155,14 +171,15 @@ class IntegerAverage(IntegerSum):
         return _quotient(high * 4294967296.0 + low, count)
 
 
-class RealSum(_Numbers):
+class RealSum:
     """``sum`` of floats: counts of values, of NaN, of each infinity, and the finite sum as two doubles.
 
     Float sums depend on the order of their parts. Each row of state therefore is the whole sum, and not a part of
     it: so the sum that is taken back is the one that was given.
     """
 
-    types = (pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.float64())
+    types: tuple[pa.DataType, ...] = (*(pa.int64(),) * 4, pa.float64(), pa.float64())
+    states: Sequence[KeyedState] = ()
 
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """Counts and sum, with the batch."""
@@ -174,6 +191,18 @@ class RealSum(_Numbers):
         *before, high, low = (column.to_numpy() for column in old)
         sums = _add_pairs(high, low, *_sum_pairs(*products, change.groups))
         return _columns(*(was + more for was, more in zip(before, counts, strict=True)), *sums)
+
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """The newest."""
+        states = [np.zeros(groups, type_.to_pandas_dtype()) for type_ in self.types]
+        for places, columns in parts:
+            for state, column in zip(states, columns, strict=True):
+                state[places] = column.to_numpy()  # of several writes to a place the last stays
+        return _columns(*states)
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """What is now."""
+        return list(changed)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """The newest."""
@@ -196,6 +225,15 @@ class RealAverage(RealSum):
 
 def _columns(*arrays: NDArray[Any]) -> list[Any]:
     return [pa.array(array) for array in arrays]
+
+
+def _added(columns: int, groups: int, parts: Sequence[Portion]) -> list[Integers]:
+    """Per column the sum of what each group has."""
+    sums = [np.zeros(groups, dtype=np.int64) for _ in range(columns)]
+    for places, found in parts:
+        for sum_, column in zip(sums, found, strict=True):
+            np.add.at(sum_, places, column.to_numpy())
+    return sums
 
 
 def _carried(high: Integers, low: Integers) -> tuple[Integers, Integers]:

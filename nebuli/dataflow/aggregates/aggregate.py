@@ -28,9 +28,8 @@ from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import (
     coded_groups,
     equal_values,
-    group_numbers,
     group_rows,
-    pairs_of,
+    neighbours,
     with_one_zero,
 )
 from nebuli.dataflow.state import KeyedState, Run
@@ -98,7 +97,10 @@ class Aggregate:
         ]
         self._state.insert(self._state_run(keys, delta))
         if self._windows is None:
-            new = self._combined(pairs_of(len(keys.hashes)), [old, delta])
+            new = [
+                part.accumulator.after(was, more)
+                for part, was, more in zip(self._parts, old, delta, strict=True)
+            ]
             yield from self._changes(keys, old, new)
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
@@ -169,18 +171,10 @@ class Aggregate:
 
     def _stored(self, keys: Run) -> States:
         """The state of each group of ``keys``, that of no rows where there is none."""
-        numbers = [np.arange(len(keys.hashes))]
-        states = [[part.accumulator.empty(len(keys.hashes)) for part in self._parts]]
-        for match in self._state.lookup(keys):
-            numbers.append(match.probe)
-            states.append(self._split(match.found))
-        return self._combined(group_numbers(np.concatenate(numbers)), states)
-
-    def _combined(self, groups: Groups, portions: Sequence[States]) -> States:
-        """One state per group of their rows from all; older portions first."""
+        found = [(match.probe, self._split(match.found)) for match in self._state.lookup(keys)]
         return [
-            part.accumulator.combine([pa.concat_arrays(each) for each in zip(*columns, strict=True)], groups)
-            for part, columns in zip(self._parts, zip(*portions, strict=True), strict=True)
+            part.accumulator.gather(len(keys.hashes), [(places, states[index]) for places, states in found])
+            for index, part in enumerate(self._parts)
         ]
 
     def _changes(self, keys: Run, old: States, new: States) -> Iterator[pa.RecordBatch]:
@@ -215,9 +209,11 @@ class Aggregate:
     def _compacted(self, run: Run, complete: bool) -> Run:
         """One row per group; a group without rows is forgotten where nothing older says otherwise."""
         columns = run.rows.columns[: len(self._keys)]
-        groups = group_rows(columns, run.hashes)
+        groups = neighbours(columns, run.hashes)
         if len(groups.starts) < len(groups.order):
-            states, firsts = self._combined(groups, [self._split(run.rows)]), groups.firsts
+            pairs = zip(self._parts, self._split(run.rows), strict=True)
+            states = [part.accumulator.combine(state, groups) for part, state in pairs]
+            firsts = groups.firsts
             run = self._state_run(self._key_run(columns, run.hashes[firsts], firsts), states)
         if not complete:
             return run
@@ -287,4 +283,7 @@ def _accumulator(  # noqa: PLR0911 - one per function
 
 
 def _rows(columns: Sequence[Any], rows: NDArray[np.int64], weight: int) -> list[Any]:
-    return [*(column.take(pa.array(rows)) for column in columns), pa.array(np.full(len(rows), weight))]
+    weights = pa.array(np.full(len(rows), weight))
+    if columns and len(rows) == len(columns[0]):
+        return [*columns, weights]
+    return [*(column.take(pa.array(rows)) for column in columns), weights]

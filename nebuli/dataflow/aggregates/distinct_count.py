@@ -16,7 +16,7 @@ from nebuli.dataflow.zset import WEIGHT, weights_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nebuli.dataflow.aggregates.accumulators import Change
+    from nebuli.dataflow.aggregates.accumulators import Change, Portion
     from nebuli.dataflow.rows import Groups
 
 _VALUE = "_value"
@@ -49,9 +49,13 @@ class CountDistinct:
         np.add.at(counts, owners, (after > 0).astype(np.int64) - (before > 0))
         return [pa.array(counts)]
 
-    def empty(self, rows: int) -> list[Any]:
-        """No values."""
-        return self._counts.empty(rows)
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """Add up."""
+        return self._counts.gather(groups, parts)
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """Add."""
+        return self._counts.after(old, changed)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """Add up."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nebuli.dataflow.aggregates.accumulators import Change
+    from nebuli.dataflow.aggregates.accumulators import Change, Portion
     from nebuli.dataflow.rows import Groups
     from nebuli.dataflow.state import Found
 
@@ -66,9 +66,19 @@ class Extreme:
         is_lost[lost.owners] = True
         return [pc.if_else(pa.array(is_lost), others, best)]
 
-    def empty(self, rows: int) -> list[Any]:
-        """No extreme."""
-        return [pa.nulls(rows, self.types[0])]
+    def gather(self, groups: int, parts: Sequence[Portion]) -> list[Any]:
+        """The newest."""
+        if not parts:
+            return [pa.nulls(groups, self.types[0])]
+        places = np.concatenate([each for each, _ in parts])
+        newest = np.full(groups, -1, dtype=np.int64)
+        newest[places] = np.arange(len(places))  # of several writes to a place the last stays
+        values = pa.concat_arrays([column for _, (column,) in parts])
+        return [values.take(pa.array(newest, mask=newest < 0))]
+
+    def after(self, old: Sequence[Any], changed: Sequence[Any]) -> list[Any]:
+        """What is now."""
+        return list(changed)
 
     def combine(self, columns: Sequence[Any], groups: Groups) -> list[Any]:
         """The newest."""
