@@ -72,6 +72,17 @@ class InputChanged(InputError):
         )
 
 
+class InputReplaced(InputError):
+    """A source that is to be gone on with is not the one whose rows were read."""
+
+    def __init__(self, reads: str, rows: int, found: int) -> None:
+        has = f"it has {found:,}" if found < rows else "the last of these are others"
+        super().__init__(
+            f"{reads}: its first {rows:,} rows are in steps, and now {has}: it was replaced or rewritten since; put it "
+            f"back as it was, with what is new at its end, or begin anew with another state folder"
+        )
+
+
 class InputGone(InputError):
     """What comes next in a source is not there any more: it was freed, or something else has taken its place."""
 

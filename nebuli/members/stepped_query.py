@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placement.stepped import InputOperator
     from topology import PhysicalSource, SinkConnector, Topology
 
-FORMAT = 2
+FORMAT = 3
 _DIGEST = 16
 _HERE = Path()
 

@@ -38,7 +38,7 @@ class _Pass:
     def _made(self, wake: Callable[[], None]) -> Source:
         source = source_of(self._feed.source, wake)
         if not isinstance(source, Rereadable):
-            source = RowPositions(source)
+            source = RowPositions(source, self._feed.source.physical.reads)
         source.seek(self.at.position)
         return source
 

@@ -323,6 +323,27 @@ def test_files_that_match_a_pattern_are_divided_over_members(case: Case) -> None
     assert "a.csv, b.csv there, a.csv, c.csv, b.csv here" in more.error, "by members: two read them in turn"
 
 
+def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case) -> None:
+    """Also where nothing of it is read again: a shorter one, or another one in its place, would be half read."""
+    case.sources = [{"type": "CSV", "path": "a.csv"}]
+    rows = [f"x,{amount},2024-01-01T00:00:00" for amount in range(200)]
+    case.write("a.csv", *rows)
+    assert case.run().exit_code == 0
+    assert case.totals == {'"x",19900'}
+    for other, says in (
+        (rows[:150], "a.csv: its first 200 rows are in steps, and now it has 150: it was replaced"),
+        ([], "its first 200 rows are in steps, and now it has 0"),
+        ([*reversed(rows), *rows], "its first 200 rows are in steps, and now the last of these are others"),
+    ):
+        case.write("a.csv", *other)
+        ended = case.run()
+        assert ended.exit_code == 2
+        assert says in ended.error
+    case.write("a.csv", *rows, "y,1,2024-01-01T00:00:00")
+    assert case.run().exit_code == 0, "with what is new at its end it is the same"
+    assert case.totals == {'"x",19900', '"y",1'}
+
+
 def test_a_pattern_without_a_file_is_bad_input(case: Case) -> None:
     case.sources = [{"type": "CSV", "path": "sales-*.csv"}]
     ended = case.run()
