@@ -161,7 +161,6 @@ class KeyedState:
         self._fresh: list[Run] = []
         self._fresh_rows = self._fresh_bytes = 0
         self._fresh_only_adds, self._fresh_compacts = True, False
-        self._fresh_compacts = False
 
     def insert(self, delta: Run) -> None:
         """Add rows; the run's memory becomes the state's."""
