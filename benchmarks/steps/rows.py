@@ -174,7 +174,7 @@ STEP_ROWS = (
         _whole(RECOVERY, KILLED),
         ("resumed_s", "caught_up_s", "replayed_steps"),
         Within(3, "resumed_s", KILLED),
-        options={"query": "flights", "times": 20, "checkpoint_s": 2.0, "behind": 10},
-        quick={"times": 5, "checkpoint_s": 0.5},
+        options={"query": "flights", "times": 50, "checkpoint_s": 2.0, "behind": 10},
+        quick={"times": 20, "checkpoint_s": 0.5, "behind": 4},
     ),
 )
