@@ -237,12 +237,24 @@ class Delivery:
     async def abort(self, reason: str) -> None:
         """Publish nothing, but keep what was written, where the sink can; harmless after `finish`."""
         has_failed = self._working is None or self._working.done()
-        await self._stop()
+        await self._stop_between()
         if self._published is not None:
             return
         if not has_failed and self._is_between:
             await self._keep_at_the_end()
         await asyncio.to_thread(self._sink.abort, reason)
+
+    async def _stop_between(self) -> None:
+        """Stop when no write is under way, if that ends within a moment: the position is behind what it writes."""
+        has_turn = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_S):
+                has_turn = await self._turn.acquire()
+        try:
+            await self._stop()
+        finally:
+            if has_turn:
+                self._turn.release()
 
     async def _keep_at_the_end(self) -> None:
         """Without waiting for whoever reads it: it may have to be written again."""

@@ -8,6 +8,7 @@ import secrets
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from nebuli.connectors.sinks.sink_locks import take_files
 from nebuli.coordinator.coordinator import Coordinator
 from nebuli.coordinator.events import CheckpointMade
 from nebuli.coordinator.lines.line import Line
@@ -112,6 +113,7 @@ class LocalRun:
             write_durably(self._folder / "query.json", claim)
         except OSError as error:
             raise FolderUnusable(str(self._folder), error.strerror or str(error)) from error
+        self._lock_sinks()
         for member in range(self.query.plan.members):
             store = await self._stack.enter_async_context(Store.in_folder(self._store(member)))
             self.remaps.append(await Remap.open(store, LOG, {}))
@@ -148,6 +150,12 @@ class LocalRun:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StateInUse(str(self._folder)) from None
+
+    def _lock_sinks(self) -> None:
+        """No other query is to write to the same files."""
+        paths = [path for target in self.query.targets.values() for path in target.files]
+        for lock in take_files(paths, self.query.plan.name, "all members", str(self._folder)):
+            self._stack.callback(lock.release)
 
     def _store(self, member: int) -> Path:
         return self._folder / f"member-{member}"

@@ -26,11 +26,11 @@ from placement.plan import BoundSink, WindowOperator
 from placement.stepped import AnyFragment, MemberFragment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from placement.stepped import AnyFragment
 
-__all__ = ["Holder", "SinkLock", "files_of", "take_all"]
+__all__ = ["Holder", "SinkLock", "files_of", "take_all", "take_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +90,15 @@ def take_all(fragment: AnyFragment, query: str) -> list[SinkLock]:
 
     ``OutputError`` where a lock cannot be made.
     """
+    return take_files(files_of(fragment), query, fragment.id, fragment.node)
+
+
+def take_files(paths: Iterable[str], query: str, fragment: str, node: str) -> list[SinkLock]:
+    """The locks of all these files, or none, for whoever is called so. Raises SinkInUse, OutputError."""
     taken: list[SinkLock] = []
     try:
-        for path in files_of(fragment):
-            holder = Holder(
-                query=query, fragment=fragment.id, node=fragment.node, path=str(Path(path).absolute())
-            )
+        for path in paths:
+            holder = Holder(query=query, fragment=fragment, node=node, path=str(Path(path).absolute()))
             if not _is_device(path):
                 taken.append(_taken(path, holder))
     except BaseException:

@@ -289,3 +289,16 @@ async def rows_at_the_end(case: Case) -> int:
     async with Store.in_folder(case.state / "member-0") as store:
         remap = await Remap.open(store, LOG, {})
         return sum(each.rows for each in (await remap.where(remap.last)).values())
+
+
+def test_a_second_query_does_not_write_to_the_same_file(case: Case) -> None:
+    """It is refused with who writes there, until that one has ended, or is killed; and the file is that one's alone."""
+    case.source["count"] = 8000
+    first = case.start()
+    wait_for(lambda: case.out.exists() and case.out.read_bytes().count(b"\n") > 500, "some rows")
+    second = case.run("--state", str(case.directory / "other"))
+    assert second.exit_code == 1
+    assert "out.csv is in use as a sink by query query, fragment all members at" in second.error
+    assert first.end().exit_code == 0
+    assert case.numbers() == list(range(8000))
+    assert not list(case.directory.glob(".out.csv.lock"))
