@@ -5,6 +5,7 @@
     FragmentError
     ├── InputError       a source is missing, or is not what the topology says of it
     │   ├── InputChanged     what was read before is not there any more, as it was
+    │   ├── InputReplaced    it is not the source whose rows were read
     │   └── InputGone        what comes next in a source is not there any more
     ├── OutputError      a sink cannot be written, or the result does not fit its mode
     │   ├── SinkInUse        another fragment writes to the same file
@@ -36,6 +37,7 @@ __all__ = [
     "InputError",
     "InputGone",
     "InputLost",
+    "InputReplaced",
     "NeighbourEnded",
     "OutputChanged",
     "OutputEmptied",

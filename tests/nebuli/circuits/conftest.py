@@ -14,7 +14,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from nebuli.circuits import Circuit
+from nebuli.circuits import Circuit, StepForgotten
 from nebuli.circuits.served_run import served
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.local_run import LocalRun
@@ -103,6 +103,15 @@ async def read_until(circuit: Circuit, output: str, expected: Rows, first: int =
         if found == expected:
             return steps
     raise AssertionError(f"the circuit was shut down, with {found} in {output}, not {expected}")
+
+
+async def refusal(circuit: Circuit) -> StepForgotten | None:
+    """What is said of the first step of the rows, once it is not kept any more."""
+    try:
+        await anext(circuit.output("rows", 0))
+    except StepForgotten as forgotten:
+        return forgotten
+    return None
 
 
 @dataclass

@@ -27,6 +27,7 @@ from tests.nebuli.circuits.conftest import (
     counted,
     nonzero,
     read_until,
+    refusal,
     totals,
     zset,
 )
@@ -241,18 +242,9 @@ async def test_output_that_is_not_kept_any_more_is_said_with_the_first_that_is(s
             older = (await circuit.status()).checkpoints[-1]
             await circuit.checkpoint()
 
-        said: list[str] = []
-
-        async def trimmed() -> int:
-            try:
-                await anext(circuit.output("rows", 0))
-            except circuits.StepForgotten as forgotten:
-                said.append(str(forgotten))
-                return forgotten.bound
-            return 0
-
-        first = await until_async(trimmed, "a step that is forgotten")
-        assert said[0].startswith(
+        forgotten = await until_async(lambda: refusal(circuit), "a step that is forgotten")
+        first = forgotten.bound
+        assert str(forgotten).startswith(
             f"step 0 of this output is not kept any more, {first} is the first that is: read from there on"
         )
         assert first <= older, "a step that may be repeated is compared with what is there"

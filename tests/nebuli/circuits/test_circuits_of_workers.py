@@ -15,7 +15,17 @@ import nebuli.blocking
 from nebuli import circuits
 from nebuli.circuits import Circuit
 from nebuli.rpc.trust import Trust
-from tests.nebuli.circuits.conftest import HANDLES, QUERY, Rows, added, batch, counted, read_until, totals
+from tests.nebuli.circuits.conftest import (
+    HANDLES,
+    QUERY,
+    Rows,
+    added,
+    batch,
+    counted,
+    read_until,
+    refusal,
+    totals,
+)
 from tests.support.authority import Authority
 from tests.support.fleet import Fleet, MakeFleet, kept_secret, tls_keys
 from tests.support.waiting import until_async
@@ -156,20 +166,12 @@ async def test_output_that_is_not_kept_any_more_is_said_through_workers(fleet: F
             await read_until(circuit, "rows", Counter({("x", number): 1}), step)
             await circuit.checkpoint()
 
-        said: list[str] = []
-
-        async def first_kept() -> int:
-            try:
-                await anext(circuit.output("rows", 0))
-            except circuits.StepForgotten as forgotten:
-                said.append(str(forgotten))
-                return forgotten.bound
-            return 0
-
-        first = await until_async(first_kept, "a step that is forgotten")
-        assert f"{first} is the first that is: read from there on" in said[0]
+        forgotten = await until_async(lambda: refusal(circuit), "a step that is forgotten")
+        assert f"{forgotten.bound} is the first that is: read from there on" in str(forgotten)
         await kill(fleet, id_, "member-0")
-        assert await first_kept() >= first
+        again = await refusal(circuit)
+        assert again is not None
+        assert again.bound >= forgotten.bound
         await read_until(circuit, "rows", Counter({("x", 3): 1}), step)
 
 
