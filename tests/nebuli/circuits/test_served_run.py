@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections import Counter
 from pathlib import Path
@@ -86,9 +87,12 @@ def test_a_port_that_is_in_use_is_named(options: list[str | Path], tmp_path: Pat
     (address,) = free_addresses(1)
     first = Command(*options, "--serve", address, directory=tmp_path)
     first.wait_until_said("serving at")
-    other = tmp_path / "other"
+    other = tmp_path / "other"  # with a sink of its own
     other.mkdir()
-    second = nebuli(*options[:-1], other / "state", "--serve", address, directory=other)
+    topology, query = (shutil.copy(tmp_path / name, other) for name in ("topology.yaml", "query.json"))
+    second = nebuli(
+        "run", topology, query, *options[3:-1], other / "state", "--serve", address, directory=other
+    )
     first.process.send_signal(signal.SIGINT)
     assert first.end().exit_code == 130
     assert second.exit_code == 1
