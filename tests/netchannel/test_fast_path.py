@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 import netchannel
+from netchannel.core.receiving import acknowledging
 from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.sending.data_sender import SenderData
 from netchannel.core.sending.lending import Lending
@@ -26,6 +27,12 @@ from netchannel.wire.parsing import FrameParser
 from netchannel.wire.pool import Pool
 
 Work = Callable[[netchannel.SenderChannel, netchannel.ReceiverChannel, int], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements that nobody waits for wait so long that a busy machine, too, has them go together."""
+    monkeypatch.setattr(acknowledging, "ACK_DELAY_S", 0.1)
 
 
 class Calls:
@@ -167,9 +174,9 @@ def test_a_lone_message() -> None:
     """One write, one read, one wake-up of its consumer, in the same turn; most acknowledgements go together."""
     messages = 2_000
     calls = counted(alone, messages)
-    assert calls.each(messages) < 172  # 9 of them spare a turn of the loop
+    assert calls.each(messages) < 165  # 9 of them spare a turn of the loop
     assert calls.each(messages, SenderData.output) < 1.1
-    assert calls.each(messages, ReceiverData.output) < 0.5
+    assert calls.each(messages, ReceiverData.output) < 0.1
     assert calls.each(messages, LinkProtocol.buffer_updated) < 1.5
     assert calls.each(messages, Runner._pump) < 0.5
     assert calls.each(messages, Runner.finish) > 0.9
