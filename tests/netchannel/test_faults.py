@@ -188,7 +188,7 @@ async def test_a_stalled_consumer_is_no_broken_connection(
 
 
 async def test_a_link_that_flaps_loses_nothing(receiver: ReceiverServer, sender: SenderServer) -> None:
-    """CH-SEQ-2, CH-SEQ-3: all connections are reset every few milliseconds, a hundred times, while messages flow."""
+    """CH-SEQ-2, CH-SEQ-3: all connections are reset every few milliseconds, at least a hundred times, in a stream."""
     pause = random.Random(5)
     async with Proxy(receiver.address) as proxy, asyncio.timeout(40):
         inbox = receiver.register_channel("c", codec="bytes")
@@ -205,11 +205,12 @@ async def test_a_link_that_flaps_loses_nothing(receiver: ReceiverServer, sender:
 
         producing = asyncio.create_task(produce())
         consuming = asyncio.create_task(received(inbox))
-        for _ in range(100):
+        resets = 0
+        while resets < 100 or inbox.statistics().reconnects <= 10:  # a busy machine dials slowly
             await asyncio.sleep(pause.expovariate(1 / 0.01))
             for wire in proxy.wires:
                 wire.cut()
-        assert inbox.statistics().reconnects > 10
+            resets += 1
         flapping = False
         assert await consuming == await producing
 
