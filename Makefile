@@ -50,6 +50,7 @@ SPARK_JOBS ?= 2
 
 test: setup  ## Lint, check types and imports, and run all tests; say the result of each
 	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python -m tests.support.spark_java
 	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
 
 check: $(ALL_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark

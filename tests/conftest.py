@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import spark_java
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.marked import ProcessesAreMarked
 from tests.support.needs import need_program
@@ -31,7 +32,7 @@ settings.load_profile("any machine")  # how long an example takes, or making it,
 
 def pytest_configure(config: pytest.Config) -> None:
     """All that is started, by pages and examples too, begins with the tests' defaults."""
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark_conf"))
+    os.environ.update(spark_java.environment())
     # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config.pluginmanager.register(ProcessesAreMarked())

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support import spark_java
+
 
 def bare_environment() -> dict[str, str]:
     """Of a shell in which nothing is activated: what is on its PATH belongs to the system, but Java is found.
@@ -22,8 +24,8 @@ def bare_environment() -> dict[str, str]:
         "HOME": os.environ["HOME"],
         "JAVA_HOME": home,
         "PATH": "/usr/bin:/bin",
-        "SPARK_CONF_DIR": os.environ["SPARK_CONF_DIR"],
         "SPARK_LOCAL_IP": "127.0.0.1",
+        **spark_java.environment(),
     }
 
 
