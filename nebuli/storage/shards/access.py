@@ -207,8 +207,9 @@ class ShardAccess:
             task.add_done_callback(lambda _: self._compacting.pop(shard.name))
 
     async def _compact_quietly(self, shard: Tracked) -> None:
+        due = shard.state.upper
         try:
-            while await self.compact(shard, full=False) and is_left(await self.refreshed(shard)):
+            while await self.compact(shard, full=False) and is_left(await self.refreshed(shard), due):
                 pass
         except StorageError as error:
             _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)

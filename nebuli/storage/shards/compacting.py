@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .updates import merged
@@ -93,9 +94,13 @@ def _is_of_use(state: ShardState, chosen: Sequence[Part]) -> bool:
     )
 
 
-def is_left(state: ShardState) -> bool:
-    """Whether there are parts to put together after a compaction: what was due was more than a large part."""
-    return len(plan(state, full=False)) > 1
+def is_left(state: ShardState, upper: int) -> bool:
+    """Whether there are parts below ``upper`` to put together after a compaction: they were more than a large part.
+
+    What was appended since has its turn when it is due: else a compaction that lasts longer than an append has no end.
+    """
+    due = tuple(each for each in state.parts if each.upper <= upper)
+    return len(plan(replace(state, parts=due), full=False)) > 1
 
 
 def compacted(runs: Sequence[Runs], state: ShardState) -> tuple[list[Update], bool]:

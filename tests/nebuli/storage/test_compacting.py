@@ -34,8 +34,16 @@ def test_parts_of_a_log_become_fewer_and_none_too_large_to_be_read_for_one_step(
     for time in range(16 * ENTRIES):
         state = replace(state, parts=(*state.parts, part(time, time, time + 1, size)))
         if not (time + 1) % ENTRIES:
-            while is_left(state):
+            while is_left(state, time + 1):
                 state = put_together(state)
                 assert max(each.size for each in state.parts) <= max(LARGE_BYTES, size)
     fewest = 16 * ENTRIES * size / LARGE_BYTES
     assert len(state.parts) <= min(2 * fewest + 10, 16 * ENTRIES)
+
+
+def test_what_comes_while_parts_are_put_together_waits_until_it_is_due() -> None:
+    """Otherwise there is something left whenever an append is quicker than a compaction, and it begins again."""
+    parts = [part(time, time, time + 1, KIB) for time in range(ENTRIES)]
+    state = put_together(ShardState(SCHEMA, keeps_contents=False, parts=tuple(parts)))
+    came = [replace(part(time, time, time + 1, KIB), inline=b"") for time in range(ENTRIES, ENTRIES + 5)]
+    assert not is_left(replace(state, parts=(*state.parts, *came)), upper=ENTRIES)
