@@ -6,7 +6,7 @@ writes, so that all before it can be forgotten; any other says what changes: an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -87,7 +87,7 @@ class ShardState:
     upper: int = 0
     parts: tuple[Part, ...] = ()
     holds: Mapping[str, Hold] | None = None
-    recent: tuple[Appended, ...] = ()
+    recent: Mapping[bytes, Appended] = field(default_factory=dict)
     fence: int = 0
     compacted: int = 0
 
@@ -100,11 +100,11 @@ class ShardState:
 
     def appended(self, id_: bytes) -> bool:
         """Whether the append has happened, as far as is remembered."""
-        return any(each.id == id_ for each in reversed(self.recent))
+        return id_ in self.recent
 
     def remembers(self, lower: int) -> bool:
         """Whether an append from ``lower`` on would be known, had it happened."""
-        return len(self.recent) < RECENT or self.recent[0].lower <= lower
+        return len(self.recent) < RECENT or next(iter(self.recent.values())).lower <= lower
 
     def overlapping(self, first: int, until: int) -> list[Part]:
         """The parts that may have rows of these times."""
@@ -127,21 +127,24 @@ class ShardState:
             raise Damaged(f"entry {sequence} is none of a shard: {error!r}") from error
 
     def _changed(self, sequence: int, entry: dict[str, Any]) -> ShardState:
-        state = self
+        changed: dict[str, Any] = {"sequence": sequence}
         if "append" in entry:
             id_, lower, upper = entry["append"]
-            upper = _time(upper)
-            state = replace(state, upper=upper, recent=(*state.recent, Appended(id_, lower, upper))[-RECENT:])
+            recent = dict(self.recent)
+            recent[id_] = appended = Appended(id_, lower, _time(upper))
+            while len(recent) > RECENT:
+                del recent[next(iter(recent))]
+            changed |= {"upper": appended.upper, "recent": recent}
         if "part" in entry:
-            state = replace(state, parts=(*state.parts, _part(entry["part"])))
+            changed["parts"] = (*self.parts, _part(entry["part"]))
         if "holds" in entry:
-            holds = dict(state.held)
+            holds = dict(self.held)
             holds |= {name: Hold(*each) for name, each in entry["holds"].items()}
             for name in entry["released"]:
                 holds.pop(name, None)
-            lowest = min((each.time for each in holds.values()), default=state.since)
-            state = replace(state, holds=holds, since=max(state.since, lowest))
-        return replace(state, sequence=sequence)
+            lowest = min((each.time for each in holds.values()), default=self.since)
+            changed |= {"holds": holds, "since": max(self.since, lowest)}
+        return replace(self, **changed)
 
     def pack(self) -> bytes:
         """The whole of it, as an entry."""
@@ -152,7 +155,7 @@ class ShardState:
             "upper": _packed_time(self.upper),
             "parts": [each.pack() for each in self.parts],
             "holds": {name: [each.time, each.expires] for name, each in self.held.items()},
-            "recent": [[each.id, each.lower, _packed_time(each.upper)] for each in self.recent],
+            "recent": [[each.id, each.lower, _packed_time(each.upper)] for each in self.recent.values()],
             "fence": self.fence,
         }
         packed: bytes = msgpack.packb({"state": whole})
@@ -169,7 +172,7 @@ def unpacked(sequence: int, whole: dict[str, Any]) -> ShardState:
         upper=_time(whole["upper"]),
         parts=tuple(map(_part, whole["parts"])),
         holds={name: Hold(*each) for name, each in whole["holds"].items()},
-        recent=tuple(Appended(id_, lower, _time(upper)) for id_, lower, upper in whole["recent"]),
+        recent={id_: Appended(id_, lower, _time(upper)) for id_, lower, upper in whole["recent"]},
         fence=whole["fence"],
         compacted=sequence,
     )
