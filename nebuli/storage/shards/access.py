@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .updates import Runs, Update
 
 _log = logging.getLogger("nebuli.storage")
-_ON_LOOP_BYTES = 1 << 15
-"""Updates of no more bytes are encoded at once: another thread would take longer to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +150,13 @@ class ShardAccess:
     async def _kept(self, part: NewPart) -> Payload | None:
         if not part.updates:
             return None
-        keep = partial(payloads.kept, self.blobs, part.shard.name, part.shard.state, part.updates)
-        if sum(rows.nbytes for _, rows in part.updates) <= _ON_LOOP_BYTES:
-            return keep()
-        return await self.work.on_blobs(keep)
+        state = part.shard.state
+        if sum(rows.nbytes for _, rows in part.updates) <= payloads.INLINE_BYTES:
+            # At once: to wake another thread, and be woken by it, takes longer.
+            payload = payloads.inlined(state.schema, part.updates)
+            if payload is not None:
+                return payload
+        return await self.work.on_blobs(payloads.kept, self.blobs, part.shard.name, state, part.updates)
 
     async def _drop_unused(self, parts: Sequence[NewPart], kept: Sequence[Payload | None]) -> None:
         for each, payload in zip(parts, kept, strict=False):

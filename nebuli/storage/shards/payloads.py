@@ -36,16 +36,30 @@ def kept(
 ) -> Payload:
     """The updates as bytes, in a blob if they are many. Blocking. Raises Fenced."""
     buffer = encoded(updates, state.schema)
-    checksum = xxh3_64_intdigest(buffer)
-    rows = sum(each.num_rows for _, each in updates)
     if buffer.size <= INLINE_BYTES:
-        return Payload(rows, buffer.size, checksum, buffer.to_pybytes(), None, 0, consolidated)
+        return _inlined(updates, buffer, consolidated=consolidated)
+    checksum, rows = xxh3_64_intdigest(buffer), _rows(updates)
     name = f"{state.sequence:016x}-{os.urandom(8).hex()}"
     try:
         blobs.put(key_of(shard), name, [buffer])
     except FileNotFoundError:  # it was swept away while it was written
         raise Fenced from None
     return Payload(rows, buffer.size, checksum, None, name, state.sequence, consolidated)
+
+
+def inlined(schema: pa.Schema, updates: Sequence[Update]) -> Payload | None:
+    """The updates as bytes in an entry; None if they are too many for one."""
+    buffer = encoded(updates, schema)
+    return _inlined(updates, buffer, consolidated=False) if buffer.size <= INLINE_BYTES else None
+
+
+def _inlined(updates: Sequence[Update], buffer: pa.Buffer, *, consolidated: bool) -> Payload:
+    checksum = xxh3_64_intdigest(buffer)
+    return Payload(_rows(updates), buffer.size, checksum, buffer.to_pybytes(), None, 0, consolidated)
+
+
+def _rows(updates: Sequence[Update]) -> int:
+    return sum(each.num_rows for _, each in updates)
 
 
 def drop(blobs: Blobs, shard: str, payload: Payload | None) -> None:

@@ -7,6 +7,7 @@ order of their times. Any Arrow reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TIME = "_time"
+_AS_WRITTEN = pa.ipc.IpcWriteOptions()
+"""Given, they need not be asked of the environment for each entry."""
 _TIME_TYPE = pa.run_end_encoded(pa.int32(), pa.uint64())
 MAX_BATCH_ROWS = 1 << 20
 """Rows of a batch that is made of several."""
@@ -83,13 +86,14 @@ def check_schema(shard: str, schema: pa.Schema, *, keeps_contents: bool) -> pa.S
 def encoded(updates: Sequence[Update], schema: pa.Schema) -> pa.Buffer:
     """Updates in the order of their times, none of them without rows."""
     stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, written(schema)) as writer:
+    whole = written(schema)
+    with pa.ipc.new_stream(stream, whole, options=_AS_WRITTEN) as writer:
         for few in _together(updates):
             rows = few[0][1] if len(few) == 1 else pa.concat_batches([rows for _, rows in few])
-            ends = np.cumsum([rows.num_rows for _, rows in few], dtype=np.int32)
+            ends = pa.array(accumulate(rows.num_rows for _, rows in few), pa.int32())
             times = pa.array([time for time, _ in few], pa.uint64())
-            column = pa.RunEndEncodedArray.from_arrays(pa.array(ends), times)
-            writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, column], schema=written(schema)))
+            column = pa.RunEndEncodedArray.from_arrays(ends, times)
+            writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, column], schema=whole))
     return stream.getvalue()
 
 
