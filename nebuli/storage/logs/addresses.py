@@ -66,7 +66,9 @@ class Addresses:
         until = {source: (at, 0) for source, at in self.assigned.items()}
         until |= {source: (passage.until, passage.checksum) for source, passage in read.items()}
         rows = [(source, at.position, at.rows, checksum, 1) for source, (at, checksum) in until.items()]
-        columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+        if not rows:
+            return self.shard.part([], step, step + 1)
+        columns = zip(*rows, strict=True)
         arrays = [pa.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)]
         return self.shard.part([(step, pa.record_batch(arrays, schema=SCHEMA))], step, step + 1)
 
