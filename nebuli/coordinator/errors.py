@@ -11,6 +11,7 @@
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
     ├── CheckpointNotMade      a checkpoint was given up; steps go on
+    ├── NothingToSave          the circuit does not run: what it knows is in its last checkpoint
     └── MembershipUnclear      what was given does not say who the members are
 """
 
@@ -99,11 +100,31 @@ class MemberFailed(CoordinationError):
 
 
 class CheckpointNotMade(CoordinationError):
-    """A checkpoint at ``step`` was given up, at all members; steps go on, and the next one may be made."""
+    """A checkpoint was given up, at all members; steps go on, and the next one may be made.
 
-    def __init__(self, step: int, why: str) -> None:
+    ``step`` is where it was to be, if that is known.
+    """
+
+    def __init__(self, step: int | None, why: str) -> None:
         self.step = step
-        super().__init__(f"there is no checkpoint at step {step}: {why}; ask again when that is mended")
+        self.why = why
+        at = "" if step is None else f" at step {step:,}"
+        super().__init__(f"there is no checkpoint{at}: {why}; ask again when that is mended")
+
+
+class NothingToSave(CoordinationError):
+    """The circuit does not run. ``step`` is that behind its last checkpoint, if that is known."""
+
+    def __init__(self, happened: str, step: int | None, then: str) -> None:
+        self.step = step
+        match step:
+            case None:
+                last = "at which step its last checkpoint is, is not known"
+            case 0:
+                last = "it has no checkpoint yet"
+            case _:
+                last = f"its last checkpoint is at step {step:,}"
+        super().__init__(f"{happened}, and nothing is to be saved: {last}{then}")
 
 
 class MembershipUnclear(CoordinationError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import placement
 from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
+from nebuli.fleet.errors import SUSPECTS
 from nebuli.rpc.ids import local_id
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.rpc.worker_pb2 import Refusal
@@ -28,6 +29,7 @@ __all__ = [
     "Place",
     "deploy",
     "end",
+    "end_what_waits",
     "forget",
     "fragments_of",
     "register",
@@ -153,6 +155,28 @@ async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
     except (WorkerRefused, WorkerUnreachable):
         await stop(started, fleet)
         raise
+
+
+async def end_what_waits(
+    fragments: Iterable[Located], fleet: Fleet, timeout_s: float
+) -> FragmentStatus | None:
+    """Stop what still runs of a query that has failed, and wait for it, but not longer than that.
+
+    Which one has failed; None if none has, and nothing was stopped. What a worker does not know is not looked at.
+    """
+    fragments = list(fragments)
+    failed = [
+        each
+        for each in await statuses_of(fragments, fleet)
+        if isinstance(each, FragmentStatus)
+        and each.state is FragmentState.FAILED
+        and each.error != _FORGOTTEN
+    ]
+    if not failed:
+        return None
+    await stop(fragments, fleet)
+    await running_after(fragments, fleet, timeout_s)
+    return min(failed, key=lambda status: SUSPECTS.index(status.cause))
 
 
 async def stop(

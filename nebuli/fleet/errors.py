@@ -26,7 +26,8 @@ class QueryFailed(Exception):
     """A fragment did not finish. The message names fragment, node and reason."""
 
     def __init__(self, status: FragmentStatus, node: str) -> None:
-        super().__init__(f"fragment {status.fragment} at {node} {status.state}: {status.error}")
+        why = f": {status.error}" if status.error else ""
+        super().__init__(f"fragment {status.fragment} at {node} {status.state}{why}")
         self.cause = status.cause
 
 

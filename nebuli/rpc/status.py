@@ -46,7 +46,8 @@ class FragmentStatus:
     Bytes are those of the Z-sets in and out, in memory. ``late`` are the rows that came when their window was over, and
     were dropped, by the operator that did; ``state_bytes`` is what its operators keep now; ``watermark`` is how far
     event time has come in it, in microseconds since 1970, if it has come anywhere. ``phase`` is what it is at where
-    that takes long: of Spark.
+    that takes long: of Spark. ``checkpoint`` is, of the coordinator of a query in steps, the step that comes behind the
+    last one that all members have, if that is known: 0 where they have none but the beginning.
     """
 
     id: str
@@ -65,6 +66,7 @@ class FragmentStatus:
     state_bytes: int = 0
     watermark: int | None = None
     phase: str = ""
+    checkpoint: int | None = None
 
     @property
     def late_rows(self) -> int:
@@ -85,5 +87,6 @@ class FragmentStatus:
         values["state"] = FragmentState[wire.State.Name(message.state).removeprefix("STATE_")]
         values["cause"] = Cause[wire.Cause.Name(message.cause).removeprefix("CAUSE_")]
         values["late"] = dict(message.late)
-        values["watermark"] = message.watermark if message.HasField("watermark") else None
+        for name in ("watermark", "checkpoint"):
+            values[name] = getattr(message, name) if message.HasField(name) else None
         return cls(**values)

@@ -260,7 +260,7 @@ class ProbeReply(_message.Message):
     def __init__(self, error: _Optional[str] = ..., reached: bool = ..., opened_us: _Optional[int] = ..., round_trip_min_us: _Optional[int] = ..., round_trip_us: _Optional[int] = ..., throughput: _Optional[int] = ...) -> None: ...
 
 class FragmentStatus(_message.Message):
-    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase")
+    __slots__ = ("id", "fragment", "state", "cause", "error", "rows_in", "rows_out", "bytes_in", "bytes_out", "pid", "late", "state_bytes", "watermark", "phase", "checkpoint")
     class LateEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +282,7 @@ class FragmentStatus(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     id: str
     fragment: str
     state: State
@@ -296,7 +297,8 @@ class FragmentStatus(_message.Message):
     state_bytes: int
     watermark: int
     phase: str
-    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ...) -> None: ...
+    checkpoint: int
+    def __init__(self, id: _Optional[str] = ..., fragment: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., cause: _Optional[_Union[Cause, str]] = ..., error: _Optional[str] = ..., rows_in: _Optional[int] = ..., rows_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., pid: _Optional[int] = ..., late: _Optional[_Mapping[str, int]] = ..., state_bytes: _Optional[int] = ..., watermark: _Optional[int] = ..., phase: _Optional[str] = ..., checkpoint: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "id", "message")

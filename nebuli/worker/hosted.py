@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.network import HAS_ALL
 from nebuli.connectors.policies import drop_files
-from nebuli.coordinator.errors import CheckpointNotMade
+from nebuli.coordinator.errors import CheckpointNotMade, NothingToSave
 from nebuli.exactness import is_exact, state_of
 from nebuli.processes import lines, signal_name
+from nebuli.rpc.ids import query_of
 from nebuli.rpc.log_lines import LogLine
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 from nebuli.storage.names import file_name
@@ -53,6 +54,16 @@ _log = logging.getLogger(__name__)
 
 _GRACE_S = 3.0
 """How long a fragment that is asked to stop may take; then its process is ended."""
+_AT_REST = {
+    FragmentState.REGISTERED: ("was not started", "; 'nebuli start {}' does that"),
+    FragmentState.FINISHED: ("has finished", ", with all that was read"),
+    FragmentState.STOPPED: ("was stopped", "; 'nebuli start {}' goes on there"),
+    FragmentState.FAILED: (
+        "has failed",
+        "; 'nebuli status {0}' says why, and 'nebuli start {0}' goes on there",
+    ),
+}
+"""Why there is nothing to save of a query that does not run, and what may be done then."""
 _LIVES = 3
 _LIVES_S = 60.0
 """An exact fragment goes on in a new process, but a process that dies so often in that time is its own fault."""
@@ -161,18 +172,30 @@ class HostedFragment:
         self._stopping = True
 
     async def checkpoint(self) -> int:
-        """Have a checkpoint made by the coordinator that it is: the step behind it. Raises CheckpointNotMade."""
+        """Have a checkpoint made by the coordinator that it is: the step behind it.
+
+        Raises CheckpointNotMade; NothingToSave where it does not run.
+        """
+        self._check_running()
         if self._control is None:
-            raise CheckpointNotMade(0, f"fragment {self.fragment.id} is {self.status.state}")
+            raise CheckpointNotMade(None, f"the process of {self.fragment.id} has only begun")
         number = len(self._checkpoints)
         waiting = self._checkpoints[number] = asyncio.get_running_loop().create_future()
         self._control.write(packed(MakeCheckpoint(number)))
         await asyncio.wait([waiting])
         if waiting.cancelled():
-            raise CheckpointNotMade(0, f"the process of {self.fragment.id} has ended meanwhile")
-        if waiting.result().why:
-            raise CheckpointNotMade(waiting.result().step, waiting.result().why)
-        return int(waiting.result().step)
+            self._check_running()
+            raise CheckpointNotMade(None, f"the process of {self.fragment.id} has ended meanwhile")
+        made: CheckpointEnd = waiting.result()
+        if made.step is None or made.why:
+            raise CheckpointNotMade(made.step, made.why)
+        return made.step
+
+    def _check_running(self) -> None:
+        if self.status.state is not FragmentState.RUNNING:
+            happened, then = _AT_REST[self.status.state]
+            query = query_of(self.id)
+            raise NothingToSave(f"query {query} {happened}", self.status.checkpoint, then.format(query))
 
     async def ended(self, timeout_s: float) -> bool:
         """Wait until its process is gone, and its producers know that; False if that takes longer."""
@@ -373,8 +396,11 @@ class HostedFragment:
         self._move(replace(self.status, state=state, cause=cause, error=error, pid=0))
 
     def _move(self, status: FragmentStatus) -> None:
-        before, self.status = self.status.state, replace(status, pid=0) if status.state.is_final else status
-        if status.state is not before:
+        before = self.status
+        if status.checkpoint is None:  # a process that has begun does not know it yet
+            status = replace(status, checkpoint=before.checkpoint)
+        self.status = replace(status, pid=0) if status.state.is_final else status
+        if status.state is not before.state:
             self._on_change(self)
 
 

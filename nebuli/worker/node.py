@@ -108,17 +108,15 @@ class Node:
         self._add(status, fragment)
         return status.id
 
-    def start(self, id_: str) -> None:
-        """Start a fragment, once. Raises ChannelInUse if another one reads one of its channels.
+    async def start(self, id_: str) -> None:
+        """Start a fragment, once; one of a query in steps again when it has ended, which goes on where it was.
+
+        Raises ChannelInUse if another one reads one of its channels; BusyFragment if its process is still ending.
 
         SinkInUse if another one, here or elsewhere on this machine, writes to one of its files; OSError if it cannot be
         recorded. Then it is not started. One whose files cannot be written at all has failed.
         """
-        hosted = self._fragment(id_)
-        if hosted.status.state.is_final and not isinstance(hosted.fragment, Fragment):
-            hosted = self._add(
-                FragmentStatus(id_, hosted.fragment.id, FragmentState.REGISTERED), hosted.fragment
-            )
+        hosted = await self._startable(id_)
         if hosted.status.state is not FragmentState.REGISTERED:
             text = f"fragment {hosted.fragment.id} is {hosted.status.state} already"
             if hosted.status.state.is_final:
@@ -145,12 +143,29 @@ class Node:
             raise
         hosted.start(locks)
 
+    async def _startable(self, id_: str) -> HostedFragment:
+        """The fragment; one of a query in steps anew, if it has ended, once nothing of it is in its successor's way."""
+        hosted = self._fragment(id_)
+        if not _begins_again(hosted):
+            return hosted
+        if not await hosted.ended(_LAST_WORDS_S):
+            raise BusyFragment(f"the process of fragment {hosted.fragment.id} is still ending: try again")
+        hosted = self._fragment(id_)
+        if not _begins_again(hosted):  # another call was first
+            return hosted
+        before = hosted.status
+        anew = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
+        return self._add(anew, hosted.fragment)
+
     def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end; harmless when it has."""
         self._fragment(id_).stop(at_once=at_once)
 
     async def checkpoint(self, id_: str) -> int:
-        """Have the coordinator of a query in steps make a checkpoint: the step behind it. Raises CheckpointNotMade."""
+        """Have the coordinator of a query in steps make a checkpoint: the step behind it.
+
+        Raises CheckpointNotMade; NothingToSave where it does not run.
+        """
         return await self._fragment(id_).checkpoint()
 
     async def unregister(self, id_: str) -> None:
@@ -271,3 +286,7 @@ class Node:
             return self._fragments[id_]
         except KeyError:
             raise UnknownFragment(f"no fragment {id_} here; there are {len(self._fragments)}") from None
+
+
+def _begins_again(hosted: HostedFragment) -> bool:
+    return hosted.status.state.is_final and not isinstance(hosted.fragment, Fragment)

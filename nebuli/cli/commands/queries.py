@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nebuli.cli.bounds import KeepOutput
-    from nebuli.fleet.deployed import DeployedQuery
+    from nebuli.fleet.deployed import DeployedQuery, Workers
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment
     from topology import EngineName, Topology
@@ -240,13 +240,11 @@ def start(
         )
 
     async def work() -> int:
-        from nebuli.fleet.deployment import start as start_fragments
-
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
-            await start_fragments(query.fragments, workers)
+            await _begin(query, workers)
         return await watching(query) if watched else ExitCode.DONE
 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
@@ -260,6 +258,22 @@ def start(
         return await _register(files[0], files[1], settings)
 
     return ran(work())
+
+
+async def _begin(query: DeployedQuery, workers: Workers) -> None:
+    """Start all fragments; of a query in steps that has failed, once nothing of it runs: it goes on at all members."""
+    from nebuli.fleet.deployment import end_what_waits, start
+
+    if query.circuit is None:
+        await start(query.fragments, workers)
+        return
+    failed = await end_what_waits(query.fragments, workers, _STOPPED_S)
+    if failed is not None:
+        click.echo(
+            f"it had failed (fragment {failed.fragment}: {failed.error}), and goes on from its last checkpoint",
+            err=True,
+        )
+    await start(query.fragments, workers)
 
 
 @click.command()

@@ -66,8 +66,17 @@ def _data(query: DeployedQuery, state: str, pairs: _Pairs) -> dict[str, Any]:
         "state": str(state),
         "registered": query.registered,
         "circuit": query.circuit,
+        "checkpoint": _checkpoint(pairs),
         "fragments": [_fragment(each, status) for each, status in pairs],
     }
+
+
+def _checkpoint(pairs: _Pairs) -> int | None:
+    """The step behind the last checkpoint of a query in steps, as its coordinator says, which is its last fragment."""
+    from nebuli.rpc.status import FragmentStatus
+
+    _, status = pairs[-1]
+    return status.checkpoint if isinstance(status, FragmentStatus) else None
 
 
 def _fragment(each: DeployedFragment, status: FragmentStatus | WorkerUnreachable) -> dict[str, Any]:
@@ -109,6 +118,8 @@ def _text(query: DeployedQuery, state: str, pairs: _Pairs) -> str:
     head = f"query {query.id} ({query.name}) is {state}; registered {query.registered}"
     if query.circuit is not None:
         head += f"\nprograms reach it at {query.circuit}"
+    if (step := _checkpoint(pairs)) is not None:
+        head += f"\nits last checkpoint is at step {step:,}" if step else "\nit has no checkpoint yet"
     return f"{head}\n\n{table(('fragment', 'node', 'state', 'rows in', 'rows out', 'late', 'error'), rows)}"
 
 

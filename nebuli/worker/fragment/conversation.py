@@ -64,7 +64,7 @@ class CheckpointEnd:
     """There is a checkpoint behind which ``step`` comes, or none, and why."""
 
     number: int
-    step: int
+    step: int | None
     why: str = ""
 
 

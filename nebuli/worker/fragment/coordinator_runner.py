@@ -20,7 +20,7 @@ from nebuli.storage import Store
 from nebuli.storage.logs.epoch_log import EpochLog
 
 from .coordinator_record import CoordinatorRecord
-from .step_runner import STOPPED, StepRunner, cancelled
+from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -75,12 +75,13 @@ class CoordinatorRunner(StepRunner):
         if coordinator is None or self._status.state.is_final:
             return self._status
         phase = f"epoch {coordinator.epoch}, step {coordinator.next_step:,}, {coordinator.phase.value}"
-        return replace(self._status, phase=phase)
+        checkpoint = max((each.step for each in coordinator.checkpoints), default=self._record.known.over)
+        return replace(self._status, phase=phase, checkpoint=checkpoint)
 
     async def checkpoint(self) -> int:
         """Have a checkpoint made: the step behind it. Raises CheckpointNotMade."""
         if self._coordinator is None:
-            raise CheckpointNotMade(0, "the coordinator has only begun")
+            raise CheckpointNotMade(None, "the coordinator has only begun")
         return await self._coordinator.checkpoint()
 
     # -- as a `Running`
@@ -156,8 +157,11 @@ class CoordinatorRunner(StepRunner):
                     self._over = step
                     return FragmentState.FINISHED, Cause.NONE, ""
                 if step is not None or self._stopping.is_set():
-                    there = "without a checkpoint" if step is None else f"with a checkpoint at step {step:,}"
-                    return FragmentState.STOPPED, Cause.REQUEST, f"{STOPPED}, {there}"
+                    return (
+                        FragmentState.STOPPED,
+                        Cause.REQUEST,
+                        "" if step is not None else WITHOUT_CHECKPOINT,
+                    )
                 _log.warning("a member was lost while all were to end: they are kept in step until all have")
                 self._coordinator = self._new_coordinator(epochs)
 

@@ -18,7 +18,7 @@ from nebuli.members.matching_files import own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
-from .step_runner import STOPPED, StepRunner, cancelled
+from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -179,10 +179,5 @@ class MemberRunner(StepRunner):
         if member.closed.is_set() or member.dismissed.is_set():
             if self._is_complete(member):
                 return FragmentState.FINISHED, Cause.NONE, ""
-            there = f"{STOPPED}, with a checkpoint at step {member.log.last:,}"
-            return FragmentState.STOPPED, Cause.REQUEST, there
-        return (
-            FragmentState.STOPPED,
-            Cause.REQUEST,
-            f"{STOPPED} without a checkpoint: the coordinator made none",
-        )
+            return FragmentState.STOPPED, Cause.REQUEST, ""
+        return FragmentState.STOPPED, Cause.REQUEST, WITHOUT_CHECKPOINT

@@ -95,5 +95,5 @@ async def _make_checkpoint(number: int, runner: StepRunner, writer: asyncio.Stre
     try:
         made = CheckpointEnd(number, await runner.checkpoint())
     except CheckpointNotMade as error:
-        made = CheckpointEnd(number, error.step, str(error))
+        made = CheckpointEnd(number, error.step, error.why)
     writer.write(packed(made))

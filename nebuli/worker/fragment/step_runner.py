@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped import StepFragment
 
-__all__ = ["STOPPED", "StepRunner", "cancelled"]
+__all__ = ["WITHOUT_CHECKPOINT", "StepRunner", "cancelled"]
 
-STOPPED = "stopped"
+WITHOUT_CHECKPOINT = "stopped without a checkpoint: not all members could make one"
+"""Of a stop in order nothing is to be said."""
 
 
 class StepRunner(ABC):
@@ -62,7 +63,7 @@ class StepRunner(ABC):
 
     async def checkpoint(self) -> int:
         """Have a checkpoint made: the step behind it. Raises CheckpointNotMade."""
-        raise CheckpointNotMade(0, f"{self._fragment.id} is no coordinator")
+        raise CheckpointNotMade(None, f"{self._fragment.id} is no coordinator")
 
     async def run(self) -> None:
         """Run it to its end, which its status says."""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import netchannel
 from nebuli.connectors.errors import SinkInUse
-from nebuli.coordinator.errors import CheckpointNotMade
+from nebuli.coordinator.errors import CheckpointNotMade, NothingToSave
 from nebuli.dataflow.errors import DataflowError
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
@@ -46,6 +46,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     SinkInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_SINK_IN_USE),
     netchannel.ChannelInUse: (grpc.StatusCode.ALREADY_EXISTS, wire.Refusal.REASON_CHANNEL_IN_USE),
     NoState: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_STATE_UNUSABLE),
+    NothingToSave: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NO_CHECKPOINT),
     CheckpointNotMade: (grpc.StatusCode.FAILED_PRECONDITION, wire.Refusal.REASON_NO_CHECKPOINT),
     WrongNode: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ConnectorUnusable: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
@@ -70,7 +71,7 @@ class Service(WorkerServicer):
     async def Start(self, request: wire.StartRequest, context: Context) -> wire.StartReply:
         """Start a fragment."""
         async with _refusals(context, request.id):
-            self._node.start(request.id)
+            await self._node.start(request.id)
             return wire.StartReply()
 
     async def Stop(self, request: wire.StopRequest, context: Context) -> wire.StopReply:

@@ -107,14 +107,63 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert fleet.run("stop", id_).exit_code == 0
     stopped = members(fleet, id_)
     assert {each["state"] for each in stopped.values()} == {"stopped"}
-    steps = {each["error"].rpartition(" ")[2] for each in stopped.values()}
-    assert len(steps) == 1, "all have their last checkpoint at the same step"
+    assert {each["error"] for each in stopped.values()} == {""}, "a stop that was asked for is no error"
+    last = fleet.json("status", id_)["checkpoint"]
+    assert last > int(made.stdout)
+    assert f"its last checkpoint is at step {last:,}\n" in fleet.run("status", id_).stdout
+    again = fleet.run("checkpoint", id_)
+    assert again.exit_code == 1
+    assert again.error == (
+        f"query {id_} was stopped, and nothing is to be saved: its last checkpoint is at step {last:,}; 'nebuli start "
+        f"{id_}' goes on there"
+    )
     assert not fleet.out.exists()
     assert fleet.run("start", id_).exit_code == 0
     fleet.wait_for_state(id_, "finished")
     assert found_in(fleet.out) == expected()
     assert fleet.run("unregister", id_).exit_code == 0
     assert not list(fleet.directory.glob("**/steps/*")), "what it kept is gone with it"
+
+
+def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet) -> None:
+    """FT-API-2: from its last checkpoint, whatever still waits for what has failed; and it says where to look."""
+    fleet = make_fleet()
+    file = fleet.directory / "numbers.csv"
+    file.write_text("n\n1\n2\n")
+    fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
+    fleet.topology = fleet.written()
+    fleet.start()
+    id_ = begun(fleet)
+    step = fleet.wait_for_state(id_, "finished")["checkpoint"]
+    ended = fleet.run("checkpoint", id_)
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"query {id_} has finished, and nothing is to be saved: its last checkpoint is at step {step}, with all that "
+        f"was read"
+    )
+    file.write_text("n\n1\n2\nthree\n")
+    started = fleet.run("start", id_)
+    assert (started.exit_code, started.stdout) == (0, f"{id_}\n")
+    assert f"started: 'nebuli status {id_}' says how it is, and why if it has failed" in started.stderr
+    why = f"{file}, line 4, column n: 'three' is no int64"
+    failed = fleet.wait_for_state(id_, "failed")
+    assert any(why in each["error"] for each in failed["fragments"])
+    assert any(each["state"] == "running" for each in failed["fragments"]), (
+        "it waits for the one that has failed"
+    )
+    assert failed["checkpoint"] == step
+    ended = fleet.run("checkpoint", id_)
+    assert ended.error == (
+        f"query {id_} has failed, and nothing is to be saved: its last checkpoint is at step {step}; 'nebuli status "
+        f"{id_}' says why, and 'nebuli start {id_}' goes on there"
+    )
+    file.write_text("n\n1\n2\n3\n")
+    started = fleet.run("start", id_)
+    assert started.exit_code == 0, started.stderr
+    assert why in started.stderr
+    assert "and goes on from its last checkpoint" in started.stderr
+    fleet.wait_for_state(id_, "finished")
+    assert sorted(fleet.out.read_text().split()[1:]) == ["1", "2", "3"]
 
 
 class Lines:
