@@ -245,7 +245,10 @@ def start(
         _say_circuit(query)
         async with workers_of(query) as workers:
             await _begin(query, workers)
-        return await watching(query) if watched else ExitCode.DONE
+        if watched:
+            return await watching(query)
+        _say_where_to_look(query)
+        return ExitCode.DONE
 
     async def _query(files: tuple[str, ...]) -> DeployedQuery:
         from nebuli.cli.files import say_changed
@@ -274,6 +277,15 @@ async def _begin(query: DeployedQuery, workers: Workers) -> None:
             err=True,
         )
     await start(query.fragments, workers)
+
+
+def _say_where_to_look(query: DeployedQuery) -> None:
+    """Say how to see what becomes of it: that all was started does not say that a source can be read."""
+    click.echo(
+        f"started: 'nebuli status {query.id}' says how it is, and why if it has failed; "
+        f"'nebuli watch {query.id}' waits for its end",
+        err=True,
+    )
 
 
 @click.command()

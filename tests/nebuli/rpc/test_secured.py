@@ -36,7 +36,9 @@ def authority(tmp_path: Path) -> Authority:
 def copies(fleet: Fleet) -> None:
     """A query goes through the fleet, from its start to its end, by commands of their own."""
     started = fleet.run("start", fleet.topology, fleet.query)
-    assert (started.exit_code, started.stderr) == (0, "")
+    assert started.exit_code == 0, started.stderr
+    assert started.stderr.startswith("started: ")
+    assert started.stderr.count("\n") == 1, "nothing else is said"
     id_ = started.stdout.strip()
     fleet.wait_for_state(id_, "finished")
     assert fleet.out.read_text() == '"n"\n' + "".join(f"{n}\n" for n in range(1000))

@@ -97,8 +97,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def test_one_id_for_all_fragments_from_start_to_end(site: Site) -> None:
     """DP-2: `nebuli start` prints one id, `status` shows every fragment under it."""
     started = site.run("start", site.topology, site.query)
-    assert (started.exit_code, started.stderr) == (0, "")
     id_ = started.stdout.strip()
+    where = f"'nebuli status {id_}' says how it is, and why if it has failed; 'nebuli watch {id_}' waits for its end"
+    assert (started.exit_code, started.stderr) == (0, f"started: {where}\n")
     site.wait_for_state(id_, "finished")
     fragments = site.status(id_)["fragments"]
     assert [(each["node"], each["state"], each["rows_in"]) for each in fragments] == [
