@@ -44,7 +44,8 @@ class Delivery:
         self._target = target
         self._kind = f"{target.type} in mode {target.mode}"
         self.rows = 0
-        """How many rows the sink has given out."""
+        """How many rows the sink has given out since the query's first step, in whatever process; those of a repeated
+        step once. In mode ``final``, and of a sink that is written anew: those of the result that it writes now."""
         self._made()
         self._log: OutputLog
         self._schema: pa.Schema
@@ -84,6 +85,7 @@ class Delivery:
     async def _open(self, schema: pa.Schema) -> int:
         """Open the sink; the step that it goes on with."""
         first = self._log.first_of(self._output)
+        self.rows = 0
         if self._is_final:
             return await self._open_net(schema, first)
         position = await self._delivered.last() if self._resumable is not None else None
@@ -93,12 +95,13 @@ class Delivery:
             await asyncio.to_thread(self._sink.open, schema)
             return 0
         self._resumable.resume(position.text)
-        start = position.step
+        start, self.rows = position.step, position.rows
         try:
             await asyncio.to_thread(self._sink.open, schema)
         except OutputGone as gone:
             await asyncio.to_thread(self._sink.abort, str(gone))
             start = self._start_anew(gone, position, first)
+            self.rows = position.rows if start else 0
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
         return start
@@ -173,7 +176,7 @@ class Delivery:
 
     async def _record(self, position: str) -> None:
         step = self._written
-        await self._delivered.keep(Position(step, self._kind, position))
+        await self._delivered.keep(Position(step, self._kind, position, self.rows))
         await self._log.has_delivered(self._output, step)
         self._kept = step
 
@@ -197,7 +200,6 @@ class Delivery:
             return
         if self._published is not None:
             self._made()
-            self.rows = self.rows if self._resumable is not None else 0
             await self.begin(self._log, self._schema)
         await self._reach(step)
         async with self._turn:  # a position that is being kept is kept before it is stopped

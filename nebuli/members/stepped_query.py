@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placement.stepped import InputOperator
     from topology import PhysicalSource, SinkConnector, Topology
 
-FORMAT = 3
+FORMAT = 4
 _DIGEST = 16
 _HERE = Path()
 

@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from nebuli.storage.shards.shard import Shard
     from nebuli.storage.store import Store
 
-_SCHEMA = weighted(pa.schema([("step", pa.int64()), ("kind", pa.string()), ("position", pa.string())]))
+_SCHEMA = weighted(
+    pa.schema([("step", pa.int64()), ("kind", pa.string()), ("position", pa.string()), ("rows", pa.uint64())])
+)
 _HOLD = "last"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A sink of this ``kind`` has all steps below ``step``; ``text`` is where it is then, in its own words."""
+    """A sink of this ``kind`` has all steps below ``step``: ``text`` is where it is then, in its own words.
+
+    ``rows`` is how many rows these steps have given out.
+    """
 
     step: int
     kind: str
     text: str
+    rows: int
 
 
 class Delivered:
@@ -45,13 +51,12 @@ class Delivered:
         if not upper:
             return None
         ((_, rows),) = await self._shard.read(upper - 1, upper)
-        step, kind, text = (column[0].as_py() for column in rows.columns[:3])
-        return Position(step, kind, text)
+        return Position(*(column[0].as_py() for column in rows.columns[:4]))
 
     async def keep(self, position: Position) -> None:
         """Keep a position, durably, instead of the one before. Raises LogTaken if another process has kept one."""
         upper = self._shard.upper
-        row = [[position.step], [position.kind], [position.text], [1]]
+        row = [[position.step], [position.kind], [position.text], [position.rows], [1]]
         arrays = [pa.array(values, field.type) for values, field in zip(row, _SCHEMA, strict=True)]
         rows = pa.record_batch(arrays, schema=_SCHEMA)
         try:

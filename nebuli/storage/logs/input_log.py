@@ -143,6 +143,11 @@ class InputLog:
         """How many rows of a producer are durable, over all that it pushed."""
         return self._producers.position(producer)
 
+    @property
+    def rows(self) -> int:
+        """How many rows were pushed and are durable, over all producers, since the first step."""
+        return self._producers.rows
+
     def waiting_rows(self) -> int:
         """How many rows are durable and count for no step yet, over all handles."""
         return sum(each.rows for each in self._arrivals.values())

@@ -66,6 +66,11 @@ class Producers:
         found = self._producers.get(producer)
         return found.durable if found else 0
 
+    @property
+    def rows(self) -> int:
+        """How many rows of all of them are durable."""
+        return sum(each.durable for each in self._producers.values())
+
     def is_new(self, sent: Sent) -> bool:
         """Whether it is the next one, not one that was sent before. Raises SequenceError."""
         producer, sequence, handle, digest = sent

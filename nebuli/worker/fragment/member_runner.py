@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nebuli.members.member import Member
     from netchannel import ReceiverServer, SenderServer
-    from placement.stepped import Feed, MemberFragment
+    from placement.stepped import MemberFragment
 
 __all__ = ["MemberRunner"]
 
@@ -54,7 +54,6 @@ class MemberRunner(StepRunner):
         super().__init__(id_, fragment, folder, sender, receiver, resumed=resumed)
         self._max_state_bytes = max_state_bytes
         self._order = fragment
-        self._feeds: Sequence[Feed] = ()
         self._member: Member | None = None
         self._inbox: CallInbox | None = None
         self._deliveries: list[Delivery] = []
@@ -69,15 +68,14 @@ class MemberRunner(StepRunner):
         member = self._member
         if member is None or self._status.state.is_final:
             return self._status
-        rows_in = sum(each.rows_read for each in member.readings)
-        rows_in += sum(member.log.position(feed.name) for feed in self._feeds)
+        rows_in = member.log.rows + sum(each.rows_read for each in member.readings)
         rows_out = sum(each.rows for each in self._deliveries)
         phase = f"step {member.step:,}"
         return replace(self._status, rows_in=rows_in, rows_out=rows_out, late=member.late, phase=phase)
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
-        self._feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
+        feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
                 opened_member(
@@ -85,7 +83,7 @@ class MemberRunner(StepRunner):
                     order.plan,
                     order.member,
                     self._folder,
-                    self._feeds,
+                    feeds,
                     sender=self._sender,
                     receiver=self._receiver,
                     max_state_bytes=self._max_state_bytes,
@@ -106,7 +104,7 @@ class MemberRunner(StepRunner):
             )
             working = [
                 asyncio.create_task(member.run(lines)),
-                asyncio.create_task(feed_all(member, self._feeds, external=bool(order.external))),
+                asyncio.create_task(feed_all(member, feeds, external=bool(order.external))),
                 *(asyncio.create_task(each.failed()) for each in self._deliveries),
             ]
             ends: list[asyncio.Task[Any]] = [

@@ -243,3 +243,13 @@ async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: Ou
     await delivery.finish(3)
     assert numbers(file) == [0, 1, 2]
     assert delivery.rows == 3
+    await write(log, 3)
+    again = await begun(log, growing(file))
+    assert again.rows == 3, "what a run before has given out counts"
+    await again.finish(4)
+    assert again.rows == 4
+    file.write_bytes(b"")
+    await log.trim(4)
+    emptied = await begun(log, growing(file))
+    assert emptied.rows == 4
+    await emptied.abort("the test is over")

@@ -131,6 +131,7 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     file = fleet.directory / "numbers.csv"
     file.write_text("n\n1\n2\n")
     fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
+    fleet.data["nodes"][1]["sinks"][0]["mode"] = "append"
     fleet.topology = fleet.written()
     fleet.start()
     id_ = begun(fleet)
@@ -164,6 +165,9 @@ def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet)
     assert "and goes on from its last checkpoint" in started.stderr
     fleet.wait_for_state(id_, "finished")
     assert sorted(fleet.out.read_text().split()[1:]) == ["1", "2", "3"]
+    at = members(fleet, id_)
+    counts = at["copy/member-1"]["rows_in"], at["copy/member-0"]["rows_out"]
+    assert counts == (3, 3), "since the first step, in whatever process"
 
 
 class Lines:
