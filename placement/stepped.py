@@ -218,7 +218,7 @@ class CoordinatorFragment(_StepFragment):
 
     type: Literal["coordinator"] = "coordinator"
     addresses: tuple[str, ...]
-    checkpoint_s: Annotated[float, Field(gt=0)]
+    checkpoint_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 StepFragment = MemberFragment | CoordinatorFragment

@@ -24,4 +24,4 @@ FilePath = Annotated[Text, AfterValidator(_check_path)]
 class Model(BaseModel):
     """What is read from a file: unknown keys are mistakes, and nothing changes afterwards."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, allow_inf_nan=False)

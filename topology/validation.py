@@ -30,6 +30,7 @@ _WANTED = {
 _TEMPLATES = {
     "connector_unusable": "{message}",
     "enum": "expected one of {expected}{as_key}, got {given}{hint}",
+    "finite_number": "expected a finite number{as_key}, got {given}",
     "greater_than_equal": "expected at least {ge}{as_key}, got {given}",
     "literal_error": "expected one of {expected}{as_key}, got {given}{hint}",
     "missing": "missing key {key!r}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ class Circuit:
     ``address`` is HOST:PORT, where ``nebuli run --stepped --serve`` serves it, or HOST:PORT/ID, as ``nebuli status``
     says it of a query of workers: the gRPC address of the worker that has its coordinator, and its id. ``secret`` and
     ``tls`` are those of its topology. Calls take at most ``deadline_s``, and raise CircuitUnreachable then; also at
-    once, on entering, if nobody answers. Its methods may be called from several tasks of its event loop.
+    once, on entering, if nobody answers. ValueError for an empty address, and where that is no number of seconds. Its
+    methods may be called from several tasks of its event loop.
     """
 
     def __init__(
@@ -49,6 +51,10 @@ class Circuit:
         tls: netchannel.Tls | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> None:
+        if not address:
+            raise ValueError("expected HOST:PORT or HOST:PORT/ID as address, got an empty text")
+        if not 0 < deadline_s < math.inf:
+            raise ValueError(f"expected seconds above 0 as deadline_s, got {deadline_s}")
         self.address = address
         self.inputs: Mapping[str, pa.Schema] = {}
         """What can be pushed: the schema of its rows, by input. Known once it is entered."""

@@ -1,13 +1,39 @@
-"""The options that bound what is kept: the state of operators, and what came out of a query in steps."""
+"""What options may be: numbers and paths that mean something, and bounds of what is kept, of state and of output."""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES, DEFAULT_MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Finite(click.FloatRange):
+    """A number of a range; nan is in every range for click, as nothing is below it, and inf in one without an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return number
+
+
+class FilePath(click.Path):
+    """A path; an empty one would be the working directory, which an empty variable of a script does not mean."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if value == "":
+            self.fail("expected a path, got an empty text", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 max_state_bytes = click.option(
     "--max-state-bytes",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from click.core import ParameterSource
 
-from nebuli.cli.bounds import DEFAULT, NOTHING, keep_output
+from nebuli.cli.bounds import DEFAULT, NOTHING, FilePath, Finite, keep_output
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.placing import say_if_endless
 
@@ -96,13 +96,13 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--state",
-                type=click.Path(file_okay=False),
+                type=FilePath(file_okay=False),
                 help="The folder for what a query in steps keeps.",
             ),
             click.option(
                 "--checkpoint-every",
                 "checkpoint_s",
-                type=click.FloatRange(min=0.1),
+                type=Finite(min=0.1),
                 metavar="SECONDS",
                 help=f"How often the state of a query in steps is saved; {CHECKPOINT_S:g} s without it.",
             ),

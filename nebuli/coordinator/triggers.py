@@ -6,6 +6,7 @@ off for ever.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 SPACING_S = 0.05
@@ -30,6 +31,17 @@ class TriggerSettings:
     checkpoint_s: float | None = 60.0
     spacing_s: float = 0.0
     many_rows: int = MANY_ROWS
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no clock comes to, and no number of rows is."""
+        for name in ("delay_s", "tick_s", "checkpoint_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"expected seconds above 0, or None, as {name}, got {value}")
+        if not 0 <= self.spacing_s < math.inf:
+            raise ValueError(f"expected seconds, and no less than 0, as spacing_s, got {self.spacing_s}")
+        if self.rows < 1 or self.many_rows < 1:
+            raise ValueError(f"expected rows above 0, got {self.rows}, and {self.many_rows} as many_rows")
 
 
 @dataclass(frozen=True, slots=True)

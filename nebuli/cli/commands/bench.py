@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.cli.bounds import FilePath
 from nebuli.cli.placing import say_note, seed_option, strategy_option
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class _Run:
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", type=FilePath())
 @seed_option
 @strategy_option
 @click.option(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from nebuli.cli.bounds import FilePath
+
 AUTHORITY = "authority"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
@@ -41,7 +43,7 @@ def _is_address(host: str) -> bool:
 
 
 @certs.command()
-@click.option("--directory", default="certs", show_default=True, help="Where to write them.")
+@click.option("--directory", type=FilePath(), default="certs", show_default=True, help="Where to write them.")
 @click.option(
     "--host",
     "hosts",

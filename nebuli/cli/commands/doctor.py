@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nebuli.cli.bounds import FilePath
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", required=False, type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", required=False, type=FilePath())
 @click.option(
     "--seed", default=0, show_default=True, help="As for place: which placement's edges are measured."
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nebuli.cli.bounds import FilePath, Finite
 from nebuli.cli.engine_option import engine_option
 from nebuli.cli.placing import say_note, seed_option, strategy_option, warn_of_endless
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", type=FilePath())
 @seed_option
 @engine_option
 @strategy_option
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=10.0,
     show_default=True,
     help="Seconds that the optimal strategy may take.",

@@ -12,7 +12,7 @@ import click
 
 from nebuli.cli import saved
 from nebuli.cli.asking import ran, said, workers_of
-from nebuli.cli.bounds import DEFAULT, keep_output
+from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
 from nebuli.cli.engine_option import engine_option
@@ -46,7 +46,7 @@ _members = click.option(
 _checkpoint_s = click.option(
     "--checkpoint-every",
     "checkpoint_s",
-    type=click.FloatRange(min=0.1),
+    type=Finite(min=0.1),
     metavar="SECONDS",
     help="How often the state of a query in steps is saved; 10 s without it.",
 )
@@ -162,8 +162,8 @@ def _steps(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", type=FilePath())
 @seed_option
 @strategy_option
 @_on_loss

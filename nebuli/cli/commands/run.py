@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from nebuli.cli.bounds import max_state_bytes
+from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.engine_option import engine_option
 from nebuli.cli.exits import ExitCode, end_on_termination
 from nebuli.cli.late import LateRows, uncounted
@@ -35,8 +35,8 @@ _PROGRESS_S = 5.0
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", type=FilePath())
 @seed_option
 @strategy_option
 @click.option(

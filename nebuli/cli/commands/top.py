@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from nebuli.cli import saved
+from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
 from nebuli.cli.terminal import moves_cursor
@@ -147,7 +148,7 @@ def _size(count: float) -> str:
     "--interval",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0.1, 3600),
+    type=Finite(0.1, 3600),
     help="Seconds between two looks, over which rates are measured.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nebuli.cli.bounds import FilePath
 from nebuli.cli.exits import ExitCode
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topology", type=click.Path())
-@click.argument("query", required=False, type=click.Path())
+@click.argument("topology", type=FilePath())
+@click.argument("query", required=False, type=FilePath())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def validate(topology: str, query: str | None, *, as_json: bool) -> int:
     """Check the file TOPOLOGY, and QUERY against it, and report every mistake.

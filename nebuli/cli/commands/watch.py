@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nebuli.cli import saved
+from nebuli.cli.bounds import Finite
 from nebuli.cli.commands import completion
 from nebuli.cli.exits import ExitCode
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     help="How long a node may be silent before the query is placed without it.",
 )
 @click.option(

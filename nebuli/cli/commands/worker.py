@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nebuli.cli.bounds import max_state_bytes
+from nebuli.cli.bounds import FilePath, max_state_bytes
 from nebuli.cli.saved import state_directory
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @click.option(
     "--topology",
     metavar="FILE",
-    type=click.Path(),
+    type=FilePath(),
     help="Take addresses, TLS and secret of --node from this topology.",
 )
 @_option("--node", help="Which node of --topology this worker is, by its address.")
 @click.option(
     "--secret-file",
     metavar="FILE",
-    type=click.Path(),
+    type=FilePath(),
     help="Share the secret in the first line of FILE with others, in place of the one that --topology names.",
 )
 @click.option(
@@ -78,6 +78,7 @@ _option = partial(click.option, metavar="HOST:PORT", callback=_address)
 @click.option(
     "--state",
     metavar="DIR",
+    type=FilePath(),
     help="Where to remember fragments, to take them up again; 'none': nowhere.  [default: by --data, below the XDG "
     "state directory]",
 )

@@ -290,6 +290,14 @@ async def test_what_is_no_row_of_an_input_is_refused_with_what_to_give(serve: Se
         await circuit.push("a", batch(("x", 1)), producer="p", sequence=0)
 
 
+@pytest.mark.parametrize("deadline_s", [float("nan"), float("inf"), 0.0, -1.0])
+def test_what_is_no_address_or_no_deadline_is_refused(deadline_s: float) -> None:
+    with pytest.raises(ValueError, match="expected seconds above 0 as deadline_s"):
+        Circuit("127.0.0.1:1", deadline_s=deadline_s)
+    with pytest.raises(ValueError, match="expected HOST:PORT or HOST:PORT/ID as address, got an empty text"):
+        Circuit("")
+
+
 async def test_where_no_circuit_is_or_another_secret_it_says_so(serve: Serve) -> None:
     async with serve(members=1, trust=Trust(secret="correct horse")) as here:
         async with Circuit(here.address, secret="correct horse") as circuit:

@@ -1,0 +1,59 @@
+"""What no command can do anything with, of all commands' options and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from nebuli.cli import nebuli
+
+
+def parameters(group: click.Group = nebuli) -> Iterator[tuple[str, click.Parameter]]:
+    """Of all commands, with the names of both."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from parameters(command)
+            continue
+        for each in command.params:
+            yield f"{name} {each.name}", each
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_number_may_be_none(value: str) -> None:
+    numbers = [each for each in parameters() if isinstance(each[1].type, click.types.FloatParamType)]
+    assert {"run checkpoint_s", "start checkpoint_s", "watch patience", "top interval"} <= dict(
+        numbers
+    ).keys()
+    for name, each in numbers:
+        with pytest.raises(click.BadParameter, match=r"is no finite number|is not in the range"):
+            pytest.fail(f"{name} takes {each.type.convert(value, each, None)}")
+
+
+def test_no_path_may_be_empty() -> None:
+    paths = [each for each in parameters() if isinstance(each[1].type, click.Path)]
+    expected = {"run state", "run topology", "worker state", "worker secret_file", "dev directory"}
+    assert expected <= dict(paths).keys()
+    for name, each in paths:
+        with pytest.raises(click.BadParameter, match="expected a path, got an empty text"):
+            pytest.fail(f"{name} takes {each.type.convert('', each, None)!r}")
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "start", "unregister", "watch", "checkpoint", "logs"])
+def test_an_empty_id_is_not_the_only_query_that_there_is(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every id begins so, and a script whose variable is empty would stop it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    queries = tmp_path / "nebuli" / "queries"
+    queries.mkdir(parents=True)
+    (queries / "0123456789ab.json").write_text("this is read if it is meant")
+    ended = CliRunner().invoke(nebuli, [command, ""])
+    assert ended.exit_code == 1
+    assert "expected the id of a query, got an empty text" in ended.output
