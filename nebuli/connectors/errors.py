@@ -26,6 +26,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nebuli.disk_room import what_to_do
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -182,7 +184,8 @@ def unreadable(path: str, error: Exception) -> InputError:
 
 def unwritable(path: str, error: Exception) -> OutputError:
     """What to say of a file that could not be made or written."""
-    return OutputError(f"{path} cannot be written: {_reason(error)}")
+    remedy = what_to_do(error)
+    return OutputError(f"{path} cannot be written: {_reason(error)}{'' if remedy is None else f'; {remedy}'}")
 
 
 def _reason(error: Exception) -> str:

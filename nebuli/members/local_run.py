@@ -14,6 +14,7 @@ from nebuli.coordinator.events import CheckpointMade
 from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
+from nebuli.disk_room import what_to_do
 from nebuli.durable_files import make_directory, write_durably
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.members.calls.call_line import CallLine
@@ -23,6 +24,7 @@ from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
 from nebuli.storage import Store
+from nebuli.storage.errors import StoreFull
 from nebuli.storage.logs.epoch_log import EpochLog
 from nebuli.storage.logs.output_log import OutputLog
 from nebuli.storage.logs.remap import Remap
@@ -112,6 +114,8 @@ class LocalRun:
             self._lock()
             write_durably(self._folder / "query.json", claim)
         except OSError as error:
+            if (remedy := what_to_do(error)) is not None:
+                raise StoreFull(str(self._folder), error.strerror, remedy) from error
             raise FolderUnusable(str(self._folder), error.strerror or str(error)) from error
         self._lock_sinks()
         for member in range(self.query.plan.members):

@@ -68,10 +68,13 @@ class StoreBusy(StorageError):
 
 
 class StoreFull(StorageError):
-    """No space is left on the disk; nothing happened, and what was written is there."""
+    """No more can be written: the disk is full, or a quota or a limit is reached; nothing happened.
 
-    def __init__(self, where: str, cause: object) -> None:
-        super().__init__(f"no space is left for {where} ({cause}): free some, and try again; nothing is lost")
+    What was written is there. ``remedy`` says what makes room.
+    """
+
+    def __init__(self, where: str, cause: object, remedy: str = "free some") -> None:
+        super().__init__(f"no space is left for {where} ({cause}): {remedy}, and try again; nothing is lost")
 
 
 class StoreFailed(StorageError):

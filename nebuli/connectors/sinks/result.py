@@ -94,7 +94,9 @@ class _Spill:
     """A temporary file of batches, gone with the process however that ends."""
 
     def __init__(self, schema: pa.Schema, directory: Path | None) -> None:
-        self._where = "a temporary file" if directory is None else f"a temporary file in {directory}"
+        self._where = (
+            "a temporary file" if directory is None else f"a temporary file in {directory.absolute()}"
+        )
         with self._errors():
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - lives as long as this object
             self._writer = pa.ipc.new_stream(self._file, schema)

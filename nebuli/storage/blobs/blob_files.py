@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from nebuli.disk_room import what_to_do
 from nebuli.durable_files import make_directory, sync_directory
 from nebuli.storage.errors import StorageError, StoreFailed, StoreFull
 from nebuli.storage.names import file_name
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNFINISHED = ".part"
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FileBlobs:
@@ -98,6 +97,6 @@ def _write(descriptor: int, buffers: Sequence[Any]) -> None:
 
 
 def _failed(path: Path, doing: str, error: OSError) -> StorageError:
-    if error.errno in _NO_SPACE:
-        return StoreFull(str(path), error.strerror)
+    if (remedy := what_to_do(error)) is not None:
+        return StoreFull(str(path), error.strerror, remedy)
     return StoreFailed(str(path), doing, error.strerror or error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
 
+from nebuli.disk_room import lacking, what_to_do
 from nebuli.durable_files import make_directory, sync_directory
 from nebuli.storage.errors import (
     Conflict,
@@ -54,6 +55,8 @@ _TABLES = (
 _PAUSE_S = 0.0002, 0.002
 """Seconds between attempts while others write, at least and at most; an append takes about half a millisecond."""
 _UNCLEAR = {sqlite3.SQLITE_IOERR}
+_ENDINGS = ("", "-wal", "-shm")
+"""Of its files, which SQLite keeps beside each other."""
 _NO_ROOM = {sqlite3.SQLITE_FULL}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -85,8 +88,8 @@ class SqliteOrdering:
             self._bell = os.open(self._folder / "bell", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (OSError, sqlite3.Error) as error:
             self.close()
-            if _is_full(self._folder):  # of which SQLite says that there was an I/O error
-                raise StoreFull(self._path, error) from error
+            if (lack := self._lack()) is not None:
+                raise StoreFull(self._path, *lack) from error
             raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
 
     def close(self) -> None:
@@ -290,9 +293,19 @@ class SqliteOrdering:
             return StoreFull(self._path, said)
         if code in _DAMAGED:
             return StoreUnusable(f"{self._path} is damaged: {said}; restore the store's folder from a copy")
-        if code in _UNCLEAR and unclear:
-            return Unclear(f"{doing} {self._path}", said)
+        if code in _UNCLEAR:
+            lack = self._lack()
+            if unclear:
+                return Unclear(f"{doing} {self._path}", ": ".join(lack or (said,)))
+            if lack is not None:
+                return StoreFull(self._path, *lack)
         return StoreFailed(self._path, doing, said)
+
+    def _lack(self) -> tuple[str, str] | None:
+        """The lack of room, of which SQLite says that there was an I/O error, if it is that; and its remedy."""
+        found = lacking(self._folder, [self._folder / f"{FILE}{end}" for end in _ENDINGS])
+        remedy = None if found is None else what_to_do(found)
+        return None if found is None or remedy is None else (found.strerror or str(found), remedy)
 
     # -- others
 
@@ -337,12 +350,6 @@ class FileLock:
     def close(self) -> None:
         """Let it go."""
         os.close(self._descriptor)
-
-
-def _is_full(folder: Path) -> bool:
-    with suppress(OSError):
-        return os.statvfs(folder).f_bavail == 0
-    return False
 
 
 def _checksum(key: str, sequence: int, data: bytes) -> int:

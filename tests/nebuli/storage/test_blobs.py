@@ -53,7 +53,13 @@ def test_what_a_killed_process_began_is_named_and_can_be_deleted(blobs: FileBlob
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(errno.ENOSPC, StoreFull), (errno.EDQUOT, StoreFull), (errno.EIO, StoreFailed)]
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.EFBIG, StoreFull),
+        (errno.EIO, StoreFailed),
+    ],
 )
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_of_a_blob_that_cannot_be_written_nothing_is_left(

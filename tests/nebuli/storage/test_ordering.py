@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import resource
 import select
 import sqlite3
 from collections.abc import Iterator
@@ -10,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from nebuli.disk_room import lacking, what_to_do
 from nebuli.storage.errors import (
     Conflict,
     EntryDamaged,
     Locked,
     StoreBusy,
     StoreClosed,
+    StoreFull,
     StoreUnusable,
+    Unclear,
 )
 from nebuli.storage.ordering import Change
 from nebuli.storage.ordering.sqlite import FILE, SqliteOrdering
@@ -183,6 +189,62 @@ def test_a_folder_that_cannot_be_made_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnusable, match="cannot be used as a store"):
         SqliteOrdering(tmp_path / "file" / "store").open()
+
+
+@contextlib.contextmanager
+def limited(size: int) -> Iterator[None]:
+    """As below ``ulimit -f``: no file may have more bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_a_file_may_not_grow_it_says_which_and_what_to_do(
+    tmp_path: Path, ordering: SqliteOrdering
+) -> None:
+    """SQLite says of it that there was an I/O error, and nothing more."""
+    new = SqliteOrdering(tmp_path / "new")
+    with limited(1000):
+        said = (
+            rf"{tmp_path}/new/{FILE} \(File too large\): raise the limit .* \(ulimit -f, 1,000 bytes here\)"
+        )
+        with pytest.raises(StoreFull, match=f"no space is left for {said}, and try again"):
+            new.open()
+    fill(ordering, "a", b"x")
+    with limited(100_000):
+        with pytest.raises(
+            Unclear, match=rf"writing {tmp_path}/store/{FILE} failed .*: raise the limit .*ulimit -f"
+        ):
+            fill(ordering, "a", *[bytes(10_000)] * 20)
+        assert ordering.heads(["b"]) == {"b": 0}, "what is there can be read"
+    (head,) = ordering.heads(["a"]).values()
+    fill(ordering, "a", b"y")
+    assert found(ordering, "a", head) == [(head + 1, b"y")]
+    assert not list(tmp_path.glob("**/.room-*"))
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free some"),
+        (errno.EDQUOT, "free some, or have the quota raised"),
+        (errno.EIO, None),
+    ],
+)
+def test_what_is_in_the_way_is_tried_where_a_library_does_not_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str | None
+) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    assert lacking(tmp_path, [tmp_path / "a"]) is None
+    monkeypatch.setattr(os, "fsync", failing)
+    error = lacking(tmp_path, [tmp_path / "a"])
+    assert (None if error is None else what_to_do(error)) == remedy
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_done_once_it_is_closed(ordering: SqliteOrdering) -> None:

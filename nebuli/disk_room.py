@@ -1,0 +1,66 @@
+"""Why no more can be written to a disk, and what to do about it: it is full, or a quota or a limit is reached."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = ["lacking", "what_to_do"]
+
+_PROBE = bytes(1 << 16)
+"""As much as a database may want to write at once: so near to a limit it is that which is in the way."""
+
+
+def what_to_do(error: Exception) -> str | None:
+    """What is to be done about a lack of room; None if the error is another one."""
+    match error:
+        case OSError(errno=errno.ENOSPC):
+            return "free some"
+        case OSError(errno=errno.EDQUOT):
+            return "free some, or have the quota raised"
+        case OSError(errno=errno.EFBIG):
+            limit = _size_limit()
+            most = "" if limit is None else f", {limit:,} bytes here"
+            return f"raise the limit for the size of a file (ulimit -f{most})"
+    return None
+
+
+def lacking(folder: Path, files: Iterable[Path]) -> OSError | None:
+    """What keeps anybody from writing to these files of a folder, or one more in it; None if nothing does.
+
+    For errors of libraries that say no more than that writing failed: tries it, with a file that is taken away again.
+    """
+    limit = _size_limit()
+    if limit is not None and any(_size(file) + len(_PROBE) > limit for file in files):
+        return OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    probe = folder / f".room-{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            file.write(_PROBE)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error if what_to_do(error) is not None else None
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
+
+
+def _size_limit() -> int | None:
+    """How many bytes a file of this process may have, if it has such a limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _size(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0
