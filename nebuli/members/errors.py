@@ -143,10 +143,10 @@ class MembersEnd(MembersFailed):
 class StateOfAnother(MembersFailed):
     """The state folder is that of something else."""
 
-    def __init__(self, folder: str, what: str, there: str, here: str) -> None:
+    def __init__(self, folder: str, what: str, difference: str) -> None:
         super().__init__(
-            f"the state in {folder} is that of another {what}: {there} there, {here} here. Run it as it was before, "
-            f"or give another --state, where it begins anew"
+            f"the state in {folder} is that of another {what}: {difference}. Run it as it was before, or give another "
+            f"--state, where it begins anew"
         )
 
 

@@ -23,6 +23,7 @@ from nebuli.members.errors import FolderUnusable, StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
+from nebuli.members.stepped_query import CLAIM
 from nebuli.storage import Store
 from nebuli.storage.errors import StoreFull
 from nebuli.storage.logs.epoch_log import EpochLog
@@ -112,7 +113,7 @@ class LocalRun:
             claim = self.query.claim(self._folder)
             make_directory(self._folder)
             self._lock()
-            write_durably(self._folder / "query.json", claim)
+            write_durably(self._folder / CLAIM, claim)
         except OSError as error:
             if (remedy := what_to_do(error)) is not None:
                 raise StoreFull(str(self._folder), error.strerror, remedy) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
+from nebuli.dataflow.steps.plan_differences import changes, described, differences
 from nebuli.members.errors import ClaimDamaged, StateOfAnother
 from nebuli.members.matching_files import is_pattern, matching
 from placement import check_stepped, distribute
@@ -17,13 +18,15 @@ from placement.plan import BoundSource
 from placement.stepped import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from placement import Query, SteppedPlan
     from placement.stepped import InputOperator
     from topology import PhysicalSource, SinkConnector, Topology
 
 FORMAT = 4
+CLAIM = "query.json"
+"""The file of a state folder that says whose it is."""
 _DIGEST = 16
 _HERE = Path()
 
@@ -61,32 +64,60 @@ class SteppedQuery:
 
         Raises StateOfAnother, ClaimDamaged, OSError.
         """
-        sources = [[feed.name for feed in feeds] for feeds in self.feeds]
-        reads = [feed.source.physical.reads for feeds in self.feeds for feed in feeds]
+        feeds = [feed for feeds in self.feeds for feed in feeds]
         own = {
             "format": FORMAT,
             "members": self.plan.members,
             "query": self.fingerprint,
-            "sources": sources,
-            "reads": reads,
+            "operators": described(self.plan),
+            "sources": [[feed.name for feed in feeds] for feeds in self.feeds],
+            "reads": [feed.source.physical.reads for feed in feeds],
+            "settings": [feed.source.physical.model_dump(mode="json", by_alias=True) for feed in feeds],
         }
-        file = folder / "query.json"
+        file = folder / CLAIM
         if file.exists():
             there = _read_claim(file)
-            for key in ("format", "members", "query", "sources"):
+            for key, (what, shown) in _WHAT.items():
                 if there.get(key) != own[key]:
-                    shown = "reads" if key == "sources" else key
-                    raise StateOfAnother(
-                        str(folder), _WHAT[key], _shown(there.get(shown)), _shown(own[shown])
-                    )
+                    raise StateOfAnother(str(folder), what, shown(there, own))
+        elif any(folder.glob("member-*")):
+            raise ClaimDamaged(str(file), "it is gone, and what members have kept is there")
         return json.dumps(own, indent=2)
 
 
-_WHAT = {
-    "format": "format",
-    "members": "number of members",
-    "query": "query",
-    "sources": "list of sources, in another order or with other settings",
+Claim = dict[str, Any]
+
+
+def _format(there: Claim, here: Claim) -> str:
+    return f"{there.get('format')} there, {here['format']} here"
+
+
+def _members(there: Claim, here: Claim) -> str:
+    return f"{there.get('members')} there, {here['members']} here"
+
+
+def _operators(there: Claim, here: Claim) -> str:
+    return differences(there.get("operators", ()), here["operators"])
+
+
+def _sources(there: Claim, here: Claim) -> str:
+    """The lists, or, where they read the same, which settings are others."""
+    before, now = there.get("reads"), here["reads"]
+    if before != now:
+        return f"{', '.join(before or ())} there, {', '.join(now)} here"
+    changed = [
+        f"{reads} had {text}"
+        for reads, *settings in zip(now, there.get("settings", ()), here["settings"], strict=False)
+        for text in changes(*settings)
+    ]
+    return "; ".join(changed) or "other members read them"
+
+
+_WHAT: dict[str, tuple[str, Callable[[Claim, Claim], str]]] = {
+    "format": ("format", _format),
+    "members": ("number of members", _members),
+    "query": ("query", _operators),
+    "sources": ("list of sources, in another order or with other settings", _sources),
 }
 
 
@@ -98,10 +129,6 @@ def _read_claim(file: Path) -> dict[str, Any]:
     if not isinstance(there, dict):
         raise ClaimDamaged(str(file), "it is no JSON object")
     return there
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def stepped_query(query: Query, topology: Topology, members: int, directory: Path = _HERE) -> SteppedQuery:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 STATE_FORMAT = 1
 """The format of saved state, and of the hashes that its rows lie in order of: it changes with either."""
-_OF_NO_MEANING = frozenset({"sink", "target", "max_state_bytes", "late", "idle_after"})
+OF_NO_MEANING = frozenset({"sink", "target", "max_state_bytes", "late", "idle_after"})
 """Settings of where outputs go, and what state may hold: state is the same whatever they say."""
 
 
@@ -30,5 +30,5 @@ def _meaning(value: Any) -> Any:
     return [
         [name, list(map(list, each.items())) if isinstance(each, dict) else each]
         for name, each in sorted(value.items())
-        if name not in _OF_NO_MEANING
+        if name not in OF_NO_MEANING
     ]

@@ -287,6 +287,54 @@ def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
     assert (case.directory / "state" / "query.json").read_bytes() == claim
 
 
+def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> None:
+    """By what its file and the topology say, and not by the digest that is compared."""
+    assert case.run("--members", "2").exit_code == 0
+    sales, totals, out = case.operators
+    state = f"the state in {case.directory}/state is that of another"
+
+    def refused(*operators: dict[str, Any]) -> str:
+        case.operators = [*operators]
+        ended = case.run("--members", "2")
+        assert ended.exit_code == 1
+        assert ended.error.endswith(
+            ". Run it as it was before, or give another --state, where it begins anew"
+        )
+        return ended.error
+
+    few = totals | {"aggregates": {"amount": "sum(amount)", "rows": "count(*)"}}
+    assert refused(sales, few, out).startswith(
+        f"{state} query: operator totals (aggregate) had aggregates "
+        '{"amount": "sum(amount)"}, and has {"amount": "sum(amount)", "rows": "count(*)"}. Run'
+    )
+    dear = {"id": "dear", "type": "filter", "input": "sales", "predicate": "amount > 1"}
+    assert refused(sales, dear, totals | {"input": "dear"}, out).startswith(
+        f"{state} query: operator dear (filter) is new; operator totals (aggregate) had input 'sales', and has 'dear'. "
+        "Run"
+    )
+    case.sources[0] = {"type": "CSV", "path": "a.csv", "nulls": ["-"]}
+    assert refused(sales, totals, out).startswith(
+        f"{state} list of sources, in another order or with other settings: a.csv had nulls "
+    )
+
+
+def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case) -> None:
+    """Any query would be taken for the one that it belongs to."""
+    assert case.run().exit_code == 0
+    claim = case.directory / "state" / "query.json"
+    text = claim.read_text()
+    claim.unlink()
+    ended = case.run()
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"{claim} does not say whose state this is: it is gone, and what members have kept is there. Restore the "
+        "folder from a copy, or give another --state, where the query begins anew"
+    )
+    assert not claim.exists()
+    claim.write_text(text)
+    assert case.run().exit_code == 0
+
+
 def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case) -> None:
     nowhere = case.run(state="/proc/state")
     assert nowhere.exit_code == 1
