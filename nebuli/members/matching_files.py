@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import InputError
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
     from placement.stepped import Feed, Share
     from topology import PhysicalSource
 
+_log = logging.getLogger("nebuli.members")
 _LIST = "files.json"
 _DIGEST = 8
+_NAMED = 5
+"""Files that a warning names; there may be thousands."""
 
 
 def may_be_pattern(physical: PhysicalSource) -> bool:
@@ -71,6 +76,41 @@ def own_feeds(feeds: Sequence[Feed], folder: Path, directory: Path) -> list[Feed
     own = [feed for feed in feeds if feed.share is None]
     own += [_of_file(feed, path) for feed in shared for path in paths.get(feed.name, ())]
     return own
+
+
+class NewFiles:
+    """Files that match a member's patterns, and were not there when it looked for them first: nobody reads them.
+
+    To be asked now and then; each is warned of once, by the member whose it would be. ``folder`` has what was found.
+    """
+
+    def __init__(self, feeds: Sequence[Feed], folder: Path, directory: Path) -> None:
+        self._shared = [feed for feed in feeds if feed.share is not None]
+        self._kept = folder / _LIST
+        self._directory = directory
+        self._said: set[str] = set()
+
+    def look(self) -> None:
+        """Look for them, and warn of those that are new. Blocking."""
+        if not self._shared:
+            return
+        kept = _kept_paths(self._kept)
+        for feed in self._shared:
+            with suppress(InputError):  # those that there were are gone, which is their reader's to say
+                new = sorted({*_own_paths(feed, self._directory)} - {*kept.get(feed.name, ())} - self._said)
+                if new:
+                    self._warn(_path(feed.source.physical), new)
+
+    def _warn(self, pattern: str, new: Sequence[str]) -> None:
+        self._said.update(new)
+        more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        _log.warning(
+            "%s: files match that came after the query had begun, and are not read: %s%s; register the query anew to "
+            "read all files, or append to those that it reads",
+            pattern,
+            ", ".join(new[:_NAMED]),
+            more,
+        )
 
 
 def _own_paths(feed: Feed, directory: Path) -> list[str]:

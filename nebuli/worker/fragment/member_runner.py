@@ -14,7 +14,7 @@ from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.inputs.feeding import feed_all
 from nebuli.members.leaving import HEARD_S, until_dismissed, until_heard
-from nebuli.members.matching_files import own_feeds
+from nebuli.members.matching_files import NewFiles, own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
@@ -61,6 +61,7 @@ class MemberRunner(StepRunner):
         """Below which step its sinks have had their results, here or in a process before, though not for the last time
         where the circuit has gone on since."""
         self._delivered = False
+        self._new_files: NewFiles
 
     @property
     def status(self) -> FragmentStatus:
@@ -76,6 +77,7 @@ class MemberRunner(StepRunner):
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
         feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
+        self._new_files = NewFiles(order.feeds, self._folder, Path.cwd())
         async with AsyncExitStack() as stack:
             self._member = member = await stack.enter_async_context(
                 opened_member(
@@ -93,6 +95,7 @@ class MemberRunner(StepRunner):
             )
             await self._look_back(member)
             await self._begin_deliveries(stack, member)
+            member.on_checkpoint = self._look_after_checkpoint
             self._inbox = CallInbox(member, order.circuit)
             lines = CoordinatorLines(
                 order.circuit,
@@ -137,10 +140,10 @@ class MemberRunner(StepRunner):
             stack.push_async_callback(delivery.abort, "its member has ended")
             await delivery.begin(member.outputs, member.outputs.schemas[output])
             self._deliveries.append(delivery)
-        member.on_checkpoint = self._keep_deliveries
         member.before_close = self._deliver
 
-    def _keep_deliveries(self) -> None:
+    def _look_after_checkpoint(self) -> None:
+        asyncio.get_running_loop().run_in_executor(None, self._new_files.look)
         for delivery in self._deliveries:
             delivery.keep_soon()
 

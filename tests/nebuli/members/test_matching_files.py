@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nebuli.connectors.errors import InputError
-from nebuli.members.matching_files import own_feeds
+from nebuli.members.matching_files import NewFiles, own_feeds
 from nebuli.storage.errors import Damaged
 from placement.plan import BoundSource
 from placement.stepped import Feed, Share
@@ -65,6 +65,35 @@ def test_what_was_found_first_stays(tmp_path: Path) -> None:
     (tmp_path / "b.csv").touch()
     (tmp_path / "a.csv").unlink()
     assert own_feeds([plain, csv("*.csv")], tmp_path / "state", tmp_path) == first
+
+
+def test_a_file_that_comes_later_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the one member whose it would be: nobody reads it, and nobody would know."""
+    (tmp_path / "a.csv").touch()
+    looking = []
+    for number in range(3):
+        feeds, state = [csv("*.csv", number, 3)], tmp_path / f"state-{number}"
+        own_feeds(feeds, state, tmp_path)
+        looking.append(NewFiles(feeds, state, tmp_path))
+
+    def warnings() -> list[str]:
+        caplog.clear()
+        for each in looking:
+            each.look()
+        return [record.getMessage() for record in caplog.records]
+
+    assert warnings() == []
+    (tmp_path / "b.csv").touch()
+    (warning,) = warnings()
+    assert warning.startswith(
+        "*.csv: files match that came after the query had begun, and are not read: b.csv; "
+    )
+    assert warnings() == []
+    for number in range(30):
+        (tmp_path / f"c{number}.csv").touch()
+    assert 1 <= len(warnings()) <= 3
+    (tmp_path / "a.csv").unlink()
+    assert warnings() == []
 
 
 def test_two_patterns_may_match_the_same_file(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) ->
 
 
 def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(make_fleet: MakeFleet) -> None:
-    """They are looked up where they are, once: what comes later is not read, whoever is started again."""
+    """They are looked up where they are, once: what comes later is warned of, and not read, whoever begins again."""
     fleet = make_fleet()
     folder = fleet.directory
     for number in range(6):
@@ -302,6 +302,9 @@ def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(m
     assert found_in(fleet.out) == [(part, len(rows), sum(rows)) for part, rows in enumerate(parts)]
     rows_in = [each["rows_in"] for each in members(fleet, id_).values()]
     assert sum(rows_in) == len(found)
+    assert "part-11.csv" in "".join(
+        line for line in fleet.run("logs", id_).stdout.splitlines() if "are not read" in line
+    )
     assert rows_in[0] == rows_in[2] == 0, "they are at the other node"
 
 

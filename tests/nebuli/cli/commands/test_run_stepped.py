@@ -392,6 +392,28 @@ def test_a_file_that_is_gone_on_with_has_to_be_the_one_that_was_read(case: Case)
     assert case.totals == {'"x",19900', '"y",1'}
 
 
+def test_half_of_a_last_line_is_an_error_where_it_is_no_row_or_its_other_half_comes(case: Case) -> None:
+    """A file may end without a line break: that a line is half of one is not to be seen where it reads like a row."""
+    case.sources = [{"type": "CSV", "path": "a.csv"}]
+    file = case.directory / "a.csv"
+    whole = "at,shop,amount\n2024-01-01T00:00:00,x,1\n"
+    for half, says in (
+        ("2024-01-01T00:00:00,y", "a.csv, line 3: 2 values where the header names 3: 2024-01-01T00:00:00,y"),
+        ("2024-01-01T00:00:00,y,-", "a.csv, line 3, column amount: '-' is no int64"),
+    ):
+        file.write_text(whole + half)
+        ended = case.run()
+        assert ended.exit_code == 2
+        assert says in ended.error
+    file.write_text(f"{whole}2024-01-01T00:00:00,y,4")
+    assert case.run().exit_code == 0
+    assert case.totals == {'"x",1', '"y",4'}
+    file.write_text(f"{whole}2024-01-01T00:00:00,y,42\n")
+    ended = case.run()
+    assert ended.exit_code == 2
+    assert "its first 2 rows are in steps, and now the last of these are others" in ended.error
+
+
 def test_a_pattern_without_a_file_is_bad_input(case: Case) -> None:
     case.sources = [{"type": "CSV", "path": "sales-*.csv"}]
     ended = case.run()

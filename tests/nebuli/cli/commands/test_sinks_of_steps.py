@@ -207,6 +207,38 @@ def test_a_growing_file_that_is_gone_for_good_is_said_with_what_to_do(case: Case
     assert numbers[0] > 0
 
 
+def test_a_growing_file_that_is_elsewhere_or_empty_is_written_anew_only_if_all_steps_are_kept(
+    case: Case,
+) -> None:
+    """What a page says of it: a file that is moved is gone on with; what is kept decides about all else."""
+    case.source |= {"count": 2000, "rows_per_s": None}
+    for options in ((), ("--keep-output", "all")):
+        case.out, case.state = case.directory / "out.csv", case.directory / f"state{len(options)}"
+        case.sink["path"] = "out.csv"
+        for _ in range(2):  # the first checkpoint but one is what steps are kept from
+            assert case.run(*options).exit_code == 0
+        there = case.out.read_bytes()
+        case.sink["path"] = "new.csv"
+        case.out = case.directory / "new.csv"
+        ended = case.run(*options)
+        if not options:
+            assert ended.exit_code == 1
+            assert "new.csv is gone" in ended.error
+            assert "put it back, or make an empty file there" in ended.error
+            (case.directory / "out.csv").rename(case.out)
+            assert case.run().exit_code == 0
+            assert case.out.read_bytes() == there
+            case.out.unlink()
+            continue
+        assert ended.exit_code == 0
+        assert "it is written anew, as all steps are kept" in ended.stderr
+        assert case.numbers() == list(range(2000))
+        assert (case.directory / "out.csv").read_bytes() == there
+        case.out.write_bytes(b"")
+        assert case.run(*options).exit_code == 0
+        assert case.numbers() == list(range(2000))
+
+
 def test_another_sink_that_would_lack_steps_is_refused(case: Case) -> None:
     case.stop_behind(ROWS * 3 // 4)
     case.sink = {"type": "CSV", "path": "out.csv", "mode": "final"}
