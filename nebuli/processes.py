@@ -1,15 +1,18 @@
-"""Processes as whoever started them sees them: what they write, line by line, and what killed them."""
+"""Processes as whoever started them sees them: what they write, line by line, what killed them, and how to end them."""
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
+    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-__all__ = ["lines", "signal_name"]
+__all__ = ["lines", "send_signal", "signal_name"]
 
 _TOO_LONG = "(a line, or a part of one, that is too long to be shown)"
 
@@ -25,6 +28,17 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
         if not data:
             return
         yield data.decode(errors="replace").rstrip()
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process that asyncio waits for; harmless when it has ended.
+
+    Its own methods look first whether it has ended (Python's issue 87744, until 3.13), and so take its exit code from
+    the thread that waits for it, which logs an unknown child, and says that its exit code is 255.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def signal_name(number: int) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from nebuli.durable_files import write_privately
 from nebuli.fleet.client import WorkerClient, WorkerUnreachable
 from nebuli.fleet.errors import NodeUnreachable
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
-from nebuli.processes import lines, signal_name
+from nebuli.processes import lines, send_signal, signal_name
 from nebuli.rpc.conventions import READY_PREFIX
 from nebuli.rpc.trust import Trust
 from topology import Access, SecretPlace
@@ -67,7 +68,7 @@ class LocalWorker:
 
     def kill(self) -> None:
         """End the process at once, as an accident would."""
-        self._process.kill()
+        send_signal(self._process, signal.SIGKILL)
 
     async def died(self) -> WorkerDied:
         """Wait for the process to end, and say how it did."""
@@ -217,15 +218,13 @@ class LocalWorkers:
     async def _stop(self) -> None:
         await self._clients.aclose()
         for process in self._processes:
-            with suppress(ProcessLookupError):
-                process.terminate()
+            send_signal(process, signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_S):
                 await self._ended()
         except TimeoutError:
             for process in self._processes:
-                if process.returncode is None:
-                    process.kill()
+                send_signal(process, signal.SIGKILL)
             await self._ended()
         self._state.cleanup()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.members.errors import MembersEnd
 from nebuli.members.member_process import READY
-from nebuli.processes import lines, signal_name
+from nebuli.processes import lines, send_signal, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,11 +133,10 @@ class LocalMembers:
 async def _end(process: Process) -> None:
     if process.returncode is not None:
         return
-    with suppress(ProcessLookupError):
-        process.terminate()
+    send_signal(process, signal.SIGTERM)
     try:
         async with asyncio.timeout(_STOP_S):
             await process.wait()
     except TimeoutError:
-        process.kill()
+        send_signal(process, signal.SIGKILL)
         await process.wait()
