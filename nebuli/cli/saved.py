@@ -45,9 +45,7 @@ def save(query: DeployedQuery) -> None:
 
 def load(id_: str) -> DeployedQuery:
     """The query with this id, or the only one whose id begins so. Raises ClickException for none and for several."""
-    if (
-        not id_
-    ):  # every id begins so, and what is meant by an empty variable is not the only query that there is
+    if not id_:  # every id begins so, and an empty variable does not mean the only query
         raise click.ClickException("expected the id of a query, got an empty text; 'nebuli list' shows them")
     known = sorted(path.stem for path in directory().glob("*.json"))
     found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
