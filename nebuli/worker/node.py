@@ -17,6 +17,7 @@ from nebuli.engines import engine_of
 from nebuli.exactness import is_exact, state_of
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
+from nebuli.worker.fragment.run_notes import forget_run
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
 from nebuli.worker.records import Record
@@ -38,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 4.0
 """How long to wait for a fragment that is telling its neighbours of its end."""
+
+_LEFT_S, _AGAIN_S = 5.0, 0.1
+"""How long processes that a killed worker had are waited for, and how often they are looked for."""
 
 
 class UnknownFragment(Exception):
@@ -135,6 +139,8 @@ class Node:
             hosted.fail(str(error))
             return
         try:
+            if (folder := self._host.folder(id_)) is not None:
+                forget_run(folder)
             # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
             self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
         except OSError:
@@ -182,14 +188,14 @@ class Node:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # most have none
         self._fragments.pop(id_, None)
 
-    def take_up(self, records: Iterable[Record]) -> None:
+    async def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
         for record in records:
             hosted = self._add(record.status, record.fragment)
             drop_files(record.fragment)
             match record.status.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):
-                    hosted.start(resumed=True)
+                    await self._resume(hosted)
                 case FragmentState.RUNNING:
                     what = (
                         f"its worker was started anew, and with the old one went {state_of(record.fragment)}"
@@ -197,6 +203,21 @@ class Node:
                     self._do(hosted.lose(what))
                 case FragmentState.FINISHED | FragmentState.FAILED | FragmentState.STOPPED:
                     self._do(hosted.decline_inputs())
+
+    async def _resume(self, hosted: HostedFragment) -> None:
+        """Go on with it, once processes that it had have let go of its files; it fails where another query has one."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LEFT_S
+        locks = None
+        while locks is None:
+            try:
+                locks = take_all(hosted.fragment, query_of(hosted.id))
+            except OutputError as error:
+                if not isinstance(error, SinkInUse) or loop.time() >= until:
+                    hosted.fail(str(error))
+                    return
+                await asyncio.sleep(_AGAIN_S)
+        hosted.start(locks, resumed=True)
 
     def logged(self, id_: str, *, follow: bool) -> AsyncIterator[LogLine]:
         """What was logged about a fragment, or about all if ``id_`` is empty."""

@@ -11,13 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 from nebuli.durable_files import write_durably
 from nebuli.storage import StorageError
 
+from .run_notes import COORDINATOR
+
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Self
 
 __all__ = ["CoordinatorRecord", "Known"]
-
-_FILE = "coordinator.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class CoordinatorRecord:
         self._changing = asyncio.Lock()
 
     @classmethod
-    def at(cls, folder: Path, *, resumed: bool) -> Self:
-        """That of a folder; a fragment that is started, and not ``resumed``, begins anew. Raises StorageError."""
-        file = folder / _FILE
-        if not resumed or not file.exists():
+    def at(cls, folder: Path) -> Self:
+        """That of a folder: of the run that goes on, or a new one. Raises StorageError."""
+        file = folder / COORDINATOR
+        if not file.exists():
             write_durably(file, _written(Known()))
         try:
             return cls(file, _KNOWN.validate_json(file.read_bytes()))

@@ -51,10 +51,9 @@ class CoordinatorRunner(StepRunner):
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
-        resumed: bool,
         socket: Path,
     ) -> None:
-        super().__init__(id_, fragment, folder, sender, receiver, resumed=resumed)
+        super().__init__(id_, fragment, folder, sender, receiver)
         self._order = fragment
         self._socket = socket
         self._shapes = SteppedCircuit(fragment.plan, 0).outputs
@@ -144,7 +143,7 @@ class CoordinatorRunner(StepRunner):
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(Store.in_folder(self._folder))
             epochs = await EpochLog.open(store, self._order.circuit)
-            self._record = CoordinatorRecord.at(self._folder, resumed=self._resumed)
+            self._record = CoordinatorRecord.at(self._folder)
             if self._record.known.ending:
                 self._ending.set()
             for calls in self.calls:

@@ -18,6 +18,7 @@ from nebuli.members.matching_files import NewFiles, own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
+from .run_notes import PUBLISHED
 from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _STOP_S = 2.5
 """How long a member that is to end waits for the coordinator to stop it, with a checkpoint, and to dismiss it."""
 _HEARD_S = 0.3
 """How long such a member waits until the coordinator has heard of it: the worker ends its process soon."""
-_PUBLISHED = "published"
 
 
 class MemberRunner(StepRunner):
@@ -48,10 +48,9 @@ class MemberRunner(StepRunner):
         sender: SenderServer,
         receiver: ReceiverServer,
         *,
-        resumed: bool,
         max_state_bytes: int,
     ) -> None:
-        super().__init__(id_, fragment, folder, sender, receiver, resumed=resumed)
+        super().__init__(id_, fragment, folder, sender, receiver)
         self._max_state_bytes = max_state_bytes
         self._order = fragment
         self._member: Member | None = None
@@ -124,10 +123,8 @@ class MemberRunner(StepRunner):
 
     async def _look_back(self, member: Member) -> None:
         """Whether a process before this one has stopped, and nothing but its dismissal is left."""
-        file = self._folder / _PUBLISHED
-        if not self._resumed:
-            file.unlink(missing_ok=True)
-        elif file.exists():
+        file = self._folder / PUBLISHED
+        if file.exists():
             self._published = int(file.read_text())
             if self._is_complete(member) and await member.is_saved():
                 member.closed.set()
@@ -152,7 +149,7 @@ class MemberRunner(StepRunner):
         if self._member is not None and self._is_complete(self._member):
             for delivery in self._deliveries:
                 await delivery.finish(step)
-            await asyncio.to_thread(write_durably, self._folder / _PUBLISHED, str(step))
+            await asyncio.to_thread(write_durably, self._folder / PUBLISHED, str(step))
             self._published, self._delivered = step, True
         else:
             for delivery in self._deliveries:

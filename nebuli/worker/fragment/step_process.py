@@ -67,7 +67,7 @@ def _runner(
 ) -> StepRunner:
     if isinstance(fragment, CoordinatorFragment):
         return CoordinatorRunner(
-            order.id, fragment, folder, sender, receiver, resumed=order.resumed, socket=order.socket
+            order.id, fragment, folder, sender, receiver, socket=order.socket
         )
     return MemberRunner(
         order.id,
@@ -75,7 +75,6 @@ def _runner(
         folder,
         sender,
         receiver,
-        resumed=order.resumed,
         max_state_bytes=order.max_state_bytes,
     )
 

@@ -31,7 +31,7 @@ WITHOUT_CHECKPOINT = "stopped without a checkpoint: not all members could make o
 class StepRunner(ABC):
     """Runs until its part of the query is over, or it is stopped; what it keeps is in ``folder``.
 
-    ``resumed``: it goes on where a process before it has died.
+    Where a process before it has died, it goes on.
     """
 
     def __init__(
@@ -41,14 +41,11 @@ class StepRunner(ABC):
         folder: Path,
         sender: SenderServer,
         receiver: ReceiverServer,
-        *,
-        resumed: bool,
     ) -> None:
         self._fragment = fragment
         self._folder = folder
         self._sender = sender
         self._receiver = receiver
-        self._resumed = resumed
         self._status = FragmentStatus(id_, fragment.id, FragmentState.RUNNING)
         self._stopping = asyncio.Event()
 

@@ -5,15 +5,37 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import netchannel
 from nebuli.rpc.trust import NO_TRUST
+from nebuli.rpc.status import FragmentState
+from nebuli.worker.fragment.run_notes import COORDINATOR, PUBLISHED
 from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
 from nebuli.worker.node import Node
+from nebuli.worker.records import Record, Records
 from placement.plan import BoundSink, Fragment, NetworkSource
+from placement.stepped import CoordinatorFragment
+from tests.support.told_members import pushed_query
 from topology import Column, NullSink
+
+
+def a_host(receiver: netchannel.ReceiverServer, state: Path | None = None) -> Host:
+    return Host(
+        object.__new__(Spawner),  # nothing is started
+        receiver,
+        netchannel.SenderServer(),
+        ports=Ports("127.0.0.1"),
+        node="",
+        trust=NO_TRUST,
+        sockets=Path(),
+        max_state_bytes=1,
+        state=state,
+    )
 
 
 async def test_its_fragments_can_be_counted_while_they_come_and_go() -> None:
@@ -22,17 +44,7 @@ async def test_its_fragments_can_be_counted_while_they_come_and_go() -> None:
     sink = BoundSink(id="out", input="in", sink="out", target=NullSink(name="out", type="Null"))
     async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
         fragment = Fragment(id="f", node=receiver.address, operators=(source, sink))
-        host = Host(
-            object.__new__(Spawner),  # nothing is started
-            receiver,
-            netchannel.SenderServer(),
-            ports=Ports("127.0.0.1"),
-            node="",
-            trust=NO_TRUST,
-            sockets=Path(),
-            max_state_bytes=1,
-        )
-        count(Node(host), fragment)
+        count(Node(a_host(receiver)), fragment)
 
 
 def count(node: Node, fragment: Fragment) -> None:
@@ -58,3 +70,45 @@ def count(node: Node, fragment: Fragment) -> None:
         over.set()
         thread.join()
     assert errors == []
+
+
+async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_known_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill at any moment behind that has the next process go on, which would take such a note for its own run's."""
+    query = pushed_query(1)
+    async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
+        fragment = CoordinatorFragment(
+            id="q/coordinator",
+            node=receiver.address,
+            circuit=query.circuit,
+            plan=query.plan,
+            external=query.external,
+            addresses=(receiver.address,),
+            checkpoint_s=1.0,
+        )
+        host = a_host(receiver, tmp_path)
+        with Records(tmp_path) as records:
+            node = Node(host, records)
+            id_ = node.register(fragment)
+            folder = host.folder(id_)
+            assert folder is not None
+            folder.mkdir(parents=True)
+            for name in (COORDINATOR, PUBLISHED):
+                (folder / name).write_text("of the run before")
+            save, there = records.save, []
+
+            def kept(record: Record) -> None:
+                if record.status.state is FragmentState.RUNNING:
+                    there.append(sorted(each.name for each in folder.iterdir()))
+                save(record)
+
+            monkeypatch.setattr(records, "save", kept)
+            monkeypatch.setattr(host.spawner, "spawn", no_process, raising=False)
+            node.start(id_)
+            assert await node.shutdown(5.0)
+            assert there == [[]]
+
+
+def no_process(*kept: int) -> Any:
+    raise OSError("nothing is started")

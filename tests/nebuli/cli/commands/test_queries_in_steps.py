@@ -314,3 +314,15 @@ def test_a_result_that_never_comes_is_warned_of(fleet: Fleet) -> None:
     ended = fleet.run("register", "--stepped", fleet.written("endless.yaml"), fleet.query)
     assert ended.exit_code == 0, ended.stderr
     assert "Warning: the sink out (mode final) gives its result when all sources have ended" in ended.stderr
+
+
+def test_a_file_stays_its_querys_own_when_its_worker_was_killed(fleet: Fleet) -> None:
+    """The worker that takes a member up again takes the lock of its sink's file again: a second query is refused."""
+    first = begun(fleet)
+    read(fleet, first, 0)
+    fleet.kill(1)
+    fleet.begin_again(1)
+    read(fleet, first, ROWS // 100)
+    second = fleet.run("start", "--stepped", fleet.topology, fleet.query)
+    assert second.exit_code != 0
+    assert f"query {first}, fragment copy/member-0" in second.error

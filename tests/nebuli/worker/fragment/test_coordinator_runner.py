@@ -16,6 +16,7 @@ from nebuli.rpc.status import FragmentState
 from nebuli.storage import StorageError
 from nebuli.worker.fragment.coordinator_record import CoordinatorRecord, Known
 from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
+from nebuli.worker.fragment.run_notes import forget_run
 from netchannel import ReceiverServer, SenderServer
 from placement.stepped import CoordinatorFragment
 from tests.support.told_members import Members, pushed_query, until
@@ -23,9 +24,12 @@ from tests.support.told_members import Members, pushed_query, until
 
 @contextlib.asynccontextmanager
 async def running(
-    members: Members, *, resumed: bool = True, away: int | None = None
+    members: Members, *, is_new: bool = False, away: int | None = None
 ) -> AsyncIterator[CoordinatorRunner]:
-    """As a process of the fragment; left as by a kill. Does not reach the member that is ``away``."""
+    """As a process of the fragment; left as by a kill. Does not reach the member that is ``away``.
+
+    ``is_new``: the fragment was started; else it goes on.
+    """
     async with (
         ReceiverServer("127.100.255.1:0", secret=members.secret) as receiver,
         SenderServer(secret=members.secret) as sender,
@@ -43,8 +47,10 @@ async def running(
             checkpoint_s=3600.0,
         )
         folder = members.folder / "coordinator"
+        if is_new:
+            forget_run(folder)
         runner = CoordinatorRunner(
-            "1", fragment, folder, sender, receiver, resumed=resumed, socket=members.folder / "socket"
+            "1", fragment, folder, sender, receiver, socket=members.folder / "socket"
         )
         task = asyncio.create_task(runner.run())
         try:
@@ -67,7 +73,7 @@ async def until_final(runner: CoordinatorRunner) -> FragmentState:
 
 async def test_a_pause_holds_in_the_next_process_and_not_in_a_new_start(tmp_path: Path) -> None:
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
-        async with running(members, resumed=False) as runner:
+        async with running(members, is_new=True) as runner:
             await until_running(runner)
             await runner.pause()
         for expected in (True, True):
@@ -81,14 +87,14 @@ async def test_a_pause_holds_in_the_next_process_and_not_in_a_new_start(tmp_path
             await until_running(runner)
             assert not runner.coordinator.paused
             await runner.pause()
-        async with running(members, resumed=False) as runner:
+        async with running(members, is_new=True) as runner:
             await until_running(runner)
             assert not runner.coordinator.paused
 
 
 async def test_an_end_that_was_begun_is_come_to_by_the_next_process(tmp_path: Path) -> None:
     async with asyncio.timeout(60), Members(pushed_query(2), tmp_path) as members:
-        async with running(members, resumed=False, away=1) as runner:
+        async with running(members, is_new=True, away=1) as runner:
             await until(lambda: runner._coordinator, "it is there")
             await runner.shut_down()
             assert not runner.status.state.is_final
@@ -109,7 +115,7 @@ async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_
             return [] if isinstance(getattr(happened, "message", None), Dismiss) else [*told(happened)]  # type: ignore[arg-type]
 
         monkeypatch.setattr(deaf._following, "handle", hear_no_dismissal)
-        async with running(members, resumed=False) as runner:
+        async with running(members, is_new=True) as runner:
             await until_running(runner)
             await runner.shut_down()
             await until(members.members[0].dismissed.is_set, "the first is dismissed")
@@ -128,5 +134,6 @@ async def test_a_process_that_dies_between_dismissing_the_first_and_the_last_is_
 def test_what_cannot_be_read_of_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "coordinator.json").write_text('{"paused": "perhaps"}')
     with pytest.raises(StorageError, match=r"coordinator\.json cannot be read .* start it again"):
-        CoordinatorRecord.at(tmp_path, resumed=True)
-    assert CoordinatorRecord.at(tmp_path, resumed=False).known == Known()
+        CoordinatorRecord.at(tmp_path)
+    forget_run(tmp_path)
+    assert CoordinatorRecord.at(tmp_path).known == Known()
