@@ -104,8 +104,9 @@ class Remap:
     async def catch_up(self) -> None:
         """Have the arrivals know which of them count, also when a call was cancelled that fixed a step."""
         last = self.last
-        if max(self.first, self._assigned_below) < last:
-            await self._assign(last - 1, await self.offsets(last - 1))
+        if self._assigned_below < last:
+            # Where all steps are trimmed, the arrivals know it of their own; sources are where the last one ended.
+            await self._assign(last - 1, await self.offsets(last - 1) if self.first < last else {})
 
     async def _assign(self, step: int, offsets: Offsets) -> None:
         if step < self._assigned_below:

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nebuli.storage import Store
 from nebuli.storage.errors import LogTaken, SequenceReused, StepOutOfRange, StoreFailed, StoreFull, Unclear
 from nebuli.storage.logs import producers
+from nebuli.storage.logs.addresses import Address, Passage
 from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.shards.ledger import _PAUSES_S
 from tests.support.seeds import drawn_seed
@@ -222,6 +223,22 @@ async def test_what_waits_is_read_at_once_after_a_step_was_passed_over(log: Inpu
     await log.pass_over(1)
     await push(log, 2)
     assert numbers(await asyncio.wait_for(reading, 10) or {}) == {2: 1}
+
+
+@pytest.mark.parametrize("trimmed", [1, 2])
+async def test_a_step_that_is_passed_over_leaves_sources_where_they_are(
+    log: InputLog, store: Store, trimmed: int
+) -> None:
+    """Also as the first step of a process, where all before it are trimmed, as behind a stop: nothing is read twice."""
+    start, end = Address(), Address("there", 900)
+    await log.fix(0, {"file": Passage(start, end, 17)})
+    await log.fix(1, {"file": Passage(end, end, 0)})
+    await log.trim(trimmed)
+    log = await reopened(log, store)
+    await log.pass_over(2)
+    assert await log.passages(2) == {"file": Passage(end, end, 0)}
+    assert await log.where(3) == {"file": end}
+    await log.__aexit__(None, None, None)
 
 
 async def test_a_step_that_is_fixed_is_not_passed_over_any_more(log: InputLog) -> None:
