@@ -51,7 +51,7 @@ class CoordinatorLine:
         def heard(data: bytes) -> None:
             told(read_from_coordinator(data, self.address), self)
 
-        with suppress(NetChannelError):
+        try:
             async with talking(
                 sender,
                 receiver,
@@ -63,6 +63,10 @@ class CoordinatorLine:
                 fault=FaultPolicy(retry=_AWAY_S),
             ) as session:
                 await session.talk(self._said.get, heard)
+        except NetChannelError:
+            return
+        except MalformedMessage as error:  # whoever that is, the coordinator that is followed has another session
+            _log.warning("a session is left: %s", error)
 
 
 class CoordinatorLines:

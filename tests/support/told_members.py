@@ -253,7 +253,7 @@ class Told:
     """Whoever tells members what to do, message by message."""
 
     def __init__(self, lines: list[Line]) -> None:
-        self._lines = lines
+        self.lines = lines
         self._heard: list[asyncio.Queue[ev.Event]] = [asyncio.Queue() for _ in lines]
 
     def happen(self, event: ev.Event) -> None:
@@ -270,8 +270,8 @@ class Told:
 
     def tell(self, message: say.FromCoordinator, *members: int) -> None:
         """To all, unless some are named."""
-        for member in members or range(len(self._lines)):
-            self._lines[member].tell(message)
+        for member in members or range(len(self.lines)):
+            self.lines[member].tell(message)
 
     async def hear(self, kind: type[T], member: int = 0) -> T:
         """The next thing that a member says, which is of this kind."""
@@ -281,7 +281,7 @@ class Told:
         return event.message
 
     async def hear_all(self, kind: type[T]) -> list[T]:
-        return [await self.hear(kind, member) for member in range(len(self._lines))]
+        return [await self.hear(kind, member) for member in range(len(self.lines))]
 
     async def lost(self, member: int) -> str:
         """The next thing about a member is that it is gone; why."""
@@ -304,7 +304,7 @@ class Told:
 
     async def step(self, epoch: int, step: int) -> None:
         self.tell(say.Step(epoch, step, replayed=False))
-        assert await self.hear_all(say.Stepped) == [say.Stepped(epoch, step)] * len(self._lines)
+        assert await self.hear_all(say.Stepped) == [say.Stepped(epoch, step)] * len(self.lines)
 
     async def checkpoint(self, epoch: int, attempt: int, step: int) -> None:
         self.tell(say.Prepare(epoch, attempt, step))

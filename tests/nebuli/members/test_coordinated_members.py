@@ -188,6 +188,21 @@ async def test_a_second_coordinator_fences_the_first(tmp_path: Path) -> None:
             assert not running(second).done()
 
 
+async def test_whoever_says_what_is_no_message_is_left_and_nobody_else(tmp_path: Path) -> None:
+    """The epoch goes on: the coordinator that is followed has another session."""
+    async with Members(pushed_query(2), tmp_path) as circuit, circuit.coordinated() as coordinator:
+        await until_running(coordinator)
+        async with circuit.told() as stranger:
+            for line in stranger.lines:
+                assert line._told is not None
+                line._told.put_nowait(b"\xff\x00 no message")
+            for member in range(circuit.count):
+                await stranger.lost(member)
+        await circuit.push_numbers(0, range(10))
+        await until_out(circuit, Counter(range(10)))
+        assert coordinator.epoch == 1
+
+
 async def test_a_coordinator_that_is_gone_leaves_the_members_their_state_for_the_next(tmp_path: Path) -> None:
     """FT-PR-9: gone in a step and in the middle of a checkpoint; the next one reads what all have, and goes on."""
     random = Random(3)
