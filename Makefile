@@ -88,8 +88,10 @@ soak-spark: $(ALL_READY)  ## Run a query of Spark through TRIGGERS=2000 and KILL
 
 SEEDS_OF_STEPS = $(if $(filter file,$(origin SEEDS)),20,$(SEEDS))
 
-soak-steps: $(ALL_READY)  ## Run queries in steps, SEEDS=20 of them, whose processes and disks faults befall that are drawn, from seed FIRST on
-	$(BIN)/python -m tests.soak_steps --seeds $(SEEDS_OF_STEPS) $(if $(filter-out file,$(origin FIRST)),--first $(FIRST))
+ON ?= machine
+
+soak-steps: $(ALL_READY)  ## Run queries in steps ON=machine or ON=workers, SEEDS=20 of them, whose processes and disks faults befall that are drawn, from seed FIRST on
+	$(BIN)/python -m tests.soak_steps --on $(ON) --seeds $(SEEDS_OF_STEPS) $(if $(filter-out file,$(origin FIRST)),--first $(FIRST))
 
 QUICK ?=
 

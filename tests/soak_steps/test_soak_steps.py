@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak_steps import story
+from tests.soak_steps import fleet_query, story
 from tests.soak_steps.audit import Audit, Violation
+from tests.soak_steps.fleet_story import FLEET_FAULTS, tell_of_fleet
 from tests.soak_steps.query import Sizes, expected
 from tests.soak_steps.story import tell
 
@@ -21,6 +22,23 @@ async def test_whatever_befalls_processes_and_disks_all_comes_out_once(seed: int
     assert sum(told.tally[fault] for fault in story.FAULTS) >= 3, "it has not ended before"
     assert told.tally["epoch over"] + told.tally["coordinator killed"] >= 1
     assert told.tally["ended"]
+
+
+@pytest.mark.parametrize("seed", [601])
+async def test_whatever_befalls_workers_all_comes_out_once(seed: int, tmp_path: Path) -> None:
+    """DBSP-REQ-2, FT-PR-10: with late rows, and over a second run behind files that have grown."""
+    told = await tell_of_fleet(seed, tmp_path, faults=6)
+    assert sum(told.tally[fault] for fault in FLEET_FAULTS) >= 3, "it has not ended before"
+    assert told.tally["late rows"]
+
+
+async def test_a_row_that_workers_lose_is_told_with_the_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_query.FleetQuery, "_sum", lambda _, key: (f"name-{key}", "0", "0"))
+    with pytest.raises(Violation, match=r"sums: Counter.*\('name-0', '0', '0'\): 1.* is missing") as broken:
+        await tell_of_fleet(2, tmp_path, faults=0)
+    assert "in story 2 on workers" in broken.value.__notes__[0]
 
 
 async def test_a_row_that_is_lost_is_told_with_the_story(
