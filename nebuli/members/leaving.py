@@ -18,6 +18,9 @@ ALONE_S = 600.0
 idle process; to go too early may cost the circuit, if another member has not stopped yet and the coordinator comes
 back: all would be needed for the next epoch. So it is longer than what brings a coordinator back by itself: a process
 is started again within seconds, a host in some minutes, and a cluster gives a host up after five."""
+GONE_S = 10.0
+"""The same where a process of the member before this one was dismissed: its coordinator has ended, or comes to dismiss
+this one, too."""
 HEARD_S = 40.0
 """How long a member that is dismissed answers what its coordinator's process still asks, for whoever reads an output to
 its end. That process leaves all members at once: when the last one has heard, or after

@@ -95,6 +95,8 @@ class Member:
         """What is done with the outputs below a step before the last version is made at it."""
         self.on_checkpoint: Callable[[], None] = _ignored
         """Hears that all members have a new version."""
+        self.on_dismissal: Callable[[], None] = _ignored
+        """Hears of it before the coordinator hears that it came, and so may end."""
         self.closed = asyncio.Event()
         """Set while it is stopped: its last version is made, and no epoch has begun behind it."""
         self.dismissed = asyncio.Event()
@@ -197,6 +199,7 @@ class Member:
                 case do.Say(message):
                     self._say(message)
                 case do.Leave():
+                    self.on_dismissal()
                     self.dismissed.set()
                 case do.LookAround(epoch):
                     self.closed.clear()

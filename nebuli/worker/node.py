@@ -139,10 +139,7 @@ class Node:
             hosted.fail(str(error))
             return
         try:
-            if (folder := self._host.folder(id_)) is not None:
-                forget_run(folder)
-            # First: a successor that took it up as registered would neither go on with it, nor say what is lost.
-            self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
+            self._record_start(hosted)
         except OSError:
             for lock in locks:
                 lock.release()
@@ -162,6 +159,12 @@ class Node:
         before = hosted.status
         anew = FragmentStatus(id_, before.fragment, FragmentState.REGISTERED, checkpoint=before.checkpoint)
         return self._add(anew, hosted.fragment)
+
+    def _record_start(self, hosted: HostedFragment) -> None:
+        """Before it is started: a successor that took it up as registered would not go on, nor say what is lost."""
+        if (folder := self._host.folder(hosted.id)) is not None:
+            forget_run(folder)
+        self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end; harmless when it has."""

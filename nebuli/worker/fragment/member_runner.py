@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.inputs.feeding import feed_all
-from nebuli.members.leaving import HEARD_S, until_dismissed, until_heard
+from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_dismissed, until_heard
 from nebuli.members.matching_files import NewFiles, own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
-from .run_notes import PUBLISHED
+from .run_notes import DISMISSED, PUBLISHED
 from .step_runner import WITHOUT_CHECKPOINT, StepRunner, cancelled
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class MemberRunner(StepRunner):
         where the circuit has gone on since."""
         self._delivered = False
         self._new_files: NewFiles
+        self._was_dismissed = False  # in a process before
 
     @property
     def status(self) -> FragmentStatus:
@@ -110,7 +111,9 @@ class MemberRunner(StepRunner):
                 *(asyncio.create_task(each.failed()) for each in self._deliveries),
             ]
             ends: list[asyncio.Task[Any]] = [
-                asyncio.create_task(until_dismissed(member, lines)),
+                asyncio.create_task(
+                    until_dismissed(member, lines, GONE_S if self._was_dismissed else ALONE_S)
+                ),
                 asyncio.create_task(self._stopping.wait()),
             ]
             stack.push_async_callback(cancelled, [*working, *ends])
@@ -128,6 +131,15 @@ class MemberRunner(StepRunner):
             self._published = int(file.read_text())
             if self._is_complete(member) and await member.is_saved():
                 member.closed.set()
+        self._was_dismissed = (self._folder / DISMISSED).exists()
+        if self._was_dismissed:
+            member.closed.set()
+        member.on_dismissal = self._note_dismissal
+
+    def _note_dismissal(self) -> None:
+        """At once, as the coordinator ends when it hears of it."""
+        with suppress(OSError):  # then the next process waits for longer
+            write_durably(self._folder / DISMISSED, "")
 
     async def _begin_deliveries(self, stack: AsyncExitStack, member: Member) -> None:
         if member.outputs is None:

@@ -13,17 +13,19 @@ from nebuli.durable_files import sync_directory
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["COORDINATOR", "PUBLISHED", "forget_run"]
+__all__ = ["COORDINATOR", "DISMISSED", "PUBLISHED", "forget_run"]
 
 COORDINATOR = "coordinator.json"
 """What a coordinator was asked for, and how far it came."""
+DISMISSED = "dismissed"
+"""Whether a member was dismissed: its coordinator may have ended since."""
 PUBLISHED = "published"
 """Below which step the sinks of a member have had their results."""
 
 
 def forget_run(folder: Path) -> None:
     """Begin a run of the fragment that keeps what it has in ``folder``. Raises OSError."""
-    noted = [folder / name for name in (COORDINATOR, PUBLISHED) if (folder / name).exists()]
+    noted = [folder / name for name in (COORDINATOR, DISMISSED, PUBLISHED) if (folder / name).exists()]
     for file in noted:
         file.unlink()
     if noted:

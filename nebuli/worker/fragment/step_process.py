@@ -66,9 +66,7 @@ def _runner(
     receiver: netchannel.ReceiverServer,
 ) -> StepRunner:
     if isinstance(fragment, CoordinatorFragment):
-        return CoordinatorRunner(
-            order.id, fragment, folder, sender, receiver, socket=order.socket
-        )
+        return CoordinatorRunner(order.id, fragment, folder, sender, receiver, socket=order.socket)
     return MemberRunner(
         order.id,
         fragment,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import netchannel
-from nebuli.rpc.trust import NO_TRUST
 from nebuli.rpc.status import FragmentState
-from nebuli.worker.fragment.run_notes import COORDINATOR, PUBLISHED
+from nebuli.rpc.trust import NO_TRUST
+from nebuli.worker.fragment.run_notes import COORDINATOR, DISMISSED, PUBLISHED
 from nebuli.worker.fragment.spawning import Spawner
 from nebuli.worker.hosted import Host
 from nebuli.worker.listening import Ports
@@ -94,7 +94,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
             folder = host.folder(id_)
             assert folder is not None
             folder.mkdir(parents=True)
-            for name in (COORDINATOR, PUBLISHED):
+            for name in (COORDINATOR, DISMISSED, PUBLISHED):
                 (folder / name).write_text("of the run before")
             save, there = records.save, []
 

@@ -326,3 +326,21 @@ def test_a_file_stays_its_querys_own_when_its_worker_was_killed(fleet: Fleet) ->
     second = fleet.run("start", "--stepped", fleet.topology, fleet.query)
     assert second.exit_code != 0
     assert f"query {first}, fragment copy/member-0" in second.error
+
+
+def test_a_member_that_was_dismissed_ends_though_it_is_killed_before_that_is_recorded(fleet: Fleet) -> None:
+    """Its coordinator has ended, so nobody dismisses the process that takes its place, which does not wait for that."""
+    fleet.data["nodes"][0]["physical"][0]["count"] = 1000
+    fleet.topology = fleet.written()
+    id_ = begun(fleet)
+    fleet.wait_for_state(id_, "finished")
+    before = fleet.out.read_bytes()
+    fleet.kill(1)
+    (record,) = (
+        path for path in fleet.directory.rglob("*.json") if f'"id":"{id_}/copy/member-0"' in path.read_text()
+    )
+    assert '"state":"finished"' in record.read_text()
+    record.write_text(record.read_text().replace('"state":"finished"', '"state":"running"'))
+    fleet.begin_again(1)
+    fleet.wait_for_state(id_, "finished")
+    assert fleet.out.read_bytes() == before

@@ -49,9 +49,7 @@ async def running(
         folder = members.folder / "coordinator"
         if is_new:
             forget_run(folder)
-        runner = CoordinatorRunner(
-            "1", fragment, folder, sender, receiver, socket=members.folder / "socket"
-        )
+        runner = CoordinatorRunner("1", fragment, folder, sender, receiver, socket=members.folder / "socket")
         task = asyncio.create_task(runner.run())
         try:
             yield runner
