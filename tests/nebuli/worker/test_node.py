@@ -105,7 +105,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
 
             monkeypatch.setattr(records, "save", kept)
             monkeypatch.setattr(host.spawner, "spawn", no_process, raising=False)
-            node.start(id_)
+            await node.start(id_)
             assert await node.shutdown(5.0)
             assert there == [[]]
 
