@@ -65,9 +65,7 @@ class CoordinatorLine:
                 await session.talk(self._said.get, heard)
         except NetChannelError:
             return
-        except (
-            MalformedMessage
-        ) as error:  # whoever that is, the coordinator that is followed has another session
+        except MalformedMessage as error:  # the coordinator that is followed has another session
             _log.warning("a session is left: %s", error)
 
 
