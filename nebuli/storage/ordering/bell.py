@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 _MODIFIED = 0x2
 _CLOSE_ON_EXEC, _NON_BLOCKING = os.O_CLOEXEC, os.O_NONBLOCK
 
+_REMEDIES = {
+    errno.EMFILE: "raise fs.inotify.max_user_instances (sysctl), or open fewer stores at a time",
+    errno.ENOSPC: "raise fs.inotify.max_user_watches (sysctl), or open fewer stores at a time",
+    errno.ENOENT: "somebody has deleted or moved it since it was opened",
+}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,7 +55,7 @@ class FileBell:
 
 def _refused(path: Path) -> StoreUnusable:
     code = ctypes.get_errno()
+    remedy = _REMEDIES.get(code)
     return StoreUnusable(
-        f"{path} cannot be watched: {os.strerror(code)}; raise fs.inotify.max_user_instances (sysctl), or open fewer "
-        f"stores at a time"
+        f"{path} cannot be watched: {os.strerror(code)}{'' if remedy is None else f'; {remedy}'}"
     )

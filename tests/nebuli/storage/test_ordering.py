@@ -25,6 +25,7 @@ from nebuli.storage.errors import (
     Unclear,
 )
 from nebuli.storage.ordering import Change
+from nebuli.storage.ordering.bell import FileBell
 from nebuli.storage.ordering.sqlite import FILE, SqliteOrdering
 
 
@@ -113,6 +114,11 @@ def test_a_bell_rings_at_every_append_of_any(ordering: SqliteOrdering, another: 
         assert select.select([bell], [], [], 10)[0] == [bell]
         bell.silence()
     bell.close()
+
+
+def test_a_file_that_is_gone_has_no_bell_and_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match=r"log cannot be watched: .*; somebody has deleted or moved it"):
+        FileBell(tmp_path / "log")
 
 
 def test_a_lock_is_one_s_at_a_time(ordering: SqliteOrdering, another: SqliteOrdering) -> None:
