@@ -24,7 +24,7 @@ from nebuli.dataflow import SteppedCircuit
 from nebuli.members.errors import MembersEnd
 from nebuli.members.local_run import LocalRun
 from nebuli.members.opening import LOG
-from nebuli.members.stepped_query import SteppedQuery, stepped_query
+from nebuli.members.stepped_query import CLAIM, SteppedQuery, stepped_query
 from nebuli.storage import Store
 from nebuli.storage.logs.output_log import OutputLog
 from placement import parse_query
@@ -262,6 +262,8 @@ async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -
     numbers = numbers_query(2, "type: Generator, count: 10")
     ended: list[ev.ClaimEpoch] = []
     observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
+    (here / "state").mkdir()
+    (here / "state" / CLAIM).write_text(numbers.claim(here / "state"))
     async with asyncio.timeout(120), Store.in_folder(here / "state" / "member-1") as store:
         database = await store.state_store(LOG).open(0)
         async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:
