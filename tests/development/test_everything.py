@@ -129,5 +129,6 @@ def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == [
         "CI=true: -m tests.support.programs",
         "CI=true: examples/flights/prepare.py",
+        "CI=true: -m tests.support.spark_java",
         "CI=true: -m tests.everything --jobs 4 --spark-jobs 2",
     ]

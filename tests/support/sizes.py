@@ -24,8 +24,8 @@ def examples(number: int) -> int:
     return max(min(number, _FEWEST), number // _DRAWN_ONE_IN)
 
 
-def seeds(all_: Sequence[int]) -> Sequence[int]:
-    """Those of all seeds that are tried: evenly spread, the first among them."""
+def seeds(all_: Sequence[T]) -> Sequence[T]:
+    """Those of all seeds, or of what is as good as them, that are tried: evenly spread, the first among them."""
     return all_[::_DRAWN_ONE_IN]
 
 

@@ -17,6 +17,7 @@ from tests.support.chaos import ChaosProxy
 from tests.support.members import host
 from tests.support.ports import free_addresses
 from tests.support.seeds import drawn_seed
+from tests.support.sizes import seeds
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -59,19 +60,21 @@ async def said(process: Process) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
-async def test_four_members_exchange_2048_rounds_while_their_connections_are_cut() -> None:
-    """DBSP-DIST-8: on two hosts; one connection in about a hundred rounds is cut, wherever it is in a message."""
+@pytest.mark.parametrize(("members", "hosts"), seeds([(4, 2), (2, 2), (8, 2), (3, 3), (4, 4), (16, 4)]))
+async def test_members_exchange_2048_rounds_while_their_connections_are_cut(members: int, hosts: int) -> None:
+    """DBSP-DIST-8: Feldera's matrix; one connection in about a hundred rounds is cut, wherever it is in a message."""
     steps = 1024
-    listen = listening(4, 2)
+    listen = listening(members, hosts)
+    mean_bytes = 8_000 * members * (members - 1)
     with drawn_seed() as seed:
         async with AsyncExitStack() as stack:
             proxies = [
-                await stack.enter_async_context(ChaosProxy(at, seed=seed + number, mean_bytes=100_000))
+                await stack.enter_async_context(ChaosProxy(at, seed=seed + number, mean_bytes=mean_bytes))
                 for number, at in enumerate(listen)
             ]
             addresses = [proxy.address for proxy in proxies]
             processes = await stack.enter_async_context(started(listen, addresses, steps))
-            assert [await said(process) for process in processes] == [{"rounds": 2 * steps}] * 4
+            assert [await said(process) for process in processes] == [{"rounds": 2 * steps}] * members
             cuts = sum(proxy.resets for proxy in proxies)
             assert cuts >= 2 * steps / 100, f"{cuts} connections were cut"
 
