@@ -11,8 +11,8 @@ from benchmarks.contestants import raw
 from benchmarks.measuring import pace
 from benchmarks.work import Result, Work
 
-AT = 70
-"""The round with the fault: behind the first messages, and not the last."""
+AT = 1
+"""The round with the fault: behind the first messages, and not the last, however few a busy machine gets done."""
 
 
 def receive(work: Work, ready: Callable[[str], None]) -> Result:
