@@ -29,7 +29,9 @@ _LEAVE_S = 1.0
 
 
 class Delivery:
-    """What an output has, into a sink that is opened at once.
+    """What an output has, into a sink that is opened once it is known where the members go on (`open_now`).
+
+    Until then what is there is left as it is: without a checkpoint that all members have, nothing goes on.
 
     A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
     had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
@@ -57,6 +59,8 @@ class Delivery:
         self._is_between = False  # no write has begun that has not ended
         self._published: int | None = None  # below which step
         self._turn = asyncio.Lock()
+        self._may_open = asyncio.Event()
+        self._has_opened = False
         self._reached = asyncio.Event()
         self._due = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -72,18 +76,20 @@ class Delivery:
     # -- its beginning
 
     async def begin(self, log: OutputLog, schema: pa.Schema) -> None:
-        """Open the sink, and follow the log. Raises OutputError, StorageError."""
+        """Follow the log, once the sink may be opened. Raises StorageError."""
         self._log, self._schema = log, schema
         self._published = None
+        self._has_opened = self._is_between = False
+        self._written = self._kept = 0
         self._delivered = await log.delivered(self._output)
-        start = await self._open(schema)
-        await log.has_delivered(self._output, start)
-        self._written = self._kept = start
-        self._is_between = True
-        self._working = asyncio.create_task(self._work(start))
+        self._working = asyncio.create_task(self._work())
+
+    def open_now(self) -> None:
+        """Have the sink opened: all members go on from the same checkpoint."""
+        self._may_open.set()
 
     async def _open(self, schema: pa.Schema) -> int:
-        """Open the sink; the step that it goes on with."""
+        """Open the sink; the step that it goes on with. Raises OutputError, StorageError."""
         first = self._log.first_of(self._output)
         self.rows = 0
         if self._is_final:
@@ -132,7 +138,14 @@ class Delivery:
 
     # -- while it runs
 
-    async def _work(self, start: int) -> None:
+    async def _work(self) -> None:
+        await self._may_open.wait()
+        self._has_opened = True  # or has tried to
+        start = await self._open(self._schema)
+        await self._log.has_delivered(self._output, start)
+        self._written = self._kept = start
+        self._is_between = True
+        self._reached.set()
         tasks = [asyncio.create_task(each) for each in (self._follow(start), self._keep_whenever_due())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -198,6 +211,7 @@ class Delivery:
         """Publish all that is below a step. Raises OutputError, StorageError."""
         if self._published == step:
             return
+        self.open_now()
         if self._published is not None:
             self._made()
             await self.begin(self._log, self._schema)
@@ -240,7 +254,7 @@ class Delivery:
         """Publish nothing, but keep what was written, where the sink can; harmless after `finish`."""
         has_failed = self._working is None or self._working.done()
         await self._stop_between()
-        if self._published is not None:
+        if self._published is not None or not self._has_opened:
             return
         if not has_failed and self._is_between:
             await self._keep_at_the_end()

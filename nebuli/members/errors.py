@@ -17,6 +17,7 @@
     ├── MembersEnd         a member's process ends again and again
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
     ├── StateInUse         another process runs from the state folder
+    ├── StateGone          what a member has kept is gone from the state folder
     ├── FolderUnusable     the state folder cannot be made, read or written
     └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
 """
@@ -157,6 +158,16 @@ class StateInUse(MembersFailed):
         super().__init__(
             f"another process runs from the state in {folder} (fuser {folder}/lock names it): end that one first, or "
             f"give another --state"
+        )
+
+
+class StateGone(MembersFailed):
+    """What a member has kept in ``member_folder`` is gone, and the rest of the state is there."""
+
+    def __init__(self, member_folder: str, folder: str) -> None:
+        super().__init__(
+            f"{member_folder} is gone, or empty, with what that member has kept, and the rest of {folder} is there: "
+            f"nothing was opened. Restore it from a copy, or give another --state, where the query begins anew"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.connectors.sinks.sink_locks import take_files
 from nebuli.coordinator.coordinator import Coordinator
-from nebuli.coordinator.events import CheckpointMade
+from nebuli.coordinator.events import CheckpointMade, EpochRuns
 from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
@@ -19,7 +19,7 @@ from nebuli.durable_files import make_directory, write_durably
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.members.calls.call_line import CallLine
 from nebuli.members.delivering import Delivery
-from nebuli.members.errors import FolderUnusable, StateInUse
+from nebuli.members.errors import FolderUnusable, StateGone, StateInUse
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
@@ -55,7 +55,7 @@ class LocalRun:
     addresses of this machine that members listen at, in turn. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
 
-    Entering raises StateOfAnother, StateInUse, FolderUnusable, StorageError, OutputError.
+    Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, StorageError, OutputError.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class LocalRun:
             claim = self.query.claim(self._folder)
             make_directory(self._folder)
             self._lock()
+            self._check_all_there()
             write_durably(self._folder / CLAIM, claim)
         except OSError as error:
             if (remedy := what_to_do(error)) is not None:
@@ -132,7 +133,7 @@ class LocalRun:
             Line(circuit, member, None, sender, receiver, beside=calls)
             for member, calls in enumerate(self.calls)
         ]
-        store = await self._stack.enter_async_context(Store.in_folder(self._folder / "coordinator"))
+        store = await self._stack.enter_async_context(Store.in_folder(self._coordinator))
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._hear)
         orders = [self._order(member, secret) for member in range(plan.members)]
@@ -144,9 +145,12 @@ class LocalRun:
         self._stack.push_async_callback(_ended, self._coordinating)
 
     def _hear(self, order: Order) -> None:
-        if isinstance(order, CheckpointMade):
-            for delivery in self._deliveries.values():
-                delivery.keep_soon()
+        for delivery in self._deliveries.values():
+            match order:
+                case EpochRuns():
+                    delivery.open_now()
+                case CheckpointMade():
+                    delivery.keep_soon()
         self._observe(order)
 
     def _lock(self) -> None:
@@ -156,11 +160,23 @@ class LocalRun:
         except BlockingIOError:
             raise StateInUse(str(self._folder)) from None
 
+    def _check_all_there(self) -> None:
+        """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""
+        if not Store.is_in(self._coordinator):  # it is made behind those of all members
+            return
+        gone = [store for store in map(self._store, range(self.query.plan.members)) if not Store.is_in(store)]
+        if gone:
+            raise StateGone(str(gone[0]), str(self._folder))
+
     def _lock_sinks(self) -> None:
         """No other query is to write to the same files."""
         paths = [path for target in self.query.targets.values() for path in target.files]
         for lock in take_files(paths, self.query.plan.name, "all members", str(self._folder)):
             self._stack.callback(lock.release)
+
+    @property
+    def _coordinator(self) -> Path:
+        return self._folder / "coordinator"
 
     def _store(self, member: int) -> Path:
         return self._folder / f"member-{member}"

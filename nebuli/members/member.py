@@ -93,6 +93,8 @@ class Member:
         """Why its inputs cannot be read, if they cannot."""
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
+        self.on_opening: Callable[[], None] = _ignored
+        """Hears that all members have a checkpoint to go on from."""
         self.on_checkpoint: Callable[[], None] = _ignored
         """Hears that all members have a new version."""
         self.on_dismissal: Callable[[], None] = _ignored
@@ -255,6 +257,7 @@ class Member:
     async def _work(self, task: do.Task) -> None:
         match task:
             case do.OpenState(epoch, checkpoint, addresses):
+                self.on_opening()
                 self._circuit = self._new_circuit()
                 self._circuit.load(await self._state.open(checkpoint.version))
                 if len(addresses) > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from nebuli.storage.blobs.blob_files import FileBlobs
 from nebuli.storage.errors import StoreClosed
 from nebuli.storage.names import checked
-from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.storage.ordering.sqlite import FILE, SqliteOrdering
 from nebuli.storage.shards.access import ShardAccess
 from nebuli.storage.shards.changes import Create, SetHolds
 from nebuli.storage.shards.shard import Shard
@@ -45,6 +45,11 @@ class Store:
     def in_folder(cls, folder: str | os.PathLike[str]) -> Self:
         """A store in a folder of this machine, which is made if it is not there."""
         return cls(SqliteOrdering(Path(folder)), FileBlobs(Path(folder) / "blobs"))
+
+    @staticmethod
+    def is_in(folder: str | os.PathLike[str]) -> bool:
+        """Whether there is one in a folder."""
+        return (Path(folder) / FILE).exists()
 
     async def __aenter__(self) -> Self:
         """Open it. Raises StoreUnusable, StoreFull."""

@@ -95,6 +95,7 @@ class MemberRunner(StepRunner):
             )
             await self._look_back(member)
             await self._begin_deliveries(stack, member)
+            member.on_opening = self._open_sinks
             member.on_checkpoint = self._look_after_checkpoint
             self._inbox = CallInbox(member, order.circuit)
             lines = CoordinatorLines(
@@ -150,6 +151,10 @@ class MemberRunner(StepRunner):
             await delivery.begin(member.outputs, member.outputs.schemas[output])
             self._deliveries.append(delivery)
         member.before_close = self._deliver
+
+    def _open_sinks(self) -> None:
+        for delivery in self._deliveries:
+            delivery.open_now()
 
     def _look_after_checkpoint(self) -> None:
         asyncio.get_running_loop().run_in_executor(None, self._new_files.look)

@@ -70,7 +70,31 @@ async def kept(log: OutputLog, step: int) -> None:
 async def begun(log: OutputLog, target: SinkConnector) -> Delivery:
     delivery = Delivery("out", target)
     await delivery.begin(log, SCHEMA)
+    delivery.open_now()
+
+    async def is_open() -> bool:
+        assert delivery._working is not None
+        return delivery._is_between or delivery._working.done()
+
+    await until_async(is_open, "the sink is open, or cannot be opened")
+    if not delivery._is_between:
+        await delivery.failed()
     return delivery
+
+
+async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
+    log: OutputLog, file: Path
+) -> None:
+    """Who is aborted before that has lost nothing, also where the log has, of which the file is the only copy."""
+    file.write_text('"n"\n0\n1\n')
+    delivery = Delivery("out", growing(file))
+    await delivery.begin(log, SCHEMA)
+    await write(log, 0)
+    await delivery.abort("no checkpoint is at all members")
+    assert numbers(file) == [0, 1]
+    again = await begun(log, growing(file))
+    await again.finish(1)
+    assert numbers(file) == [0]
 
 
 async def test_a_sink_holds_the_log_until_it_has_kept_what_was_written(log: OutputLog, file: Path) -> None:
@@ -243,9 +267,9 @@ async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: Ou
     await delivery.finish(3)
     assert numbers(file) == [0, 1, 2]
     assert delivery.rows == 3
-    await write(log, 3)
     again = await begun(log, growing(file))
     assert again.rows == 3, "what a run before has given out counts"
+    await write(log, 3)
     await again.finish(4)
     assert again.rows == 4
     file.write_bytes(b"")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -120,6 +121,37 @@ def test_a_growing_file_has_each_row_once_whatever_is_killed(case: Case, mode: s
     case.state, case.source["rows_per_s"] = case.directory / "uninterrupted", None
     assert case.run("--members", "2").exit_code == 0
     assert sorted(case.out.read_text().splitlines()) == killed
+
+
+def test_a_file_is_left_as_it_is_where_a_members_state_is_gone_or_older(case: Case) -> None:
+    """A refused run touches nothing: with the state as it was, the next one goes on with the file as it was."""
+    case.columns = {"n": "int64"}
+    case.source = {"type": "CSV", "path": "numbers.csv"}
+    copies = []
+    for count in (10, 20, 30, 40):
+        (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
+        assert case.run("--members", "2").exit_code == 0
+        copies.append(shutil.copytree(case.state, case.directory / f"copy-{count}"))
+    before = case.out.read_bytes()
+
+    def exchange(copy: Path | None) -> None:
+        """Have the member that writes the file have what it had in a copy, or nothing."""
+        shutil.rmtree(case.state / "member-0")
+        if copy is not None:
+            shutil.copytree(copy / "member-0", case.state / "member-0")
+
+    exchange(None)
+    ended = case.run("--members", "2")
+    assert (ended.exit_code, case.out.read_bytes()) == (1, before)
+    assert "member-0 is gone, or empty, with what that member has kept" in ended.stderr
+    shutil.copytree(copies[0] / "member-0", case.state / "member-0")
+    ended = case.run("--members", "2")
+    assert (ended.exit_code, case.out.read_bytes()) == (1, before)
+    assert "no checkpoint is at all members" in ended.stderr
+    exchange(copies[-1])
+    (case.directory / "numbers.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(50)))
+    assert case.run("--members", "2").exit_code == 0
+    assert case.numbers() == list(range(50))
 
 
 def mark(file: Path) -> None:
