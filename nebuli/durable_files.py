@@ -20,12 +20,16 @@ def make_directory(directory: Path) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file that contains the text, or what it did, also after a loss of power. Raises OSError."""
+    """Write a file that contains the text, or what it did, also after a loss of power. Raises OSError, with a name."""
     aside = path.with_name(f".{path.stem}.new")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with aside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # of a full disk, say, as what fails has a descriptor only
+        error.filename = error.filename or str(path)
+        raise
     aside.rename(path)
     sync_directory(path.parent)
 

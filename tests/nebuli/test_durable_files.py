@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from nebuli.cli import saved
 from nebuli.connectors.endpoints import Sink
 from nebuli.connectors.sinks.modes import AppendSink, FinalSink
 from nebuli.connectors.sinks.outputs import GrowingFile, WholeFile, csv_rows
+from nebuli.durable_files import write_durably
 from nebuli.fleet.deployed import DeployedQuery, GivenFile
 from nebuli.rpc.status import FragmentState, FragmentStatus
 from nebuli.worker.records import Record, Records
@@ -39,6 +42,17 @@ def each_seed(power: Machine, name: str) -> Iterator[Path]:
         power.power_on("again")
         yield power.place / "made" / "for it"
         power.cut()
+
+
+def test_what_the_disk_does_not_take_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system says of a descriptor, which has no name, that there is no room."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nebuli.durable_files.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/state\.json'"):
+        write_durably(tmp_path / "state.json", "text")
 
 
 def test_a_query_that_was_registered(power: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
