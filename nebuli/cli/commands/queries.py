@@ -20,9 +20,10 @@ from nebuli.cli.exits import ExitCode
 from nebuli.cli.placing import seed_option, strategy_option, warn_of_endless
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nebuli.cli.bounds import KeepOutput
+    from nebuli.fleet.client import WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment
@@ -350,9 +351,13 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 
 @click.command()
 @_id
-@click.option("--force", is_flag=True, help="Forget it here, though a worker does not answer.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Have the others forget it, and forget it here, though a worker does not answer.",
+)
 def unregister(id_: str, force: bool) -> int:
-    """Have the workers forget the query ID, which must not run, and forget it here."""
+    """Have the workers forget the query ID, which must not run, and forget it here: all of them, or none."""
     query = saved.load(id_)
 
     async def work() -> int:
@@ -373,6 +378,9 @@ def unregister(id_: str, force: bool) -> int:
                     f"Error: {', '.join(running)}: running: stop it first (nebuli stop {query.id})", err=True
                 )
                 return ExitCode.FAILED
+            away = [each for each in statuses if isinstance(each, WorkerUnreachable)]
+            if away and not force:
+                return _said_that_all_is_kept(query, away)
             errors = await forget(all_of_it, workers)
         for error in errors:
             if isinstance(error, WorkerRefused):
@@ -384,3 +392,14 @@ def unregister(id_: str, force: bool) -> int:
         return code
 
     return ran(work())
+
+
+def _said_that_all_is_kept(query: DeployedQuery, away: Sequence[WorkerUnreachable]) -> int:
+    """Say who does not answer, and what to do; the exit code."""
+    code = said(away)
+    click.echo(
+        f"nothing was unregistered, and nothing is deleted: give 'nebuli unregister {query.id}' again once all answer; "
+        f"with --force the others forget it, and what the one that is away has of it stays there",
+        err=True,
+    )
+    return code

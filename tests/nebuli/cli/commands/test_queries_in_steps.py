@@ -125,6 +125,34 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert not list(fleet.directory.glob("**/steps/*")), "what it kept is gone with it"
 
 
+def test_nothing_is_unregistered_while_a_worker_is_away(fleet: Fleet) -> None:
+    """Else what the others have kept is gone, and the query can never go on; it can, and it ends exact."""
+    id_ = begun(fleet, "--checkpoint-every", "0.5")
+    read(fleet, id_, ROWS // 100)
+    assert fleet.run("stop", id_).exit_code == 0
+    kept = sorted(fleet.directory.glob("**/steps/*"))
+    assert len(kept) == 3, "of two members and the coordinator"
+    fleet.kill(1)
+    ended = fleet.run("unregister", id_)
+    assert ended.exit_code == 3
+    assert f"worker {fleet.nodes[1]} does not answer" in ended.stderr
+    assert "nothing was unregistered, and nothing is deleted" in ended.stderr
+    assert sorted(fleet.directory.glob("**/steps/*")) == kept
+    fleet.begin_again(1)
+    assert fleet.run("start", id_).exit_code == 0
+    running = fleet.run("unregister", id_)
+    assert (running.exit_code, "running: stop it first" in running.error) == (1, True)
+    assert sorted(fleet.directory.glob("**/steps/*")) == kept
+    fleet.wait_for_state(id_, "finished")
+    assert found_in(fleet.out) == expected()
+    fleet.kill(1)
+    forced = fleet.run("unregister", "--force", id_)
+    assert (forced.exit_code, fleet.nodes[1] in forced.error) == (0, True)
+    assert len(list(fleet.directory.glob("**/steps/*"))) == 2, "at the node that is away"
+    assert "no query has the id" in fleet.run("status", id_).stderr
+    fleet.begin_again(1)
+
+
 def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet) -> None:
     """FT-API-2: from its last checkpoint, whatever still waits for what has failed; and it says where to look."""
     fleet = make_fleet()
