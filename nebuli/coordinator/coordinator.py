@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.coordinator import events as ev
 from nebuli.coordinator.errors import CheckpointNotMade, CoordinationError
+from nebuli.coordinator.lockstep import Phase
 from nebuli.storage.errors import EpochTaken
 
 if TYPE_CHECKING:
@@ -15,13 +16,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nebuli.coordinator.lines.line import Line
-    from nebuli.coordinator.lockstep import Lockstep, Phase
+    from nebuli.coordinator.lockstep import Lockstep
     from nebuli.coordinator.messages import Checkpoint
     from nebuli.storage.logs.epoch_log import EpochLog
 
 _log = logging.getLogger("nebuli.coordinator")
+PATIENCE_S = 10.0
+"""How long a checkpoint that is asked for waits for members to be in step: a killed process is there again by then."""
 _PAUSES_S = (0.0, 0.0, 0.05, 0.2, 1.0)
 """Before the next epoch, after so many in which nothing was done: what is in the way may need time to go."""
+
+
+_NOT_IN_STEP = (Phase.CLAIMING, Phase.JOINING, Phase.OPENING)
 
 
 async def _nowhere(step: int) -> None:
@@ -55,6 +61,8 @@ class Coordinator:
         self._over: asyncio.Future[int | None] | None = None
         self._requests: dict[int, asyncio.Future[int]] = {}
         self._request = 0
+        self._away: dict[int, float] = {}
+        """Members without a connection, and since when."""
         self._inputs_ended = asyncio.Event()
         self._done = 0
         self._fruitless = 0
@@ -101,6 +109,7 @@ class Coordinator:
         """
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
+        self._away = dict.fromkeys(range(len(self.lines)), loop.time())
         self._spawn(self._claim(0))
         for line in self.lines:
             self._spawn(line.run(self._happen))
@@ -147,22 +156,40 @@ class Coordinator:
         """Steps go on. Again: nothing."""
         self._happen(ev.StartAsked())
 
-    async def checkpoint(self) -> int:
+    async def checkpoint(self, patience_s: float | None = PATIENCE_S) -> int:
         """Make a checkpoint of all that was stepped: the step that comes behind it.
 
-        Raises CheckpointNotMade, also where this does not `run`, or ends meanwhile.
+        Raises CheckpointNotMade: one could not be written, or members are not in step for so long (None: it waits for
+        them), or this does not `run`, or ends meanwhile.
         """
         if self._over is None or self._over.done():
             raise self._not_running()
+        loop = asyncio.get_running_loop()
+        if patience_s is not None and any(loop.time() - since >= patience_s for since in self._away.values()):
+            raise self._not_in_step()
         self._request += 1
         number = self._request
-        made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        made: asyncio.Future[int] = loop.create_future()
         self._requests[number] = made
         try:
             self._happen(ev.CheckpointAsked(number))
-            return await made
+            while not made.done():  # to write a large state takes as long as it takes
+                await asyncio.wait([made], timeout=patience_s)
+                if not made.done() and self.phase in _NOT_IN_STEP:
+                    raise self._not_in_step()
+            return made.result()
         finally:
             self._requests.pop(number, None)
+            made.cancel()
+
+    def _not_in_step(self) -> CheckpointNotMade:
+        now = asyncio.get_running_loop().time()
+        away = " and ".join(
+            f"member {member} (at {self.lines[member].address}) has been away for {now - since:.0f} s"
+            for member, since in sorted(self._away.items())
+        )
+        why = f"{away}; see that it runs" if away else "members are still opening what they have"
+        return CheckpointNotMade(None, why)
 
     def shut_down(self) -> None:
         """End, with a checkpoint if all members are there; `run` returns then. Again: nothing."""
@@ -179,6 +206,11 @@ class Coordinator:
         if self._over is None or self._over.done():
             return
         loop = asyncio.get_running_loop()
+        match event:
+            case ev.Connected(member):
+                self._away.pop(member, None)
+            case ev.Lost(member):
+                self._away.setdefault(member, loop.time())
         try:
             orders = self._lockstep.handle(event, loop.time())
         except CoordinationError as error:

@@ -211,7 +211,7 @@ class CoordinatorRunner(StepRunner):
         await self._ending.wait()
         while True:
             try:
-                await coordinator.checkpoint()
+                await coordinator.checkpoint(patience_s=None)
             except CheckpointNotMade as error:
                 _log.warning("it is to end, and waits until all members can: %s", error)
                 await asyncio.sleep(_AGAIN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -99,6 +100,24 @@ async def test_who_asks_for_a_checkpoint_of_a_circuit_that_ends_is_told_that_the
         for late in (asked, coordinator.checkpoint()):
             with pytest.raises(CheckpointNotMade, match="not coordinated here any more"):
                 await late
+
+
+async def test_a_checkpoint_is_refused_while_a_member_is_away_and_says_which_and_for_how_long(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for it for ever; one that is away for long already is not waited for."""
+    async with (
+        asyncio.timeout(30),
+        Members(pushed_query(2), tmp_path) as circuit,
+        circuit.coordinated() as coordinator,
+    ):
+        await until_running(coordinator)
+        at = re.escape(f"member 1 (at {coordinator.lines[1].address}) has been away for ")
+        await circuit.end(1)
+        await until(lambda: coordinator.phase is not Phase.RUNNING, "the lost member is noticed")
+        for patience_s in (0.5, 0.5, 0.0):
+            with pytest.raises(CheckpointNotMade, match=at + r"\d+ s; see that it runs"):
+                await coordinator.checkpoint(patience_s)
 
 
 async def test_checkpoints_come_by_themselves_as_often_as_is_said(tmp_path: Path) -> None:

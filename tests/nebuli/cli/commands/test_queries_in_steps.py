@@ -125,6 +125,18 @@ def test_what_was_stopped_goes_on_when_it_is_started_again(fleet: Fleet) -> None
     assert not list(fleet.directory.glob("**/steps/*")), "what it kept is gone with it"
 
 
+def test_a_checkpoint_while_a_worker_is_away_is_refused_and_says_which(fleet: Fleet) -> None:
+    """And is made when it is there again."""
+    id_ = begun(fleet, "--checkpoint-every", "3600")
+    read(fleet, id_, ROWS // 100)
+    fleet.kill(0)
+    ended = fleet.run("checkpoint", id_)
+    assert ended.exit_code == 1
+    assert f"there is no checkpoint: member 1 (at {fleet.nodes[0]}) has been away for " in ended.error
+    fleet.begin_again(0)
+    wait_for(lambda: fleet.run("checkpoint", id_).exit_code == 0, "a checkpoint")
+
+
 def test_nothing_is_unregistered_while_a_worker_is_away(fleet: Fleet) -> None:
     """Else what the others have kept is gone, and the query can never go on; it can, and it ends exact."""
     id_ = begun(fleet, "--checkpoint-every", "0.5")
