@@ -29,7 +29,7 @@ __all__ = [
     "Place",
     "deploy",
     "end",
-    "end_what_waits",
+    "end_what_runs_on",
     "forget",
     "fragments_of",
     "register",
@@ -37,9 +37,11 @@ __all__ = [
     "start",
     "statuses_of",
     "stop",
+    "suspect",
 ]
 
 _POLL_S = 0.1
+_NOT_IN_ORDER = (FragmentState.REGISTERED, FragmentState.FAILED, FragmentState.STOPPED)
 _FORGOTTEN = (
     "its worker knows nothing of it: it was started anew without its state, or somebody has unregistered it"
 )
@@ -157,26 +159,34 @@ async def start(fragments: Iterable[Located], fleet: Fleet) -> None:
         raise
 
 
-async def end_what_waits(
+async def end_what_runs_on(
     fragments: Iterable[Located], fleet: Fleet, timeout_s: float
-) -> FragmentStatus | None:
-    """Stop what still runs of a query that has failed, and wait for it, but not longer than that.
+) -> list[FragmentStatus]:
+    """Stop what still runs of a query of which something has failed, was stopped, or was not started.
 
-    Which one has failed; None if none has, and nothing was stopped. What a worker does not know is not looked at.
+    Waits for its end, but not longer than that. How all are that were seen; none if there was no reason to stop any. A
+    query runs in order also where something has finished. Nothing is stopped where a worker does not answer: raises
+    WorkerUnreachable. What a worker does not know is not looked at.
     """
     fragments = list(fragments)
-    failed = [
-        each
-        for each in await statuses_of(fragments, fleet)
-        if isinstance(each, FragmentStatus)
-        and each.state is FragmentState.FAILED
-        and each.error != _FORGOTTEN
-    ]
-    if not failed:
-        return None
-    await stop(fragments, fleet)
+    found: list[FragmentStatus] = []
+    for each in await statuses_of(fragments, fleet):
+        if isinstance(each, WorkerUnreachable):
+            raise each
+        if each.error != _FORGOTTEN:
+            found.append(each)
+    if not any(each.state in _NOT_IN_ORDER for each in found):
+        return []
+    runs = {each.id for each in found if each.state is FragmentState.RUNNING}
+    await stop([each for each in fragments if each.id in runs], fleet)
     await running_after(fragments, fleet, timeout_s)
-    return min(failed, key=lambda status: SUSPECTS.index(status.cause))
+    return found
+
+
+def suspect(statuses: Iterable[FragmentStatus]) -> FragmentStatus | None:
+    """Of those that have failed, the one to believe; None if none has."""
+    failed = [each for each in statuses if each.state is FragmentState.FAILED]
+    return min(failed, key=lambda status: SUSPECTS.index(status.cause), default=None)
 
 
 async def stop(

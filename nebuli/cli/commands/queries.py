@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nebuli.cli.bounds import KeepOutput
     from nebuli.fleet.client import WorkerUnreachable
     from nebuli.fleet.deployed import DeployedQuery, Workers
+    from nebuli.rpc.status import FragmentStatus
     from placement import Query, StrategyName
     from placement.stepped import AnyFragment
     from topology import EngineName, Topology
@@ -265,19 +266,33 @@ def start(
 
 
 async def _begin(query: DeployedQuery, workers: Workers) -> None:
-    """Start all fragments; of a query in steps that has failed, once nothing of it runs: it goes on at all members."""
-    from nebuli.fleet.deployment import end_what_waits, start
+    """Start all fragments; of a query in steps of which only a part runs, once nothing does: it goes on at all members."""
+    from nebuli.fleet.deployment import end_what_runs_on, start
 
-    if query.circuit is None:
-        await start(query.fragments, workers)
-        return
-    failed = await end_what_waits(query.fragments, workers, _STOPPED_S)
-    if failed is not None:
-        click.echo(
-            f"it had failed (fragment {failed.fragment}: {failed.error}), and goes on from its last checkpoint",
-            err=True,
-        )
+    if query.circuit is not None:
+        _say_what_was(query, await end_what_runs_on(query.fragments, workers, _STOPPED_S))
     await start(query.fragments, workers)
+
+
+def _say_what_was(query: DeployedQuery, statuses: Sequence[FragmentStatus]) -> None:
+    """Say what had failed, or still ran and is stopped, of what is started again, and where that goes on."""
+    from nebuli.fleet.deployment import suspect
+    from nebuli.rpc.status import FragmentState
+
+    failed = suspect(statuses)
+    running = ", ".join(each.fragment for each in statuses if each.state is FragmentState.RUNNING)
+    steps = [each.checkpoint for each in statuses if each.id == query.fragments[-1].id]
+    match steps:
+        case [0]:
+            then = "begins: it has no checkpoint yet"
+        case [int(step)]:
+            then = f"goes on from its last checkpoint, at step {step:,}"
+        case _:  # it has not said so
+            then = "goes on from its last checkpoint, if it has one"
+    if failed is not None:
+        click.echo(f"it had failed (fragment {failed.fragment}: {failed.error}), and {then}", err=True)
+    elif running:
+        click.echo(f"a part of it still ran ({running}), and is stopped; all of it {then}", err=True)
 
 
 def _say_where_to_look(query: DeployedQuery) -> None:
