@@ -55,12 +55,12 @@ _log = logging.getLogger(__name__)
 _GRACE_S = 3.0
 """How long a fragment that is asked to stop may take; then its process is ended."""
 _AT_REST = {
-    FragmentState.REGISTERED: ("was not started", "; 'nebuli start {}' does that"),
+    FragmentState.REGISTERED: ("was not started", "; 'nebuli start {0}' {1}"),
     FragmentState.FINISHED: ("has finished", ", with all that was read"),
-    FragmentState.STOPPED: ("was stopped", "; 'nebuli start {}' goes on there"),
+    FragmentState.STOPPED: ("was stopped", "; 'nebuli start {0}' {1}"),
     FragmentState.FAILED: (
         "has failed",
-        "; 'nebuli status {0}' says why, and 'nebuli start {0}' goes on there",
+        "; 'nebuli status {0}' says why, and 'nebuli start {0}' {1}",
     ),
 }
 """Why there is nothing to save of a query that does not run, and what may be done then."""
@@ -194,8 +194,9 @@ class HostedFragment:
     def _check_running(self) -> None:
         if self.status.state is not FragmentState.RUNNING:
             happened, then = _AT_REST[self.status.state]
-            query = query_of(self.id)
-            raise NothingToSave(f"query {query} {happened}", self.status.checkpoint, then.format(query))
+            step = self.status.checkpoint
+            query, begins = query_of(self.id), "begins it" if step == 0 else "goes on there"
+            raise NothingToSave(f"query {query} {happened}", step, then.format(query, begins))
 
     async def ended(self, timeout_s: float) -> bool:
         """Wait until its process is gone, and its producers know that; False if that takes longer."""

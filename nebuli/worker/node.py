@@ -22,6 +22,7 @@ from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
 from nebuli.worker.records import Record
 from placement.plan import Fragment
+from placement.stepped import CoordinatorFragment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -107,7 +108,8 @@ class Node:
                 f"{here} with --state DIR"
             )
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
-        status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED)
+        none_yet = 0 if isinstance(fragment, CoordinatorFragment) else None
+        status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED, checkpoint=none_yet)
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id
@@ -161,10 +163,13 @@ class Node:
         return self._add(anew, hosted.fragment)
 
     def _record_start(self, hosted: HostedFragment) -> None:
-        """Before it is started: a successor that took it up as registered would not go on, nor say what is lost."""
+        """Before it is started: a successor that took it up as registered would not go on, nor say what is lost.
+
+        Nor does it know which checkpoints have been made until then.
+        """
         if (folder := self._host.folder(hosted.id)) is not None:
             forget_run(folder)
-        self._save(replace(hosted.status, state=FragmentState.RUNNING), hosted.fragment)
+        self._save(replace(hosted.status, state=FragmentState.RUNNING, checkpoint=None), hosted.fragment)
 
     def stop(self, id_: str, *, at_once: bool = False) -> None:
         """Ask a fragment to end; harmless when it has."""

@@ -266,7 +266,7 @@ def start(
 
 
 async def _begin(query: DeployedQuery, workers: Workers) -> None:
-    """Start all fragments; of a query in steps of which only a part runs, once nothing does: it goes on at all members."""
+    """Start all fragments; of a query in steps of which a part runs, once nothing does: it goes on at all members."""
     from nebuli.fleet.deployment import end_what_runs_on, start
 
     if query.circuit is not None:

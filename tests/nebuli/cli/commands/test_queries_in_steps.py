@@ -317,6 +317,30 @@ def test_a_member_that_has_closed_is_there_when_another_is_killed_before_it_has(
         assert lines.at_ends == [[*range(1000)]] * 2
 
 
+def test_what_has_no_checkpoint_yet_is_said_to_begin(fleet: Fleet) -> None:
+    """Of a query that was never started, and of one that has failed before its first checkpoint."""
+    id_ = fleet.run("register", "--stepped", fleet.topology, fleet.query).stdout.strip()
+    ended = fleet.run("checkpoint", id_)
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"query {id_} was not started, and nothing is to be saved: it has no checkpoint yet; 'nebuli start {id_}' "
+        f"begins it"
+    )
+    file = fleet.directory / "numbers.csv"
+    file.write_text("n\nthree\n")
+    fleet.data["nodes"][0]["physical"] = [{"logical": "numbers", "type": "CSV", "path": str(file)}]
+    fleet.topology = fleet.written("files.yaml")
+    id_ = begun(fleet, "--checkpoint-every", "3600")
+    fleet.wait_for_state(id_, "failed")
+    file.write_text("n\n3\n")
+    started = fleet.run("start", id_)
+    assert started.exit_code == 0, started.stderr
+    assert "it had failed" in started.stderr
+    assert "and begins: it has no checkpoint yet" in started.stderr
+    fleet.wait_for_state(id_, "finished")
+    assert found_in(fleet.out) == [(3, 1, 3)]
+
+
 def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) -> None:
     """Each with the reason and what to do."""
     for options, text in (
