@@ -75,7 +75,10 @@ def count(node: Node, fragment: Fragment) -> None:
 async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_known_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill at any moment behind that has the next process go on, which would take such a note for its own run's."""
+    """A kill at any moment behind that has the next process go on, which would take such a note for its own run's.
+
+    That it has no checkpoint is known until it runs, and not recorded then: it will not stay so.
+    """
     query = pushed_query(1)
     async with netchannel.ReceiverServer("127.0.0.1:0") as receiver:
         fragment = CoordinatorFragment(
@@ -96,11 +99,12 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
             folder.mkdir(parents=True)
             for name in (COORDINATOR, DISMISSED, PUBLISHED):
                 (folder / name).write_text("of the run before")
-            save, there = records.save, []
+            save, there, checkpoints = records.save, [], [each.checkpoint for each in node.statuses()]
 
             def kept(record: Record) -> None:
                 if record.status.state is FragmentState.RUNNING:
                     there.append(sorted(each.name for each in folder.iterdir()))
+                    checkpoints.append(record.status.checkpoint)
                 save(record)
 
             monkeypatch.setattr(records, "save", kept)
@@ -108,6 +112,7 @@ async def test_what_was_noted_of_the_run_before_is_gone_before_a_fragment_is_kno
             await node.start(id_)
             assert await node.shutdown(5.0)
             assert there == [[]]
+            assert checkpoints == [0, None]
 
 
 def no_process(*kept: int) -> Any:
