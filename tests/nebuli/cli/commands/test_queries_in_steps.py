@@ -139,10 +139,11 @@ def test_a_checkpoint_while_a_worker_is_away_is_refused_and_says_which(fleet: Fl
 
 def test_what_still_runs_of_a_query_that_was_stopped_is_stopped_by_the_next_start(fleet: Fleet) -> None:
     """A worker that was away when it was stopped goes on with its member; a start while all run stays an error."""
-    id_ = begun(fleet, "--checkpoint-every", "0.5")
+    id_ = begun(fleet, "--checkpoint-every", "3600")
     read(fleet, id_, ROWS // 100)
     again = fleet.run("start", id_)
     assert (again.exit_code, "is running already" in again.error) == (1, True)
+    step = int(fleet.run("checkpoint", id_).stdout)
     fleet.kill(0)
     assert fleet.run("stop", id_).exit_code == 3
     fleet.begin_again(0)
@@ -150,7 +151,10 @@ def test_what_still_runs_of_a_query_that_was_stopped_is_stopped_by_the_next_star
     assert members(fleet, id_)["copy/member-1"]["state"] == "running"
     started = fleet.run("start", id_)
     assert started.exit_code == 0, started.stderr
-    assert "a part of it still ran (copy/member-1), and is stopped; all of it goes on" in started.stderr
+    assert (
+        "a part of it still ran (copy/member-1), and is stopped; all of it goes on from its last checkpoint, at step "
+        f"{step:,}\n"
+    ) in started.stderr
     fleet.wait_for_state(id_, "finished")
     assert found_in(fleet.out) == expected()
 
