@@ -24,8 +24,8 @@ from netchannel.storage.tail import Tail
 from netchannel.wire import parsing
 from netchannel.wire.frames import Frame, Kind, signal, unpack
 from tests.simulator import simulate
-from tests.simulator.__main__ import run
 from tests.simulator.oracle import Violation
+from tests.simulator.running import run
 from tests.simulator.simulation import FAULT_TABLE, MESSAGES
 from tests.support.world import World
 
