@@ -27,11 +27,11 @@ def write_durably(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        aside.rename(path)
+        sync_directory(path.parent)
     except OSError as error:  # of a full disk, say, as what fails has a descriptor only
         error.filename = error.filename or str(path)
         raise
-    aside.rename(path)
-    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -140,11 +140,12 @@ class Delivery:
 
     async def _work(self) -> None:
         await self._may_open.wait()
-        self._has_opened = True  # or has tried to
-        start = await self._open(self._schema)
-        await self._log.has_delivered(self._output, start)
-        self._written = self._kept = start
-        self._is_between = True
+        async with self._turn:  # whoever gives it up waits until it is open, as for a write
+            self._has_opened = True  # or has tried to
+            start = await self._open(self._schema)
+            await self._log.has_delivered(self._output, start)
+            self._written = self._kept = start
+            self._is_between = True
         self._reached.set()
         tasks = [asyncio.create_task(each) for each in (self._follow(start), self._keep_whenever_due())]
         try:

@@ -42,7 +42,7 @@ _LAST_WORDS_S = 4.0
 """How long to wait for a fragment that is telling its neighbours of its end."""
 
 _LEFT_S, _AGAIN_S = 5.0, 0.1
-"""How long processes that a killed worker had are waited for, and how often they are looked for."""
+"""How long processes that a killed worker had are waited for in all, and how often they are looked for."""
 
 
 class UnknownFragment(Exception):
@@ -198,12 +198,13 @@ class Node:
 
     async def take_up(self, records: Iterable[Record]) -> None:
         """Go on with what an earlier worker had: what is exact where it was, and the rest is lost, and says so."""
+        until = asyncio.get_running_loop().time() + _LEFT_S
         for record in records:
             hosted = self._add(record.status, record.fragment)
             drop_files(record.fragment)
             match record.status.state:
                 case FragmentState.RUNNING if is_exact(record.fragment):
-                    await self._resume(hosted)
+                    await self._resume(hosted, until)
                 case FragmentState.RUNNING:
                     what = (
                         f"its worker was started anew, and with the old one went {state_of(record.fragment)}"
@@ -212,10 +213,9 @@ class Node:
                 case FragmentState.FINISHED | FragmentState.FAILED | FragmentState.STOPPED:
                     self._do(hosted.decline_inputs())
 
-    async def _resume(self, hosted: HostedFragment) -> None:
+    async def _resume(self, hosted: HostedFragment, until: float) -> None:
         """Go on with it, once processes that it had have let go of its files; it fails where another query has one."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _LEFT_S
         locks = None
         while locks is None:
             try:

@@ -141,9 +141,8 @@ async def _serve(settings: WorkerSettings, template: socket.socket) -> bool:
         where = f"data={receiver.address} grpc={service.address}"
         if settings.metrics is not None:
             where = f"metrics={_serve_metrics(stack, settings.metrics, node, receiver, sender)} {where}"
-        await node.take_up(
-            known
-        )  # once all is bound that may not be free, and before anybody asks how they are
+        # Once all is bound that may not be free, and before anybody asks how they are.
+        await node.take_up(known)
         await service.server.start()
         sys.stderr.write(f"{READY_PREFIX}{where}\n")
         sys.stderr.flush()

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from nebuli.connectors.errors import OutputError, OutputForgotten
+from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
+from nebuli.members import delivering
 from nebuli.members.delivering import Delivery
 from nebuli.storage import Store
 from nebuli.storage.errors import SinceMismatch
@@ -95,6 +98,36 @@ async def test_a_sink_is_left_as_it_is_until_it_is_known_where_members_go_on(
     again = await begun(log, growing(file))
     await again.finish(1)
     assert numbers(file) == [0]
+
+
+async def test_who_gives_up_waits_until_a_sink_that_is_being_opened_is_open(
+    log: OutputLog, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what the opening has made would stay behind."""
+    began, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+    opening, giving_up = AppendSink.open, AppendSink.abort
+
+    def open_late(sink: AppendSink, schema: pa.Schema) -> None:
+        began.set()
+        assert go_on.wait(60)
+        opening(sink, schema)
+        done.append("open")
+
+    def abort(sink: AppendSink, reason: str) -> None:
+        giving_up(sink, reason)
+        done.append("given up")
+
+    monkeypatch.setattr(AppendSink, "open", open_late)
+    monkeypatch.setattr(AppendSink, "abort", abort)
+    monkeypatch.setattr(delivering, "_LEAVE_S", 60.0)
+    delivery = Delivery("out", growing(file))
+    await delivery.begin(log, SCHEMA)
+    delivery.open_now()
+    await asyncio.to_thread(began.wait)
+    asyncio.get_running_loop().call_later(0.2, go_on.set)
+    await delivery.abort("the test is over")
+    assert done == ["open", "given up"]
 
 
 async def test_a_sink_holds_the_log_until_it_has_kept_what_was_written(log: OutputLog, file: Path) -> None:
