@@ -592,7 +592,7 @@ async def test_a_key_is_not_used_for_too_long(size: int, tls: Tls, monkeypatch: 
     async with ReceiverServer(tls=tls) as receiver, SenderServer(tls=tls, timing=QUICK) as sender:
         inbox = receiver.register_channel("c", codec="bytes")
         outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
-        for number in range(500):
+        for number in range(1000):
             await outbox.send(number.to_bytes(4) + bytes(size))
             assert int.from_bytes((await inbox.recv())[:4]) == number
         assert outbox.statistics().reconnects >= 2
