@@ -145,8 +145,10 @@ def run_in_steps(
     from nebuli.cli.progress_in_steps import ProgressInSteps
     from nebuli.connectors.errors import InputError
     from nebuli.members.stepped_query import stepped_query
+    from nebuli.without_pandas import hide_pandas
 
     assert steps.state is not None
+    hide_pandas()
     directory = Path(file).resolve().parent
     try:
         in_steps = stepped_query(query, topology, steps.members or 1, directory)

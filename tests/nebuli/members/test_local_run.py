@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from nebuli.coordinator.lockstep import Phase
@@ -16,7 +15,6 @@ from nebuli.members.errors import StateInUse, StateOfAnother
 from nebuli.members.local_run import LocalRun
 from nebuli.members.stepped_query import SteppedQuery, stepped_query
 from placement import parse_query
-from tests.support.needs import need_module
 from tests.support.waiting import until_async
 from topology import parse_topology
 
@@ -96,20 +94,6 @@ async def test_members_that_are_killed_lose_and_double_nothing(here: Path) -> No
         await run.until_ended()
         assert run.coordinator.epoch >= 3
     assert found(here) == expected()
-
-
-async def test_a_member_does_without_pandas(here: Path) -> None:
-    """Which Arrow would import, in each process anew, to make an array of a list."""
-    need_module("pandas")
-    async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
-
-        async def stepped() -> bool:
-            return run.coordinator.next_step > 0
-
-        await until_async(stepped, "rows are in a step")
-        libraries = [each.path for each in psutil.Process(run.members.process(0)).memory_maps()]
-    assert any("/pyarrow/" in path for path in libraries)
-    assert [path for path in libraries if "/pandas/" in path] == []
 
 
 async def test_a_run_that_is_left_goes_on_where_it_was(here: Path) -> None:

@@ -99,6 +99,15 @@ def test_what_changes_is_said_and_the_result_is_in_its_file(case: Case) -> None:
     assert case.totals == {'"x",11', '"y",2'}
 
 
+def test_none_of_its_processes_imports_pandas(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which Arrow would, in each process anew, to make an array of a list."""
+    (case.directory / "pandas.py").write_text(f"open({str(case.directory / 'imported')!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", str(case.directory))
+    ended = case.run("--members", "2")
+    assert ended.exit_code == 0, ended.stderr
+    assert not (case.directory / "imported").exists()
+
+
 def test_run_again_it_goes_on_and_gives_the_same(case: Case) -> None:
     """Also what was written behind the end of a file meanwhile is read."""
     assert case.run().exit_code == 0
