@@ -8,6 +8,7 @@
     ├── Fenced                 another coordinator has taken over
     ├── NoCommonCheckpoint     no checkpoint is at all members
     ├── LogIncomplete          a member's input log does not go on where the checkpoint ends
+    ├── LogBehind              a member's input log is older than those of the others
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
     ├── CheckpointNotMade      a checkpoint was given up; steps go on
@@ -78,6 +79,19 @@ class LogIncomplete(CoordinationError):
         super().__init__(
             f"the input log of member {member} has steps {first} up to {last}, and the checkpoint goes on at {step}: "
             f"restore its store from a copy; nothing was opened"
+        )
+
+
+class LogBehind(CoordinationError):
+    """A member's input log ends before step ``last``, though others have begun steps for which it had more."""
+
+    def __init__(self, member: int, last: int, other: int, greatest: int) -> None:
+        self.member = member
+        self.last = last
+        super().__init__(
+            f"the input log of member {member} ends before step {last}, and that of member {other} before step "
+            f"{greatest}: a step begins when all have the one before it, so member {member} has had more. Restore its "
+            f"store from a copy as new as those of the others; nothing was opened"
         )
 
 

@@ -162,12 +162,12 @@ class StateInUse(MembersFailed):
 
 
 class StateGone(MembersFailed):
-    """What a member has kept in ``member_folder`` is gone, and the rest of the state is there."""
+    """What ``whose`` has kept in ``folder`` is gone, and the ``rest`` is there; ``anew`` is how to begin without it."""
 
-    def __init__(self, member_folder: str, folder: str) -> None:
+    def __init__(self, folder: str, whose: str, rest: str, anew: str) -> None:
         super().__init__(
-            f"{member_folder} is gone, or empty, with what that member has kept, and the rest of {folder} is there: "
-            f"nothing was opened. Restore it from a copy, or give another --state, where the query begins anew"
+            f"{folder} is gone, or empty, with what {whose} has kept, and {rest} is there: nothing was opened. Restore "
+            f"it from a copy, or {anew}, where the query begins anew"
         )
 
 

@@ -166,7 +166,8 @@ class LocalRun:
             return
         gone = [store for store in map(self._store, range(self.query.plan.members)) if not Store.is_in(store)]
         if gone:
-            raise StateGone(str(gone[0]), str(self._folder))
+            rest = f"the rest of {self._folder}"
+            raise StateGone(str(gone[0]), "that member", rest, "give another --state")
 
     def _lock_sinks(self) -> None:
         """No other query is to write to the same files."""

@@ -51,6 +51,13 @@ class Store:
         """Whether there is one in a folder."""
         return (Path(folder) / FILE).exists()
 
+    @staticmethod
+    def make_in(folder: str | os.PathLike[str]) -> None:
+        """Have one in a folder, for whoever opens it; harmless where it is. Blocking. Raises StoreUnusable, StoreFull."""
+        ordering = SqliteOrdering(Path(folder))
+        ordering.open()
+        ordering.close()
+
     async def __aenter__(self) -> Self:
         """Open it. Raises StoreUnusable, StoreFull."""
         access = ShardAccess(self._ordering, self._blobs)

@@ -17,6 +17,7 @@ from nebuli.engines import engine_of
 from nebuli.exactness import is_exact, state_of
 from nebuli.rpc.ids import query_of
 from nebuli.rpc.status import FragmentState, FragmentStatus
+from nebuli.storage import Store
 from nebuli.worker.fragment.run_notes import forget_run
 from nebuli.worker.hosted import HostedFragment
 from nebuli.worker.logs import Logs
@@ -86,8 +87,8 @@ class Node:
     def register(self, fragment: AnyFragment, wished: str = "") -> str:
         """Take a fragment; its id. What was taken under the same id before, is taken already.
 
-        Without a wish the id is a number that no other fragment here has. Raises OSError if it cannot be recorded;
-        then it was not taken.
+        Without a wish the id is a number that no other fragment here has. Raises OSError if it cannot be recorded,
+        StorageError if one of a query in steps has no place for what it will keep; then it was not taken.
         """
         known = self._fragments.get(wished)
         if known is not None:
@@ -110,6 +111,8 @@ class Node:
         id_ = wished or next(id_ for id_ in map(str, self._numbers) if id_ not in self._fragments)
         none_yet = 0 if isinstance(fragment, CoordinatorFragment) else None
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED, checkpoint=none_yet)
+        if not isinstance(fragment, Fragment) and (folder := self._host.folder(id_)) is not None:
+            Store.make_in(folder)  # now, so that a process of it that finds none knows that it is gone
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError, InputError
 from nebuli.coordinator.errors import CheckpointNotMade, CoordinationError
+from nebuli.members.errors import MembersFailed, StateGone
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
-from nebuli.storage import StorageError
+from nebuli.storage import StorageError, Store
 
 from .runner import log_end
 
@@ -65,12 +66,24 @@ class StepRunner(ABC):
     async def run(self) -> None:
         """Run it to its end, which its status says."""
         try:
+            self._check_store()
             state, cause, error = await self._run()
-        except (CoordinationError, FragmentError, StorageError, OSError) as failure:
+        except (CoordinationError, FragmentError, MembersFailed, StorageError, OSError) as failure:
             cause = Cause.INPUT if isinstance(failure, InputError) else Cause.ITSELF
             state, error = FragmentState.FAILED, str(failure)
         log_end(self._fragment, state, error, self._status.id)
         self._status = replace(self.status, state=state, cause=cause, error=error, phase="")
+
+    def _check_store(self) -> None:
+        """A member without what it kept would begin anew, though others have what came of its rows. Raises StateGone.
+
+        Its worker has made the store when it took the fragment.
+        """
+        if not Store.is_in(self._folder):
+            rest = "what the other fragments of the query have"
+            raise StateGone(
+                str(self._folder), self._fragment.id, rest, "unregister the query and register it again"
+            )
 
     @abstractmethod
     async def _run(self) -> tuple[FragmentState, Cause, str]:

@@ -15,6 +15,7 @@ from nebuli.dataflow.errors import DataflowError
 from nebuli.rpc import worker_pb2 as wire
 from nebuli.rpc.conventions import REFUSAL_KEY
 from nebuli.rpc.worker_pb2_grpc import WorkerServicer
+from nebuli.storage import StorageError
 from nebuli.worker.node import (
     BusyFragment,
     FragmentStarted,
@@ -52,6 +53,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, wire.Refusal.Reason]] = 
     ConnectorUnusable: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     ValidationError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
     DataflowError: (grpc.StatusCode.INVALID_ARGUMENT, wire.Refusal.REASON_BAD_FRAGMENT),
+    StorageError: (grpc.StatusCode.RESOURCE_EXHAUSTED, wire.Refusal.REASON_STATE_UNUSABLE),
     OSError: (grpc.StatusCode.RESOURCE_EXHAUSTED, wire.Refusal.REASON_STATE_UNUSABLE),
 }
 

@@ -187,6 +187,25 @@ def test_nothing_is_unregistered_while_a_worker_is_away(fleet: Fleet) -> None:
     fleet.begin_again(1)
 
 
+def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
+    """Before the first checkpoint, too: others have what came of its rows. With its folder put back, it ends exact."""
+    id_ = begun(fleet, "--checkpoint-every", "3600")
+    read(fleet, id_, ROWS // 100)
+    fleet.kill(0)
+    (member,) = fleet.directory.glob("**/steps/*member-1")
+    steps = member.parent
+    steps.rename(fleet.directory / "kept")
+    fleet.begin_again(0)
+    fleet.wait_for_state(id_, "failed")
+    error = members(fleet, id_)["copy/member-1"]["error"]
+    assert f"{member} is gone, or empty, with what copy/member-1 has kept" in error
+    assert fleet.run("stop", id_).exit_code == 0
+    (fleet.directory / "kept").rename(steps)
+    assert fleet.run("start", id_).exit_code == 0
+    fleet.wait_for_state(id_, "finished")
+    assert found_in(fleet.out) == expected()
+
+
 def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet) -> None:
     """FT-API-2: from its last checkpoint, whatever still waits for what has failed; and it says where to look."""
     fleet = make_fleet()

@@ -13,7 +13,7 @@ from nebuli.coordinator import dismissal
 from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.messages import Dismiss
 from nebuli.rpc.status import FragmentState
-from nebuli.storage import StorageError
+from nebuli.storage import StorageError, Store
 from nebuli.worker.fragment.coordinator_record import CoordinatorRecord, Known
 from nebuli.worker.fragment.coordinator_runner import CoordinatorRunner
 from nebuli.worker.fragment.run_notes import forget_run
@@ -47,6 +47,7 @@ async def running(
             checkpoint_s=3600.0,
         )
         folder = members.folder / "coordinator"
+        Store.make_in(folder)
         if is_new:
             forget_run(folder)
         runner = CoordinatorRunner("1", fragment, folder, sender, receiver, socket=members.folder / "socket")
