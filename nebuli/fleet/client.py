@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,8 @@ __all__ = ["WorkerClient", "WorkerDenied", "WorkerRefused", "WorkerUnreachable"]
 _DEADLINE_S = 5.0
 _LOGS_S = 30.0
 """Seconds for all lines that a worker keeps."""
-_CHECKPOINT_S = 600.0
-"""State may be large, and members away."""
+_LOOK_S = 5.0
+"""How often is looked whether a worker is there that has a checkpoint made."""
 _PROBE_S = 15.0
 """A probe ends by itself before that."""
 
@@ -52,7 +53,7 @@ class WorkerRefused(Exception):
 
 
 class WorkerClient:
-    """Asks the worker of a node. Every call raises ``WorkerUnreachable`` after five seconds, or ``WorkerRefused``."""
+    """Asks the worker of a node. A call raises ``WorkerUnreachable`` after seconds without an answer; ``WorkerRefused``."""
 
     def __init__(self, node: str, address: str, trust: Trust = NO_TRUST) -> None:
         self._node = node
@@ -86,9 +87,23 @@ class WorkerClient:
             await self._stub.Stop(wire.StopRequest(id=id_, at_once=at_once), timeout=_DEADLINE_S)
 
     async def checkpoint(self, id_: str) -> int:
-        """Have the coordinator of a query in steps make a checkpoint: the step that comes behind it."""
+        """Have the coordinator of a query in steps make a checkpoint: the step that comes behind it.
+
+        To write a large state takes as long as it takes: it is waited for as long as the worker answers.
+        """
+        making = asyncio.ensure_future(self._checkpoint(id_))
+        try:
+            while not making.done():
+                await asyncio.wait([making], timeout=_LOOK_S)
+                if not making.done():
+                    await self.statuses()
+            return making.result()
+        finally:
+            making.cancel()
+
+    async def _checkpoint(self, id_: str) -> int:
         with self._errors():
-            reply = await self._stub.Checkpoint(wire.CheckpointRequest(id=id_), timeout=_CHECKPOINT_S)
+            reply = await self._stub.Checkpoint(wire.CheckpointRequest(id=id_))
         return int(reply.step)
 
     async def unregister(self, id_: str) -> None:
