@@ -32,6 +32,7 @@ __all__ = [
     "end_what_runs_on",
     "forget",
     "fragments_of",
+    "is_forgotten",
     "register",
     "running_after",
     "start",
@@ -173,7 +174,7 @@ async def end_what_runs_on(
     for each in await statuses_of(fragments, fleet):
         if isinstance(each, WorkerUnreachable):
             raise each
-        if each.error != _FORGOTTEN:
+        if not is_forgotten(each):
             found.append(each)
     if not any(each.state in _NOT_IN_ORDER for each in found):
         return []
@@ -181,6 +182,11 @@ async def end_what_runs_on(
     await stop([each for each in fragments if each.id in runs], fleet)
     await running_after(fragments, fleet, timeout_s)
     return found
+
+
+def is_forgotten(status: FragmentStatus) -> bool:
+    """Whether the fragment's worker answers, and knows nothing of it."""
+    return status.error == _FORGOTTEN
 
 
 def suspect(statuses: Iterable[FragmentStatus]) -> FragmentStatus | None:

@@ -369,7 +369,7 @@ async def _stop_deployment(query: DeployedQuery, *, at_once: bool) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Have the others forget it, and forget it here, though a worker does not answer.",
+    help="Have the others forget it though a worker does not answer; again, once they have, forget it here.",
 )
 def unregister(id_: str, force: bool) -> int:
     """Have the workers forget the query ID, which must not run, and forget it here: all of them, or none."""
@@ -377,7 +377,7 @@ def unregister(id_: str, force: bool) -> int:
 
     async def work() -> int:
         from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
-        from nebuli.fleet.deployment import forget, statuses_of
+        from nebuli.fleet.deployment import forget, is_forgotten, statuses_of
         from nebuli.rpc.status import FragmentState, FragmentStatus
 
         all_of_it = (*query.fragments, *query.left)
@@ -401,12 +401,24 @@ def unregister(id_: str, force: bool) -> int:
             if isinstance(error, WorkerRefused):
                 raise error
         code = said([error for error in errors if isinstance(error, WorkerUnreachable)])
-        if code == ExitCode.DONE or force:
+        answered = [each for each in statuses if isinstance(each, FragmentStatus)]
+        if code == ExitCode.DONE or (force and all(map(is_forgotten, answered))):
             saved.forget(query)
             return ExitCode.DONE
-        return code
+        _say_what_is_left(query)
+        return ExitCode.DONE if force else code
 
     return ran(work())
+
+
+def _say_what_is_left(query: DeployedQuery) -> None:
+    """Say what becomes of the query where a worker is away: it would run on there, and nobody could name it."""
+    click.echo(
+        f"the others have forgotten it, and what the one that is away has of it goes on when that is back: give "
+        f"'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If it never comes back, give 'nebuli "
+        f"unregister --force {query.id}' again, which forgets the query here",
+        err=True,
+    )
 
 
 def _said_that_all_is_kept(query: DeployedQuery, away: Sequence[WorkerUnreachable]) -> int:

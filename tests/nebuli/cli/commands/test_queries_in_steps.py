@@ -182,9 +182,26 @@ def test_nothing_is_unregistered_while_a_worker_is_away(fleet: Fleet) -> None:
     fleet.kill(1)
     forced = fleet.run("unregister", "--force", id_)
     assert (forced.exit_code, fleet.nodes[1] in forced.error) == (0, True)
+    assert f"'nebuli unregister {id_}'" in forced.stderr
     assert len(list(fleet.directory.glob("**/steps/*"))) == 2, "at the node that is away"
+    assert fleet.run("unregister", "--force", id_).exit_code == 0
     assert "no query has the id" in fleet.run("status", id_).stderr
     fleet.begin_again(1)
+
+
+def test_what_a_worker_that_was_away_still_has_is_taken_away_when_it_is_back(fleet: Fleet) -> None:
+    """Its member runs on, for a coordinator that is gone: until then the query has its name here."""
+    id_ = begun(fleet, "--checkpoint-every", "3600")
+    read(fleet, id_, ROWS // 100)
+    fleet.kill(0)
+    assert fleet.run("stop", id_).exit_code == 3
+    assert fleet.run("unregister", "--force", id_).exit_code == 0
+    fleet.begin_again(0)
+    assert members(fleet, id_)["copy/member-1"]["state"] == "running"
+    assert fleet.run("stop", id_).exit_code == 0
+    assert fleet.run("unregister", id_).exit_code == 0
+    assert not list(fleet.directory.glob("**/steps/*"))
+    assert "no query has the id" in fleet.run("status", id_).stderr
 
 
 def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
