@@ -94,7 +94,7 @@ class Member:
         self.before_close: Callable[[int], Awaitable[None]] = _nothing
         """What is done with the outputs below a step before the last version is made at it."""
         self.on_opening: Callable[[], None] = _ignored
-        """Hears that all members have a checkpoint to go on from."""
+        """Hears that all members have a checkpoint to go on from, and this one has loaded it."""
         self.on_checkpoint: Callable[[], None] = _ignored
         """Hears that all members have a new version."""
         self.on_dismissal: Callable[[], None] = _ignored
@@ -257,9 +257,9 @@ class Member:
     async def _work(self, task: do.Task) -> None:
         match task:
             case do.OpenState(epoch, checkpoint, addresses):
-                self.on_opening()
                 self._circuit = self._new_circuit()
                 self._circuit.load(await self._state.open(checkpoint.version))
+                self.on_opening()  # not before: where the state is none of this member's, sinks stay as they are
                 if len(addresses) > 1:
                     self._exchange = Exchange(
                         self.sender, self.receiver, self._name, epoch, self.number, addresses

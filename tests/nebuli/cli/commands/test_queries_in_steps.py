@@ -223,6 +223,35 @@ def test_a_member_whose_state_is_gone_does_not_begin_anew(fleet: Fleet) -> None:
     assert found_in(fleet.out) == expected()
 
 
+def test_a_member_that_has_the_state_of_another_one_leaves_its_sink_as_it_is(fleet: Fleet) -> None:
+    """As where two folders were put back under each other's names; put right, it goes on."""
+    fleet.data["nodes"][0]["physical"][0] |= {"count": 1000, "rows_per_s": None}
+    fleet.data["nodes"][1]["sinks"][0]["mode"] = "changes"
+    fleet.topology = fleet.written()
+    id_ = begun(fleet, "--members", "4")
+    fleet.wait_for_state(id_, "finished")
+    before = fleet.out.read_bytes()
+    (coordinator,) = fleet.directory.glob("**/steps/*coordinator")
+    mine, other = sorted(coordinator.parent.glob("*member-*"))
+
+    def exchange() -> None:
+        fleet.kill(1)
+        for there, then in ((mine, "aside"), (other, mine.name), (mine.with_name("aside"), other.name)):
+            there.rename(there.with_name(then))
+        fleet.begin_again(1)
+
+    exchange()
+    assert fleet.run("start", id_).exit_code == 0
+    failed = fleet.wait_for_state(id_, "failed")
+    assert any("it is that of member" in each["error"] for each in failed["fragments"]), failed
+    assert fleet.run("stop", id_).exit_code == 0
+    assert fleet.out.read_bytes() == before
+    exchange()
+    assert fleet.run("start", id_).exit_code == 0
+    fleet.wait_for_state(id_, "finished")
+    assert fleet.out.read_bytes() == before
+
+
 def test_what_has_failed_goes_on_when_it_is_started_again(make_fleet: MakeFleet) -> None:
     """FT-API-2: from its last checkpoint, whatever still waits for what has failed; and it says where to look."""
     fleet = make_fleet()
