@@ -31,7 +31,7 @@ from placement.plan import (
     WindowOperator,
 )
 from placement.stepped import InputOperator, LateOperator, SteppedPlan
-from topology import CsvSink
+from topology import ChannelSource, CsvSink
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
@@ -295,6 +295,13 @@ class _SteppedBinder(_Binder):
     def _add_source(
         self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
     ) -> None:
+        for node, physical in attached:
+            if isinstance(physical, ChannelSource) and physical.consumer is None:
+                message = (
+                    f"{physical.reads}, which node {node} has of {source.name!r}, has no consumer: nobody keeps how far "
+                    f"it was read, and a process that goes on would read rows twice, or not; give it a consumer"
+                )
+                self._fault(operator, ("logical",), message)
         self._add_leaf(InputOperator(id=operator.id, logical=source.name, schema=source.columns))
 
     def _can_leave_out(self, leaf: InputOperator) -> bool:

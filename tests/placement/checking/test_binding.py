@@ -257,6 +257,27 @@ def test_in_steps_rows_may_come_from_nowhere_that_is_known():
         check_stepped(chain(op("source", "n", logical="elsewhere")), TOPOLOGY)
 
 
+def test_in_steps_a_kept_channel_has_a_consumer():
+    """Else a member that is killed reads it from its beginning again. Where nothing survives a kill, it needs none."""
+
+    def attached(more: str = "") -> Topology:
+        return parse_topology(f"""
+logical: [{{name: n, schema: [{{name: n, type: int64}}]}}]
+nodes:
+  - address: a:1
+    physical: [{{logical: n, type: Channel, address: "k:1", channel: c{more}}}]
+    sinks: [{{name: out, type: Print}}]
+""")
+
+    reading = chain(op("source", "n", logical="n"))
+    with pytest.raises(
+        InvalidQuery, match="source n: channel c at k:1, which node a:1 has of 'n', has no consumer: .*; give it"
+    ):
+        check_stepped(reading, attached())
+    assert [each.id for each in check_stepped(reading, attached(", consumer: q")).inputs] == ["n"]
+    assert [*check(reading, attached()).operators] == ["n", "s"]
+
+
 def test_in_steps_the_other_mistakes_stay_mistakes():
     text = GRAPH.replace('"input": "late", "sink": "log"', '"input": "a", "sink": "log"').replace(
         "> 15", "+ 1"
