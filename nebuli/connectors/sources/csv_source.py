@@ -17,6 +17,7 @@ import pyarrow.csv
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import InputError, short, unreadable
 from nebuli.connectors.sources.instants import ZONE, instants
+from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
@@ -65,7 +66,7 @@ class CsvSource(Source):
     def open(self) -> None:
         """Check the header, and start reading."""
         try:
-            self.total_bytes = Path(self._path).stat().st_size
+            self.total_bytes = size_of(self._path)
             sample = self._read_sample()
             self._check_header()
             if sample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.parquet
 from nebuli.connectors.endpoints import Signal, Source
 from nebuli.connectors.errors import unreadable
 from nebuli.connectors.sources.arrow_columns import ArrowColumns
+from nebuli.connectors.sources.regular_file import size_of
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 
@@ -37,7 +37,7 @@ class ParquetSource(Source):
     def open(self) -> None:
         """Check the file's schema, and start reading."""
         try:
-            self.total_bytes = Path(self._path).stat().st_size
+            self.total_bytes = size_of(self._path)
             self._file = pa.parquet.ParquetFile(self._path, pre_buffer=False)
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error

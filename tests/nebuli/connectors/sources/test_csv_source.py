@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,6 +113,13 @@ def test_a_missing_file_is_named_with_the_directory(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_path("absent.csv")
     assert str(caught.value) == f"absent.csv: no such file in {tmp_path}"
+
+
+def test_a_pipe_is_an_error_and_not_waited_for() -> None:
+    """Nobody writes to it: opened, it would wait for ever."""
+    os.mkfifo("in.csv")
+    with pytest.raises(InputError, match=r"^in.csv is a named pipe, .*; expected a file: write them to one$"):
+        read_path("in.csv")
 
 
 def test_an_empty_file_is_an_error_that_names_the_columns() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,6 +90,12 @@ def test_a_file_of_another_format_and_a_missing_one_are_one_sentence(tmp_path: P
     with pytest.raises(InputError) as caught:
         read("absent.parquet")
     assert str(caught.value) == f"absent.parquet: no such file in {tmp_path}"
+
+
+def test_a_pipe_is_an_error_and_not_waited_for() -> None:
+    os.mkfifo("in.parquet")
+    with pytest.raises(InputError, match=r"^in.parquet is a named pipe, "):
+        read("in.parquet")
 
 
 def test_a_column_that_is_there_twice_is_an_error() -> None:
