@@ -67,6 +67,8 @@ class Coordinator:
         self._done = 0
         self._fruitless = 0
         """How many epochs have ended since a step was done that had not been done before."""
+        self._ended_by = ""
+        """Why the last of these has."""
 
     # -- what is known
 
@@ -188,8 +190,10 @@ class Coordinator:
             f"member {member} (at {self.lines[member].address}) has been away for {now - since:.0f} s"
             for member, since in sorted(self._away.items())
         )
-        why = f"{away}; see that it runs" if away else "members are still opening what they have"
-        return CheckpointNotMade(None, why)
+        if away:
+            return CheckpointNotMade(None, f"{away}; see that it runs")
+        again = f", again after this: {self._ended_by}" if self._fruitless else ""
+        return CheckpointNotMade(None, f"members are still opening what they have{again}")
 
     def shut_down(self) -> None:
         """End, with a checkpoint if all members are there; `run` returns then. Again: nothing."""
@@ -240,6 +244,7 @@ class Coordinator:
                 _log.warning("epoch %d is over: %s; going on from the last checkpoint", after, why)
                 self._spawn(self._claim(after, _PAUSES_S[min(self._fruitless, len(_PAUSES_S) - 1)]))
                 self._fruitless += 1
+                self._ended_by = why
             case ev.CheckpointMade(step, requests):
                 self._answer(requests, step)
             case ev.CheckpointFailed(step, why, requests):

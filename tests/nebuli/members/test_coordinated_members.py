@@ -22,7 +22,9 @@ from nebuli.coordinator.member_states import Paused, Run, Stopped
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.members.member import Member
 from nebuli.members.opening import LOG
+from nebuli.members.saved_state import SavedState
 from nebuli.storage import Store
+from nebuli.storage.errors import Unclear
 from tests.support.told_members import QUIET, Members, numbers, pushed_query, until, until_out, until_running
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -118,6 +120,26 @@ async def test_a_checkpoint_is_refused_while_a_member_is_away_and_says_which_and
         for patience_s in (0.5, 0.5, 0.0):
             with pytest.raises(CheckpointNotMade, match=at + r"\d+ s; see that it runs"):
                 await coordinator.checkpoint(patience_s)
+
+
+async def test_a_checkpoint_is_refused_while_members_cannot_open_what_they_have_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a disk fails: all is tried again, and again, and whoever asks hears after what."""
+
+    async def fails(self: SavedState, version: int) -> None:
+        raise Unclear("reading the disk", "Input/output error")
+
+    monkeypatch.setattr(SavedState, "open", fails)
+    async with (
+        asyncio.timeout(30),
+        Members(pushed_query(2), tmp_path) as circuit,
+        circuit.coordinated() as coordinator,
+    ):
+        await until(lambda: coordinator.epoch > 2, "it was tried again")
+        why = r"again after this: member [01] aborted: reading the disk failed in the middle, .* Input/output error"
+        with pytest.raises(CheckpointNotMade, match=f"members are still opening what they have, {why}"):
+            await coordinator.checkpoint(0.2)
 
 
 async def test_checkpoints_come_by_themselves_as_often_as_is_said(tmp_path: Path) -> None:
