@@ -111,6 +111,8 @@ class KeptStream:
             await work
         except FragmentError as error:
             self._put(error)
+        except netchannel.ConsumerFenced as error:
+            self._put(InputGone(f"{place}: {error}; {self._advice()}"))
         except netchannel.NetChannelError as error:
             self._put(InputError(f"{place}: {error}"))
         except Exception as error:  # noqa: BLE001 - whatever it is, the fragment waits for this task

@@ -5,7 +5,7 @@ from threading import Event
 
 import netchannel
 from nebuli.connectors.endpoints import Signal
-from nebuli.connectors.errors import FragmentError
+from nebuli.connectors.errors import FragmentError, InputGone
 from nebuli.connectors.sources.kept_stream import KeptStream, as_text, of_text
 from tests.support.keeper import Keeper, numbers
 from tests.support.waiting import until_async
@@ -48,5 +48,35 @@ async def test_it_reads_no_more_ahead_than_is_taken() -> None:
             stream.taken()
         assert part is Signal.END
         assert read == 60
+        stream.close()
+        await running
+
+
+async def test_a_keeper_that_has_lost_the_consumer_is_said_with_what_to_do() -> None:
+    """As one that began anew without its directory."""
+    with Keeper() as keeper:
+        await asyncio.to_thread(keeper.send, numbers(0, 5), numbers(5, 5))
+        settings = ChannelSource(
+            logical="l", type="Channel", address=keeper.address, channel="c", consumer="q"
+        )
+        stream = KeptStream(settings, netchannel.ChannelReader(keeper.address, "c"), Event().set)
+        running = asyncio.create_task(stream.run())
+
+        async def has_come() -> bool:
+            return bool(stream.arrived)
+
+        await until_async(has_come, "messages")
+        async with netchannel.ChannelReader(keeper.address, "c") as other:
+            await other.forget("q")
+        stream.release(netchannel.Position(stream.stream, 1))
+
+        async def has_failed() -> bool:
+            return isinstance(stream.arrived[-1], InputGone)
+
+        await until_async(has_failed, "it has heard")
+        assert "consumer 'q' is not known" in str(stream.arrived[-1])
+        assert str(stream.arrived[-1]).endswith(
+            "; begin the query anew, and let nobody else acknowledge as 'q', or forget it"
+        )
         stream.close()
         await running
