@@ -53,7 +53,7 @@ class WorkerRefused(Exception):
 
 
 class WorkerClient:
-    """Asks the worker of a node. A call raises ``WorkerUnreachable`` after seconds without an answer; ``WorkerRefused``."""
+    """Asks the worker of a node. Calls raise ``WorkerUnreachable`` after seconds of silence, or ``WorkerRefused``."""
 
     def __init__(self, node: str, address: str, trust: Trust = NO_TRUST) -> None:
         self._node = node

@@ -53,7 +53,7 @@ class Store:
 
     @staticmethod
     def make_in(folder: str | os.PathLike[str]) -> None:
-        """Have one in a folder, for whoever opens it; harmless where it is. Blocking. Raises StoreUnusable, StoreFull."""
+        """Have one in a folder, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
         ordering = SqliteOrdering(Path(folder))
         ordering.open()
         ordering.close()

@@ -298,8 +298,8 @@ class _SteppedBinder(_Binder):
         for node, physical in attached:
             if isinstance(physical, ChannelSource) and physical.consumer is None:
                 message = (
-                    f"{physical.reads}, which node {node} has of {source.name!r}, has no consumer: nobody keeps how far "
-                    f"it was read, and a process that goes on would read rows twice, or not; give it a consumer"
+                    f"{physical.reads}, which node {node} has of {source.name!r}, has no consumer: nobody keeps how "
+                    f"far it was read, and a process that goes on would read rows twice, or not; give it a consumer"
                 )
                 self._fault(operator, ("logical",), message)
         self._add_leaf(InputOperator(id=operator.id, logical=source.name, schema=source.columns))

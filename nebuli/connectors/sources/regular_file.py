@@ -1,4 +1,4 @@
-"""Files that are read more than once: not pipes and devices, whose opening may wait for ever, and which end or do not."""
+"""Files that are read more than once: not pipes and devices, whose opening may wait for ever."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ nodes:
 
     reading = chain(op("source", "n", logical="n"))
     with pytest.raises(
-        InvalidQuery, match="source n: channel c at k:1, which node a:1 has of 'n', has no consumer: .*; give it"
+        InvalidQuery, match=r"n: channel c at k:1, which node a:1 has of 'n', has no consumer: .*; give it"
     ):
         check_stepped(reading, attached())
     assert [each.id for each in check_stepped(reading, attached(", consumer: q")).inputs] == ["n"]
