@@ -414,7 +414,7 @@ def unregister(id_: str, force: bool) -> int:
 def _say_what_is_left(query: DeployedQuery) -> None:
     """Say what becomes of the query where a worker is away: it would run on there, and nobody could name it."""
     click.echo(
-        f"the others have forgotten it, and what the one that is away has of it goes on when that is back: give "
+        f"the others have forgotten it, and what the one that is away has of it may go on when that is back: give "
         f"'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If it never comes back, give 'nebuli "
         f"unregister --force {query.id}' again, which forgets the query here",
         err=True,
