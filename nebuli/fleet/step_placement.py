@@ -81,8 +81,10 @@ def _nodes(plan: SteppedPlan, topology: Topology) -> list[str]:
     sinks = sorted((each for each in plan.outputs if each.id not in late), key=lambda output: output.id)
     nodes = [at[each.sink] for each in sinks]
     for operator in plan.inputs:
-        nodes += [node for node, _ in attached(operator, topology) if node not in nodes]
-    return list(nodes)
+        for node, _ in attached(operator, topology):
+            if node not in nodes:  # which may have several sources
+                nodes.append(node)
+    return nodes
 
 
 def _feeds(plan: SteppedPlan, topology: Topology, nodes: Sequence[str]) -> dict[int, list[Feed]]:
