@@ -96,8 +96,8 @@ def step_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--state",
-                type=FilePath(file_okay=False),
-                help="The folder for what a query in steps keeps.",
+                type=FilePath(),
+                help="The folder for what a query in steps keeps: one of its own, empty or not there yet at first.",
             ),
             click.option(
                 "--checkpoint-every",

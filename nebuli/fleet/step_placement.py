@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nebuli.limits import DEFAULT_KEEP_OUTPUT_BYTES
-from nebuli.members.matching_files import may_be_pattern
+from nebuli.members.inputs.matching_files import may_be_pattern
 from nebuli.members.stepped_query import attached, feeds_of
 from placement import InvalidQuery, check_stepped, distribute
 from placement.stepped import CoordinatorFragment, Feed, MemberFragment, Share

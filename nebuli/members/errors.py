@@ -19,6 +19,7 @@
     ├── StateInUse         another process runs from the state folder
     ├── StateGone          what a member has kept is gone from the state folder
     ├── FolderUnusable     the state folder cannot be made, read or written
+    ├── FolderOfOthers     the state folder has files that are not a query's state
     └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
 """
 
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_NAMED = 3
+"""Files of others that an error names."""
 _NEXT = "this epoch's exchange is closed here: recover to a common checkpoint, in a new epoch"
 
 
@@ -145,6 +148,7 @@ class StateOfAnother(MembersFailed):
     """The state folder is that of something else."""
 
     def __init__(self, folder: str, what: str, difference: str) -> None:
+        self.what = what
         super().__init__(
             f"the state in {folder} is that of another {what}: {difference}. Run it as it was before, or give another "
             f"--state, where it begins anew"
@@ -176,8 +180,19 @@ class FolderUnusable(MembersFailed):
 
     def __init__(self, folder: str, why: str) -> None:
         super().__init__(
-            f"the state folder {folder} cannot be used: {why}. Give one that can be made and written, which is the "
-            f"same one at the next run"
+            f"the state folder {folder} cannot be used: {why}. Give --state a folder that can be made and written, "
+            f"and the same one at the next run"
+        )
+
+
+class FolderOfOthers(MembersFailed):
+    """The folder that is to be for state has ``others``, files and folders that are no state."""
+
+    def __init__(self, folder: str, others: Sequence[str]) -> None:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        super().__init__(
+            f"{folder} has other files in it ({', '.join(others[:_NAMED])}{more}), and what a query in steps keeps has "
+            f"a folder of its own: give --state one that is empty or not there yet, such as {folder}/state"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import secrets
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -15,15 +14,14 @@ from nebuli.coordinator.lines.line import Line
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.dataflow import SteppedCircuit
 from nebuli.disk_room import what_to_do
-from nebuli.durable_files import make_directory, write_durably
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
 from nebuli.members.calls.call_line import CallLine
 from nebuli.members.delivering import Delivery
-from nebuli.members.errors import FolderUnusable, StateGone, StateInUse
+from nebuli.members.errors import FolderUnusable
 from nebuli.members.local_members import LocalMembers
 from nebuli.members.member_order import MemberOrder
 from nebuli.members.opening import LOG
-from nebuli.members.stepped_query import CLAIM
+from nebuli.members.state_folder import StateFolder
 from nebuli.storage import Store
 from nebuli.storage.errors import StoreFull
 from nebuli.storage.logs.epoch_log import EpochLog
@@ -55,7 +53,7 @@ class LocalRun:
     addresses of this machine that members listen at, in turn. ``late``: what is done about rows whose window is over.
     ``keep_output_bytes``: how much each member keeps of the output that its sinks have had; None: all.
 
-    Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, StorageError, OutputError.
+    Entering raises StateOfAnother, StateInUse, StateGone, FolderUnusable, FolderOfOthers, StorageError, OutputError.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class LocalRun:
         late: Late = Late.COUNT,
         keep_output_bytes: int | None = None,
     ) -> None:
-        self._folder = folder
+        self._folder = StateFolder(folder)
         self._directory = directory
         self._settings = settings
         self._observe = observe
@@ -110,18 +108,16 @@ class LocalRun:
 
     async def _begin(self) -> None:
         try:
-            claim = self.query.claim(self._folder)
-            make_directory(self._folder)
-            self._lock()
-            self._check_all_there()
-            write_durably(self._folder / CLAIM, claim)
+            self._stack.enter_context(self._folder.lock())
+            await self._folder.claim(self.query)
         except OSError as error:
+            path = str(self._folder.path)
             if (remedy := what_to_do(error)) is not None:
-                raise StoreFull(str(self._folder), error.strerror, remedy) from error
-            raise FolderUnusable(str(self._folder), error.strerror or str(error)) from error
+                raise StoreFull(path, error.strerror, remedy) from error
+            raise FolderUnusable(path, _why(error)) from error
         self._lock_sinks()
         for member in range(self.query.plan.members):
-            store = await self._stack.enter_async_context(Store.in_folder(self._store(member)))
+            store = await self._stack.enter_async_context(Store.in_folder(self._folder.member(member)))
             self.remaps.append(await Remap.open(store, LOG, {}))
             await self._open_outputs(member, store)
         secret = secrets.token_urlsafe()
@@ -133,7 +129,7 @@ class LocalRun:
             Line(circuit, member, None, sender, receiver, beside=calls)
             for member, calls in enumerate(self.calls)
         ]
-        store = await self._stack.enter_async_context(Store.in_folder(self._coordinator))
+        store = await self._stack.enter_async_context(Store.in_folder(self._folder.coordinator))
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._hear)
         orders = [self._order(member, secret) for member in range(plan.members)]
@@ -153,34 +149,11 @@ class LocalRun:
                     delivery.keep_soon()
         self._observe(order)
 
-    def _lock(self) -> None:
-        file = self._stack.enter_context((self._folder / "lock").open("w"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateInUse(str(self._folder)) from None
-
-    def _check_all_there(self) -> None:
-        """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""
-        if not Store.is_in(self._coordinator):  # it is made behind those of all members
-            return
-        gone = [store for store in map(self._store, range(self.query.plan.members)) if not Store.is_in(store)]
-        if gone:
-            rest = f"the rest of {self._folder}"
-            raise StateGone(str(gone[0]), "that member", rest, "give another --state")
-
     def _lock_sinks(self) -> None:
         """No other query is to write to the same files."""
         paths = [path for target in self.query.targets.values() for path in target.files]
-        for lock in take_files(paths, self.query.plan.name, "all members", str(self._folder)):
+        for lock in take_files(paths, self.query.plan.name, "all members", str(self._folder.path)):
             self._stack.callback(lock.release)
-
-    @property
-    def _coordinator(self) -> Path:
-        return self._folder / "coordinator"
-
-    def _store(self, member: int) -> Path:
-        return self._folder / f"member-{member}"
 
     def _order(self, member: int, secret: str) -> MemberOrder:
         return MemberOrder(
@@ -189,7 +162,7 @@ class LocalRun:
             plan=self.query.plan,
             feeds=self.query.feeds[member],
             external=bool(self.query.external),
-            store=self._store(member).absolute(),
+            store=self._folder.member(member).absolute(),
             listen=f"{self._hosts[member % len(self._hosts)]}:0",
             secret=secret,
             max_state_bytes=self._max_state_bytes,
@@ -300,6 +273,15 @@ class LocalRun:
             for each in (task, *watching):
                 each.cancel()
             await asyncio.gather(task, *watching, return_exceptions=True)
+
+
+def _why(error: OSError) -> str:
+    match error:
+        case FileExistsError():
+            return "it is a file"
+        case NotADirectoryError():
+            return "what should be a folder above it is a file"
+    return error.strerror or str(error)
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
 from nebuli.dataflow.steps.plan_differences import changes, described, differences
 from nebuli.members.errors import ClaimDamaged, StateOfAnother
-from nebuli.members.matching_files import is_pattern, matching
+from nebuli.members.inputs.matching_files import is_pattern, matching
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
 from placement.stepped import Feed

@@ -113,3 +113,14 @@ class Store:
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""
         return StateStore(checked(name), self._ordering, self._blobs, self._access.work)
+
+
+async def is_blank(folder: str | os.PathLike[str]) -> bool:
+    """Whether there is no store in the folder, or one to whose shards nothing was ever appended.
+
+    Raises StoreUnusable, StoreFull.
+    """
+    if not Store.is_in(folder):
+        return True
+    async with Store.in_folder(folder) as store:
+        return all([not (await store.open_shard(name)).upper for name in await store.shards()])

@@ -13,8 +13,8 @@ from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.coordinator_lines import CoordinatorLines
 from nebuli.members.delivering import Delivery
 from nebuli.members.inputs.feeding import feed_all
+from nebuli.members.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
 from nebuli.members.leaving import ALONE_S, GONE_S, HEARD_S, until_dismissed, until_heard
-from nebuli.members.matching_files import NewFiles, own_feeds
 from nebuli.members.opening import opened_member
 from nebuli.rpc.status import Cause, FragmentState, FragmentStatus
 
@@ -76,6 +76,7 @@ class MemberRunner(StepRunner):
 
     async def _run(self) -> tuple[FragmentState, Cause, str]:
         order = self._order
+        await look_anew_before_first_step(self._folder)
         feeds = await asyncio.to_thread(own_feeds, order.feeds, self._folder, Path.cwd())
         self._new_files = NewFiles(order.feeds, self._folder, Path.cwd())
         async with AsyncExitStack() as stack:

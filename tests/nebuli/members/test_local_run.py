@@ -83,6 +83,10 @@ async def until_running(run: LocalRun, epoch: int) -> None:
     await until_async(there, f"epoch {epoch}")
 
 
+async def stepped(run: LocalRun) -> bool:
+    return run.coordinator.next_step > 0
+
+
 async def test_members_that_are_killed_lose_and_double_nothing(here: Path) -> None:
     """DBSP-REQ-2: each of two is killed, wherever it is, and the result is that of a run without kills."""
     async with asyncio.timeout(120), LocalRun(in_steps(), here / "state", here, NOW) as run:
@@ -108,9 +112,10 @@ async def test_a_run_that_is_left_goes_on_where_it_was(here: Path) -> None:
 
 async def test_a_state_folder_belongs_to_one_query_one_list_of_sources_and_one_run(here: Path) -> None:
     """Sources in another order would be taken for one another; with one more, members would read others than before."""
-    async with LocalRun(in_steps(), here / "state", here, NOW):
+    async with asyncio.timeout(60), LocalRun(in_steps(), here / "state", here, NOW) as run:
         with pytest.raises(StateInUse, match="another process runs from the state"):
             await LocalRun(in_steps(), here / "state", here, NOW).__aenter__()
+        await until_async(lambda: stepped(run), "a step")
     for other, what in (
         (in_steps(SOURCES[::-1]), "list of sources"),
         (in_steps((*SOURCES, "sales-3.csv")), "list of sources"),

@@ -438,17 +438,20 @@ def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(m
         rows = range(number, ROWS, 12)
         (folder / f"part-{number}.csv").write_text("n\n" + "".join(f"{row}\n" for row in rows))
     source = {"logical": "numbers", "type": "CSV", "path": str(folder / "part-*.csv")}
-    fleet.data["nodes"][0]["physical"] = [source]
+    slow = {"logical": "numbers", "type": "Generator", "count": 5000, "rows_per_s": 1000}
+    fleet.data["nodes"][0]["physical"] = [source, slow]
     fleet.topology = fleet.written()
     fleet.query.write_text(json.dumps(QUERY))
     fleet.start()
     id_ = begun(fleet, "--members", "4", "--checkpoint-every", "0.2")
-    wait_for(lambda: len(list(folder.glob("**/files.json"))) == 2, "both members have looked")
+    wait_for(
+        lambda: fleet.json("status", id_)["checkpoint"], "steps were made of what both members have found"
+    )
     for number in range(6, 12):
         (folder / f"part-{number}.csv").write_text("n\n1000000\n")
     os.kill(fleet.pid_of(id_, "member-3"), signal.SIGKILL)
     fleet.wait_for_state(id_, "finished")
-    found = [row for number in range(6) for row in range(number, ROWS, 12)]
+    found = [*range(5000), *(row for number in range(6) for row in range(number, ROWS, 12))]
     parts = [[row for row in found if row % 7 == part] for part in range(7)]
     assert found_in(fleet.out) == [(part, len(rows), sum(rows)) for part, rows in enumerate(parts)]
     rows_in = [each["rows_in"] for each in members(fleet, id_).values()]

@@ -344,14 +344,56 @@ def test_a_folder_whose_owner_is_not_known_any_more_is_left_as_it_is(case: Case)
     assert case.run().exit_code == 0
 
 
-def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case) -> None:
-    nowhere = case.run(state="/proc/state")
-    assert nowhere.exit_code == 1
-    assert nowhere.error == (
-        "the state folder /proc/state cannot be used: No such file or directory. Give one that can be made and "
-        "written, which is the same one at the next run"
+def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
+    """What was wrong at the first try is corrected, and nothing that was computed is another query's."""
+    (case.directory / "c.csv").write_text("name\nx\n")
+    case.sources = [{"type": "CSV", "path": "c.csv"}]
+    wrong = case.run()
+    assert (wrong.exit_code, "no column shop" in wrong.error) == (2, True)
+    case.sources = [{"type": "CSV", "path": "[ab].csv"}]
+    right = case.run("--members", "2")
+    assert right.exit_code == 0, right.stderr
+    assert "2 members running, from the beginning" in right.stderr
+    assert case.totals == {'"x",11', '"y",2'}
+    assert "is that of another number of members: 2 there, 1 here" in case.run().error
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("/proc/state", "No such file or directory"),
+        ("a.csv", "it is a file"),
+        ("a.csv/state", "what should be a folder above it is a file"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state: str, why: str) -> None:
+    ended = case.run(state=state)
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be made and "
+        "written, and the same one at the next run"
     )
-    (case.directory / "state").mkdir()
+
+
+def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
+    """That of the query, say, whose `query.json` would be taken for what a state folder says of itself."""
+    case.arguments()
+    before = {each: each.read_bytes() for each in case.directory.iterdir()}
+    ended = case.run(state=".")
+    assert ended.exit_code == 1
+    assert ended.error == (
+        f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), and what a query in steps "
+        f"keeps has a folder of its own: give --state one that is empty or not there yet, such as "
+        f"{case.directory}/state"
+    )
+    (case.directory / "stderr.txt").unlink()
+    assert {each: each.read_bytes() for each in case.directory.iterdir()} == before
+    (case.directory / "state" / "lost+found").mkdir(parents=True)
+    assert case.run().exit_code == 0, "a disk of its own"
+
+
+def test_a_damaged_claim_is_said_with_what_to_do(case: Case) -> None:
+    assert case.run().exit_code == 0
     (case.directory / "state" / "query.json").write_text("[]")
     damaged = case.run()
     assert damaged.exit_code == 1

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nebuli.connectors.errors import InputError
-from nebuli.members.matching_files import NewFiles, own_feeds
+from nebuli.members.inputs.matching_files import NewFiles, look_anew_before_first_step, own_feeds
+from nebuli.members.opening import LOG
+from nebuli.storage import Store
 from nebuli.storage.errors import Damaged
+from nebuli.storage.logs.remap import Remap
 from placement.plan import BoundSource
 from placement.stepped import Feed, Share
 from topology import Column, CsvSource, DataType, GeneratorSource, PhysicalSource
@@ -65,6 +68,27 @@ def test_what_was_found_first_stays(tmp_path: Path) -> None:
     (tmp_path / "b.csv").touch()
     (tmp_path / "a.csv").unlink()
     assert own_feeds([plain, csv("*.csv")], tmp_path / "state", tmp_path) == first
+
+
+async def test_before_its_first_step_a_member_looks_anew(tmp_path: Path) -> None:
+    """What was wrong may have been put right, and nothing of it counts; behind that step, the list stays."""
+    state = tmp_path / "state"
+
+    async def found() -> list[str]:
+        await look_anew_before_first_step(state)
+        return paths(own_feeds([csv("*.csv")], state, tmp_path))
+
+    (tmp_path / "a.csv").touch()
+    assert await found() == ["a.csv"]
+    (tmp_path / "a.csv").rename(tmp_path / "b.csv")
+    assert await found() == ["b.csv"]
+    async with Store.in_folder(state) as store:
+        remap = await Remap.open(store, LOG, {})
+        (tmp_path / "b.csv").rename(tmp_path / "c.csv")
+        assert await found() == ["c.csv"], "it was opened, and no step was fixed"
+        await remap.fix(0)
+    (tmp_path / "c.csv").rename(tmp_path / "d.csv")
+    assert await found() == ["c.csv"]
 
 
 def test_a_file_that_comes_later_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

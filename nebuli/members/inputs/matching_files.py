@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nebuli.connectors.errors import InputError
 from nebuli.durable_files import make_directory, write_durably
 from nebuli.storage.errors import Damaged
+from nebuli.storage.store import is_blank
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
@@ -76,6 +77,16 @@ def own_feeds(feeds: Sequence[Feed], folder: Path, directory: Path) -> list[Feed
     own = [feed for feed in feeds if feed.share is None]
     own += [_of_file(feed, path) for feed in shared for path in paths.get(feed.name, ())]
     return own
+
+
+async def look_anew_before_first_step(folder: Path) -> None:
+    """Forget what the member found first, if nothing of it counts: what was wrong may have been put right meanwhile.
+
+    Raises StorageError, OSError.
+    """
+    kept = folder / _LIST
+    if kept.exists() and await is_blank(folder):
+        kept.unlink()
 
 
 class NewFiles:
