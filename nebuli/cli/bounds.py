@@ -35,16 +35,39 @@ class FilePath(click.Path):
         return super().convert(value, param, ctx)
 
 
+_UNITS = {
+    "": 1,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d+) ?([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def size_of(value: str) -> int:
+    """How many bytes a text stands for. Raises BadParameter."""
+    found = _SIZE.fullmatch(value)
+    if found is None or found[2].upper() not in _UNITS:
+        raise click.BadParameter(
+            f"{value!r} is no size: give bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 500MB"
+        )
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def _read_bound(context: click.Context, option: click.Parameter, value: str) -> int:
+    size = size_of(value)
+    if size < 1:
+        raise click.BadParameter(f"{value} is no bound: give one byte at least")
+    return size
+
+
 max_state_bytes = click.option(
     "--max-state-bytes",
-    type=click.IntRange(min=1),
-    default=DEFAULT_MAX_STATE_BYTES,
+    callback=_read_bound,
+    metavar="SIZE",
+    default=f"{DEFAULT_MAX_STATE_BYTES >> 30}GiB",
     show_default=True,
-    help="What the state of an operator may hold, unless the query says so.",
+    help="What the state of an operator may hold, unless the query says so: bytes, or as in 500MB or 2GiB.",
 )
-
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = re.compile(rf"(\d+) ?({'|'.join(_UNITS)})")
 
 
 class KeepOutput(NamedTuple):
@@ -57,23 +80,18 @@ NOTHING = KeepOutput(0)
 DEFAULT = KeepOutput(DEFAULT_KEEP_OUTPUT_BYTES)
 
 
-def _read(context: click.Context, option: click.Parameter, value: str | None) -> KeepOutput | None:
+def _read_keep_output(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> KeepOutput | None:
     if value is None:
         return None
-    if value == "all":
-        return KeepOutput(None)
-    found = _SIZE.fullmatch(value)
-    if found is None:
-        raise click.BadParameter(
-            f"{value!r} is no size: give bytes, or a number with KiB, MiB, GiB or TiB, or all"
-        )
-    return KeepOutput(int(found[1]) * _UNITS[found[2]])
+    return KeepOutput(None if value == "all" else size_of(value))
 
 
 keep_output = click.option(
     "--keep-output",
-    callback=_read,
+    callback=_read_keep_output,
     metavar="SIZE|all",
-    help="How much of the output that sinks have had each member keeps on disk for programs that read it; 1GiB without "
-    "it, or nothing where no program can.",
+    help="How much of the output that sinks have had each member keeps on disk for programs that read it, as in 500MB "
+    "or 2GiB; 1GiB without it, or nothing where no program can.",
 )

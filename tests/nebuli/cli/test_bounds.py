@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from nebuli.cli import nebuli
+from nebuli.cli.bounds import size_of
 
 
 def parameters(group: click.Group = nebuli) -> Iterator[tuple[str, click.Parameter]]:
@@ -57,3 +58,32 @@ def test_an_empty_id_is_not_the_only_query_that_there_is(
     ended = CliRunner().invoke(nebuli, [command, ""])
     assert ended.exit_code == 1
     assert "expected the id of a query, got an empty text" in ended.output
+
+
+SIZES = {
+    "500MB": 500_000_000,
+    "2GiB": 2_147_483_648,
+    "64 kib": 65_536,
+    "1tb": 1_000_000_000_000,
+    "1073741824": 1_073_741_824,
+}
+
+
+@pytest.mark.parametrize("given", SIZES)
+def test_a_size_has_the_units_that_people_know(given: str) -> None:
+    assert size_of(given) == SIZES[given]
+
+
+@pytest.mark.parametrize("given", ["2GX", "GiB", "-1", "1.5GiB", ""])
+@pytest.mark.parametrize("option", ["--max-state-bytes", "--keep-output"])
+def test_what_is_no_size_is_said_with_what_is(option: str, given: str, tmp_path: Path) -> None:
+    """By any option that takes one; a bound of nothing is no bound."""
+    (tmp_path / "file").touch()
+    files = [str(tmp_path / "file")] * 2
+    ended = CliRunner().invoke(nebuli, ["run", option, given, *files])
+    assert ended.exit_code == 2
+    assert (
+        f"'{option}': {given!r} is no size: give bytes, or a number with kB, MB, GB, TB, KiB" in ended.output
+    )
+    ended = CliRunner().invoke(nebuli, ["run", "--max-state-bytes", "0kB", *files])
+    assert "0kB is no bound: give one byte at least" in ended.output
