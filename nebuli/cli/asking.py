@@ -1,8 +1,9 @@
-"""Asking the workers of a query, and what is said where they do not answer."""
+"""Asking the workers of a query, and what is said where they do not answer, or refuse."""
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,3 +47,44 @@ def said(errors: Sequence[WorkerUnreachable | WorkerRefused]) -> int:
     if any(isinstance(error, WorkerUnreachable) for error in errors):
         return ExitCode.UNREACHABLE
     return ExitCode.FAILED if errors else ExitCode.DONE
+
+
+def anew(query: DeployedQuery, *options: str) -> str:
+    """The commands, whatever it does now: each of them is harmless where there is nothing to do."""
+    files = shlex.join([*options, query.topology.path, query.query.path])
+    return f"'nebuli stop {query.id} && nebuli unregister {query.id} && nebuli start {files}'"
+
+
+def refuse_options(query: DeployedQuery, given: Sequence[str], *, stepped: bool) -> None:
+    """Raise UsageError where a registered query is to be started otherwise than it was registered.
+
+    ``given`` are options of queries in steps beside ``--stepped``.
+    """
+    in_steps = anew(query, "--stepped", *given)
+    if query.circuit is None and (stepped or given):
+        raise click.UsageError(
+            f"query {query.id} was registered without --stepped, and runs free: {in_steps} runs it in steps"
+        )
+    if given:
+        raise click.UsageError(
+            f"query {query.id} has the options that it was registered with: 'nebuli start {query.id}' starts it with "
+            f"these, and {in_steps} runs it from the beginning with others"
+        )
+
+
+def after_refusal(query: DeployedQuery, error: WorkerRefused) -> str:
+    """What to do about a worker's refusal to start it, to be said behind that."""
+    from nebuli.rpc.worker_pb2 import Refusal
+
+    again = anew(query) if query.circuit is None else anew(query, "--stepped")
+    match error.refusal.reason:
+        case Refusal.REASON_ALREADY_STARTED if query.circuit is not None:  # and runs, or it would be started
+            return f"; 'nebuli status {query.id}' says how it is, and 'nebuli stop {query.id}' stops it"
+        case Refusal.REASON_ALREADY_STARTED:
+            return f"; 'nebuli status {query.id}' says how it is, and {again} runs it anew"
+        case Refusal.REASON_UNKNOWN_ID:
+            return (
+                f": its worker was started anew without its state, or somebody has unregistered it; {again} begins it "
+                f"anew"
+            )
+    return ""

@@ -75,6 +75,10 @@ class KeepOutput(NamedTuple):
 
     max_bytes: int | None
 
+    def __str__(self) -> str:
+        """As it may be given."""
+        return "all" if self.max_bytes is None else str(self.max_bytes)
+
 
 NOTHING = KeepOutput(0)
 DEFAULT = KeepOutput(DEFAULT_KEEP_OUTPUT_BYTES)

@@ -48,6 +48,11 @@ def load(id_: str) -> DeployedQuery:
     if not id_:  # every id begins so, and an empty variable does not mean the only query
         raise click.ClickException("expected the id of a query, got an empty text; 'nebuli list' shows them")
     known = sorted(path.stem for path in directory().glob("*.json"))
+    if not known:
+        raise click.ClickException(
+            f"no query has the id {id_!r}, and none is registered (in {directory()}): 'nebuli start TOPOLOGY QUERY' "
+            f"registers one and starts it"
+        )
     found = [each for each in known if each == id_] or [each for each in known if each.startswith(id_)]
     if len(found) != 1:
         from topology.consistency import did_you_mean
@@ -55,7 +60,7 @@ def load(id_: str) -> DeployedQuery:
         which = "several queries begin with" if found else "no query has"
         meant = "" if found else did_you_mean(id_, known)
         raise click.ClickException(
-            f"{which} the id {id_!r}{meant}: {', '.join(found or known) or 'none is registered'} (in {directory()}); "
+            f"{which} the id {id_!r}{meant}: {', '.join(found or known)} (in {directory()}); "
             f"'nebuli list' shows them"
         )
     return _read(directory() / f"{found[0]}.json")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nebuli.cli import saved
-from nebuli.cli.asking import ran, said, workers_of
+from nebuli.cli.asking import after_refusal, ran, refuse_options, said, workers_of
 from nebuli.cli.bounds import DEFAULT, FilePath, Finite, keep_output
 from nebuli.cli.commands import completion
 from nebuli.cli.commands.watch import watching
@@ -68,6 +68,18 @@ class _Settings(NamedTuple):
     members: int | None
     checkpoint_s: float | None
     keep_output: KeepOutput | None
+
+    @property
+    def of_steps(self) -> list[str]:
+        """Those of queries in steps that were given, beside ``--stepped`` itself, as they may be written."""
+        given: list[str] = []
+        if self.members is not None:
+            given += ["--members", str(self.members)]
+        if self.checkpoint_s is not None:
+            given += ["--checkpoint-every", f"{self.checkpoint_s:g}"]
+        if self.keep_output is not None:
+            given += ["--keep-output", str(self.keep_output)]
+        return given
 
     def check(self) -> None:
         """Raise UsageError where they do not go together."""
@@ -230,23 +242,24 @@ def start(
     """Start a registered query by its ID, or register QUERY on TOPOLOGY and start it. Prints the query's id."""
     if len(files) > 2:
         raise click.UsageError("expected the id of a query, or a topology and a query")
-    if len(files) == 1 and Path(files[0]).is_file():
-        raise click.UsageError(f"{files[0]} is a file, and no id: give a query as well, TOPOLOGY QUERY")
-    if len(files) == 1 and engine is not None:
-        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
     settings = _Settings(seed, strategy, on_loss, engine, stepped, members, checkpoint_s, keep_output)
-    settings.check()
-    if len(files) == 1 and stepped:
-        raise click.UsageError(
-            "--stepped is for a topology and a query: what is registered runs as it was registered"
-        )
+    if len(files) == 1:
+        _check_registered(files[0], settings)
+    else:
+        settings.check()
 
     async def work() -> int:
+        from nebuli.fleet.client import WorkerRefused
+
         query = await _query(files)
         click.echo(query.id)  # first: what is registered has a name, also where it cannot be started
         _say_circuit(query)
         async with workers_of(query) as workers:
-            await _begin(query, workers)
+            try:
+                await _begin(query, workers)
+            except WorkerRefused as error:
+                click.echo(f"Error: {error}{after_refusal(query, error)}", err=True)
+                return ExitCode.FAILED
         if watched:
             return await watching(query)
         _say_where_to_look(query)
@@ -263,6 +276,15 @@ def start(
         return await _register(files[0], files[1], settings)
 
     return ran(work())
+
+
+def _check_registered(id_: str, settings: _Settings) -> None:
+    """Raise UsageError where what is given as an id is none, or does not go with the options."""
+    if Path(id_).is_file():
+        raise click.UsageError(f"{id_} is a file, and no id: give a query as well, TOPOLOGY QUERY")
+    if settings.engine is not None:
+        raise click.UsageError("--engine is for a topology and a query: what is registered has its engines")
+    refuse_options(saved.load(id_), settings.of_steps, stepped=settings.stepped)
 
 
 async def _begin(query: DeployedQuery, workers: Workers) -> None:

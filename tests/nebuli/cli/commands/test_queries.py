@@ -145,7 +145,12 @@ def test_register_and_start_apart_and_stop_twice(site: Site) -> None:
     for _ in range(2):
         assert site.run("stop", id_).exit_code == 0
         assert site.status(id_)["state"] == "stopped"
-    assert "already: unregister the query, and start it from its files" in site.run("start", id_).error
+    again = site.run("start", id_).error
+    assert "already: unregister the query, and start it from its files" in again
+    assert (
+        f"'nebuli stop {id_} && nebuli unregister {id_} && nebuli start {site.topology} {site.query}'"
+        in again
+    )
     assert site.run("unregister", id_).exit_code == 0
 
 

@@ -6,6 +6,9 @@ import contextlib
 import csv
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -428,6 +431,59 @@ def test_what_does_not_go_with_steps_is_refused(fleet: Fleet, tmp_path: Path) ->
     ended = fleet.run("checkpoint", id_)
     assert ended.exit_code == 2
     assert "does not run in steps" in ended.error
+
+
+def commands_in(error: str) -> list[list[str]]:
+    """The `nebuli` commands of the last quotation with some, as arguments."""
+    *_, quoted = re.findall(r"'(nebuli [^']+)'", error)
+    return [shlex.split(each)[1:] for each in quoted.split(" && ")]
+
+
+def test_an_error_of_start_names_the_commands_that_do_what_was_asked_for(fleet: Fleet) -> None:
+    """From one refusal to the next, nobody goes round in a circle."""
+    nobody = fleet.run("start", "--stepped", "abc")
+    assert nobody.exit_code == 2
+    assert "'nebuli start TOPOLOGY QUERY' registers one" in nobody.error
+    free = fleet.run("register", fleet.topology, fleet.query).stdout.strip()
+    for options in (("--stepped",), ("--members", "2"), ("--stepped", "--members", "2")):
+        ended = fleet.run("start", *options, free)
+        assert ended.exit_code == 2
+        assert f"query {free} was registered without --stepped, and runs free: " in ended.error
+    for arguments in commands_in(ended.error):
+        ended = fleet.run(*arguments)
+        assert ended.exit_code == 0, ended.stderr
+    stepped = ended.stdout.strip()
+    assert len(members(fleet, stepped)) == 3
+    running = fleet.run("start", "--stepped", stepped)
+    assert running.exit_code == 1
+    assert f"is running already; 'nebuli status {stepped}' says how it is, and 'nebuli stop" in running.error
+    (stop,) = commands_in(running.error)
+    assert fleet.run(*stop).exit_code == 0
+    others = fleet.run("start", "--members", "3", "--keep-output", "all", stepped)
+    assert others.exit_code == 2
+    assert f"'nebuli start {stepped}' starts it with these" in others.error
+    for arguments in commands_in(others.error):
+        ended = fleet.run(*arguments)
+        assert ended.exit_code == 0, ended.stderr
+    assert len(members(fleet, ended.stdout.strip())) == 4
+
+
+def test_what_a_worker_does_not_know_any_more_is_begun_anew_by_the_commands_that_are_said(
+    fleet: Fleet,
+) -> None:
+    id_ = fleet.run("register", "--stepped", fleet.topology, fleet.query).stdout.strip()
+    fleet.kill(0)
+    for state in fleet.directory.glob("**/workers/*"):
+        if state.name.endswith(fleet.nodes[0].replace(":", "_")):
+            shutil.rmtree(state)
+    fleet.begin_again(0)
+    lost = fleet.run("start", id_)
+    assert lost.exit_code == 1
+    assert "its worker was started anew without its state, or somebody has unregistered it" in lost.error
+    for arguments in commands_in(lost.error):
+        ended = fleet.run(*arguments)
+        assert ended.exit_code == 0, ended.stderr
+    assert len(members(fleet, ended.stdout.strip())) == 3
 
 
 def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(make_fleet: MakeFleet) -> None:
