@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -166,21 +167,32 @@ def list_(as_json: bool) -> int:
 @click.command()
 @_id
 @click.option("--follow", "-f", is_flag=True, help="Go on with what will be logged, until Ctrl-C.")
+@click.option(
+    "--level",
+    type=click.Choice(["info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Show lines of this level and above: most are info.",
+)
 @_as_json
-def logs(id_: str, follow: bool, as_json: bool) -> int:
+def logs(id_: str, follow: bool, level: str, as_json: bool) -> int:
     """Show what the workers have logged about the query ID, all of them together, in the order of their clocks."""
     query = saved.load(id_)
+    shown = _Shown(level, as_json)
 
     async def work() -> int:
         if follow:
-            return await _follow(query, as_json=as_json)
+            return await _follow(query, shown)
         async with workers_of(query) as workers:
             found = await asyncio.gather(*(_kept(workers, each) for each in query.fragments))
         told = [
-            (each, line) for each, (lines, _) in zip(query.fragments, found, strict=True) for line in lines
+            (each, line)
+            for each, (lines, _) in zip(query.fragments, found, strict=True)
+            for line in lines
+            if shown.has(line)
         ]
         for each, line in sorted(told, key=lambda pair: pair[1].time):
-            click.echo(_line(each, line, as_json=as_json))
+            click.echo(shown.text(each, line))
         return said([error for _, error in found if error is not None])
 
     return ran(work())
@@ -201,11 +213,11 @@ async def _kept(
     return lines, None
 
 
-async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
+async def _follow(query: DeployedQuery, shown: _Shown) -> int:
     """Follow a query until none of its workers tells more. When it begins again, its new fragments are followed."""
     while True:
         async with workers_of(query) as workers:
-            telling = asyncio.create_task(_tell_all(query, workers, as_json=as_json))
+            telling = asyncio.create_task(_tell_all(query, workers, shown))
             renewed = asyncio.create_task(_renewed(query))
             try:
                 await asyncio.wait([telling, renewed], return_when=asyncio.FIRST_COMPLETED)
@@ -218,22 +230,23 @@ async def _follow(query: DeployedQuery, *, as_json: bool) -> int:
                 await asyncio.gather(telling, renewed, return_exceptions=True)
 
 
-async def _tell_all(query: DeployedQuery, workers: Workers, *, as_json: bool) -> int:
+async def _tell_all(query: DeployedQuery, workers: Workers, shown: _Shown) -> int:
     merged = Merged(click.echo)
     try:
-        telling = (_tell(workers, each, merged, as_json=as_json) for each in query.fragments)
+        telling = (_tell(workers, each, merged, shown) for each in query.fragments)
         return max(await asyncio.gather(*telling))
     finally:
         await merged.close()
 
 
-async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, *, as_json: bool) -> int:
+async def _tell(workers: Workers, each: DeployedFragment, merged: Merged, shown: _Shown) -> int:
     """The lines of a fragment as they come; why they end is said at once, while others go on."""
     from nebuli.fleet.client import WorkerRefused, WorkerUnreachable
 
     try:
         async for line in workers.logs(each, follow=True):
-            merged.put(line.time, _line(each, line, as_json=as_json))
+            if shown.has(line):
+                merged.put(line.time, shown.text(each, line))
     except (WorkerUnreachable, WorkerRefused) as error:
         return said([error])
     return ExitCode.DONE
@@ -246,15 +259,27 @@ async def _renewed(query: DeployedQuery) -> DeployedQuery:
     return now
 
 
-def _line(each: DeployedFragment, line: LogLine, *, as_json: bool) -> str:
-    when = datetime.fromtimestamp(line.time / 1e6, UTC).isoformat(timespec="milliseconds")
-    if as_json:
-        data = {
-            "time": when,
-            "level": line.level,
-            "fragment": each.fragment,
-            "node": each.node,
-            "text": line.text,
-        }
-        return json.dumps(data)
-    return f"{when}  {line.level:<7}  {each.fragment}  {line.text}"
+class _Shown(NamedTuple):
+    """Which lines are shown, and how."""
+
+    level: str
+    as_json: bool
+
+    def has(self, line: LogLine) -> bool:
+        """Whether a line is of the level, or above it."""
+        levels = logging.getLevelNamesMapping()
+        return levels.get(line.level, logging.CRITICAL) >= levels[self.level.upper()]
+
+    def text(self, each: DeployedFragment, line: LogLine) -> str:
+        """A line of a fragment."""
+        when = datetime.fromtimestamp(line.time / 1e6, UTC).isoformat(timespec="milliseconds")
+        if self.as_json:
+            data = {
+                "time": when,
+                "level": line.level,
+                "fragment": each.fragment,
+                "node": each.node,
+                "text": line.text,
+            }
+            return json.dumps(data)
+        return f"{when}  {line.level:<7}  {each.fragment}  {line.text}"

@@ -512,9 +512,9 @@ def test_files_that_match_a_pattern_are_divided_over_the_members_of_their_node(m
     assert found_in(fleet.out) == [(part, len(rows), sum(rows)) for part, rows in enumerate(parts)]
     rows_in = [each["rows_in"] for each in members(fleet, id_).values()]
     assert sum(rows_in) == len(found)
-    assert "part-11.csv" in "".join(
-        line for line in fleet.run("logs", id_).stdout.splitlines() if "are not read" in line
-    )
+    said = fleet.run("logs", "--level", "warning", id_).stdout
+    assert {line.split()[1] for line in said.splitlines()} == {"WARNING"}, "and no line of channels buries it"
+    assert "part-11.csv" in "".join(line for line in said.splitlines() if "are not read" in line)
     assert rows_in[0] == rows_in[2] == 0, "they are at the other node"
 
 
