@@ -130,9 +130,7 @@ class Coordinator:
         self._refuse([*self._requests], self._not_running())
 
     def _not_running(self) -> CheckpointNotMade:
-        return CheckpointNotMade(
-            self._lockstep.next_step, "the circuit is not coordinated here any more, or yet"
-        )
+        return CheckpointNotMade(self._lockstep.next_step, "the query does not run here any more, or yet")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -241,7 +239,7 @@ class Coordinator:
                 self.lines[member].tell(message)
                 return
             case ev.ClaimEpoch(after, why):
-                _log.warning("epoch %d is over: %s; going on from the last checkpoint", after, why)
+                _log.warning("%s; all go back to the last checkpoint (epoch %d is over)", why, after)
                 self._spawn(self._claim(after, _PAUSES_S[min(self._fruitless, len(_PAUSES_S) - 1)]))
                 self._fruitless += 1
                 self._ended_by = why

@@ -47,8 +47,8 @@ class Fenced(CoordinationError):
         self.own = own
         self.greater = greater
         super().__init__(
-            f"another coordinator has taken over with epoch {greater}, this one has {own}: end this one, or the other "
-            f"one first if it should not be there"
+            f"another coordinator has taken over with epoch {greater}, this one has {own}, and ends: the query goes on "
+            f"with the other one. If that should not be there, end it, and start the query again"
         )
 
 
@@ -63,8 +63,8 @@ class NoCommonCheckpoint(CoordinationError):
             for member, found in sorted(steps.items())
         )
         super().__init__(
-            f"no checkpoint is at all members: {each}. Nothing was opened: restore the state of the members that are "
-            f"behind from a copy, or start all of them without any"
+            f"no checkpoint is at all members: {each}. Nothing was opened: restore the folders of the members that are "
+            f"behind from copies as new as the others', or begin the query anew, without what any of them has kept"
         )
 
 
@@ -77,8 +77,9 @@ class LogIncomplete(CoordinationError):
         self.first = first
         self.last = last
         super().__init__(
-            f"the input log of member {member} has steps {first} up to {last}, and the checkpoint goes on at {step}: "
-            f"restore its store from a copy; nothing was opened"
+            f"member {member} cannot go on from the checkpoint at step {step:,}, as its input log has steps {first:,} "
+            f"up to {last:,} only. Nothing was opened: restore its folder from a copy as new as the others', or begin "
+            f"the query anew"
         )
 
 
@@ -110,7 +111,9 @@ class MemberFailed(CoordinationError):
     def __init__(self, member: int, why: str, *, of_input: bool = False) -> None:
         self.member = member
         self.of_input = of_input
-        super().__init__(f"member {member} failed, and would again: {why}")
+        super().__init__(
+            f"{why} (at member {member}). When that is mended, start the query again: it goes on where it was"
+        )
 
 
 class CheckpointNotMade(CoordinationError):

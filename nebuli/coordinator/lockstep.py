@@ -259,7 +259,7 @@ class Lockstep:
             return  # it has stopped before, and nothing more is wanted of it
         if said.lasting:
             raise MemberFailed(member, said.why, of_input=said.of_input)
-        self._end_epoch(f"member {member} aborted: {said.why}")
+        self._end_epoch(f"member {member} has given up the step: {said.why}")
 
     def _heard_of_input(self, member: int, message: say.Received | say.Ended) -> None:
         match message:

@@ -66,7 +66,10 @@ class CoordinatorLine:
         except NetChannelError:
             return
         except MalformedMessage as error:  # the coordinator that is followed has another session
-            _log.warning("a session is left: %s", error)
+            _log.warning(
+                "what the coordinator said is no message of this version, and its connection is given up: %s",
+                error,
+            )
 
 
 class CoordinatorLines:

@@ -59,7 +59,7 @@ async def _until_alone(member: Member, lines: CoordinatorLines, alone_s: float) 
         await lines.deserted(alone_s)
         if member.closed.is_set():
             _log.warning(
-                "member %d has stopped, and no coordinator was there for %g s: it ends, though it was not dismissed",
+                "member %d has stopped in order, and ends: no coordinator was there for %g s to tell it so",
                 member.number,
                 alone_s,
             )

@@ -161,7 +161,9 @@ class CoordinatorRunner(StepRunner):
                         Cause.REQUEST,
                         "" if step is not None else WITHOUT_CHECKPOINT,
                     )
-                _log.warning("a member was lost while all were to end: they are kept in step until all have")
+                _log.warning(
+                    "a member was lost while all were to end: the others wait for it, and all end together"
+                )
                 self._coordinator = self._new_coordinator(epochs)
 
     def _new_coordinator(self, epochs: EpochLog) -> Coordinator:
@@ -213,7 +215,7 @@ class CoordinatorRunner(StepRunner):
             try:
                 await coordinator.checkpoint(patience_s=None)
             except CheckpointNotMade as error:
-                _log.warning("it is to end, and waits until all members can: %s", error)
+                _log.warning("the query was told to end, and waits until all its members can: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 break

@@ -100,7 +100,7 @@ async def test_who_asks_for_a_checkpoint_of_a_circuit_that_ends_is_told_that_the
             asked = asyncio.create_task(coordinator.checkpoint())
             await until(lambda: coordinator.phase is not Phase.RUNNING, "the lost member is noticed")
         for late in (asked, coordinator.checkpoint()):
-            with pytest.raises(CheckpointNotMade, match="not coordinated here any more"):
+            with pytest.raises(CheckpointNotMade, match="the query does not run here any more"):
                 await late
 
 

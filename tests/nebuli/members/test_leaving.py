@@ -55,4 +55,6 @@ async def test_a_member_that_has_stopped_goes_when_no_coordinator_was_there_for_
             told.tell(say.AskStop(2, 0))
             await told.hear(say.IsStopped)
         await going
-        assert "no coordinator was there for 0.05 s: it ends, though it was not dismissed" in caplog.text
+        assert (
+            "has stopped in order, and ends: no coordinator was there for 0.05 s to tell it so" in caplog.text
+        )

@@ -135,7 +135,8 @@ def test_what_is_wrong_with_a_file_is_bad_input(case: Case) -> None:
     ended = case.run("--json")
     assert ended.exit_code == 2
     assert ended.error == (
-        "member 0 failed, and would again: b.csv, line 2, column amount: 'ten' is no int64"
+        "b.csv, line 2, column amount: 'ten' is no int64 (at member 0). When that is mended, start the query again: it "
+        "goes on where it was"
     )
     data = json.loads(ended.stdout)
     assert (data["exit_code"], data["error"]) == (2, ended.error)
