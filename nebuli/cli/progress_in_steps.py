@@ -46,10 +46,12 @@ class ProgressInSteps:
         click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
 
     def take_logs(self) -> None:
-        """Have lines of what members' processes do among these. What the coordinator would log, it is heard of."""
-        logger = logging.getLogger("nebuli.members")
-        logger.addHandler(_Lines(self.say))
-        logger.propagate = False
+        """Have lines of members and sinks among these. What the coordinator would log, it is heard of."""
+        lines = _Lines(self.say)
+        for name in ("nebuli.members", "nebuli.connectors"):
+            logger = logging.getLogger(name)
+            logger.addHandler(lines)
+            logger.propagate = False
         logging.getLogger("nebuli.coordinator").setLevel(logging.ERROR)
 
     def hear(self, order: Order) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import glob
 import io
+import logging
 import os
 import stat
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from topology import CsvSink, NullSink, ParquetSink, PrintSink
+
+_log = logging.getLogger("nebuli.connectors")
 
 __all__ = [
     "GrowingFile",
@@ -160,7 +163,7 @@ class GrowingFile(_File):
         if self._place.exists() and not self._place.is_file():
             return super()._opened()
         if self._begins_at is None:
-            return io.BufferedWriter(self._place.open("w+b", buffering=0))
+            return io.BufferedWriter(self._begun())
         try:
             file = self._place.open("r+b", buffering=0)
         except FileNotFoundError:
@@ -177,6 +180,18 @@ class GrowingFile(_File):
         if self._begins_at.size:
             self._rows_of = self._more_rows_of
         return io.BufferedWriter(file)
+
+    def _begun(self) -> io.FileIO:
+        """The file, new: what was there may be anybody's, and has no position to go on at."""
+        size = self._place.stat().st_size if self._place.exists() else 0
+        file = self._place.open("w+b", buffering=0)
+        if size:
+            _log.warning(
+                "%s: the %s bytes that were there are gone: a query that begins anew writes a new file",
+                self._path,
+                f"{size:,}",
+            )
+        return file
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write and let readers see."""

@@ -147,6 +147,30 @@ def test_append_writes_rows_and_refuses_to_take_one_back(target: Path) -> None:
     assert target.read_text().splitlines() == ['"name","n"', '"a",1', '"a",1']
 
 
+def test_a_file_that_was_there_is_said_to_be_gone(target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Append does not append to it, as who gave it may think; one that is gone on with is no new file."""
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("no rows of ours\n")
+    file = GrowingFile(str(target), csv_rows)
+    sink = AppendSink(file)
+    sink.open(SCHEMA)
+    assert f"{target}: the 16 bytes that were there are gone" in caplog.text
+    caplog.clear()
+    sink.write(zset(("a", 1, 1)))
+    position = file.sync()
+    sink.finish()
+    assert target.read_text().splitlines() == ['"name","n"', '"a",1']
+    for new in (False, True):
+        again = GrowingFile(str(target), csv_rows)
+        if new:
+            target.unlink()
+        else:
+            again.resume(position)
+        again.open(SCHEMA)
+        again.discard()
+    assert caplog.text == ""
+
+
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(OutputError) as caught:
         FinalSink(WholeFile(str(tmp_path), csv_rows)).open(SCHEMA)
