@@ -29,6 +29,10 @@ _GRACE_S = 2.0
 """How long those who read outputs have to come to their ends."""
 
 
+class CannotServe(OSError):
+    """Nobody can be served at the address; the message says why."""
+
+
 @asynccontextmanager
 async def served(
     run: Running, address: str, trust: Trust = NO_TRUST, *, waiting_bytes: int = WAITING_BYTES
@@ -36,7 +40,7 @@ async def served(
     """Serve a run at an address, as long as the context is; which address, as port 0 takes any that is free.
 
     Left when the run is over, what its outputs have is given out first. So many bytes of pushes wait at once. Raises
-    OSError, CertificateError.
+    CannotServe, CertificateError.
     """
     host, _, port = address.rpartition(":")
     await _check_free(address, host.strip("[]"), int(port))
@@ -44,7 +48,7 @@ async def served(
     try:
         bound = bind(server, address, trust)
     except RuntimeError as error:  # somebody took it meanwhile, or the process has no descriptor left
-        raise OSError(f"--serve {address} cannot be bound: {error}") from error
+        raise CannotServe(f"--serve {address} cannot be bound: {error}") from error
     async with _answering(server, run):
         yield f"{host}:{bound}"
 
@@ -83,14 +87,14 @@ async def _answering(server: grpc.aio.Server, run: Running) -> AsyncIterator[Non
 
 
 async def _check_free(address: str, host: str, port: int) -> None:
-    """Ask the system, as gRPC says neither why it cannot bind, nor only that. Raises OSError."""
+    """Ask the system, as gRPC says neither why it cannot bind, nor only that. Raises CannotServe."""
     try:
         probe = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise OSError(
+            raise CannotServe(
                 f"--serve {address}: the port is in use; stop what listens there, or choose another"
             ) from None
-        raise OSError(f"--serve {address} cannot be bound: {error}") from error
+        raise CannotServe(f"--serve {address} cannot be bound: {error}") from error
     probe.close()
     await probe.wait_closed()

@@ -221,11 +221,12 @@ def _outcome(settings: _Run, progress: ProgressInSteps) -> tuple[int, str | None
 
 
 def _code_of(error: Exception) -> int:
+    from nebuli.circuits.served_run import CannotServe
     from nebuli.connectors.errors import InputError
     from nebuli.coordinator.errors import MemberFailed
 
     match error:
-        case InputError() | MemberFailed(of_input=True):
+        case InputError() | MemberFailed(of_input=True) | CannotServe():
             return ExitCode.BAD_INPUT
     return ExitCode.FAILED
 
@@ -275,5 +276,5 @@ async def _run(settings: _Run, progress: ProgressInSteps) -> None:
             from nebuli.circuits.served_run import served
 
             async with served(run, serve, trust) as address:
-                progress.say(f"serving at {address}")
+                progress.say(f"serving at {address}, until a program shuts it down")
                 await run.until_shut_down()

@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,7 +179,8 @@ def unreadable(path: str, error: Exception) -> InputError:
     """What to say of a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
         where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
-        return InputError(f"{path}: no such file{where}")
+        pattern = "; a pattern stands for files in steps alone (--stepped)" if glob.has_magic(path) else ""
+        return InputError(f"{path}: no such file{where}{pattern}")
     return InputError(f"{path} cannot be read: {_reason(error)}")
 
 

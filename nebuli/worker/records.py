@@ -61,7 +61,10 @@ class Records:
                 f"{self._directory} is in use by another worker: stop that one, or give each a --state of its own"
             ) from None
         except OSError as error:
-            raise StateUnusable(f"{self._directory} cannot be used: {error.strerror or error}") from error
+            why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
+            raise StateUnusable(
+                f"{self._directory} cannot be used: {why}; give --state a folder that can be made and written"
+            ) from error
         return self
 
     def __exit__(
@@ -81,6 +84,11 @@ class Records:
                     raise StateUnusable(
                         f"{path} is a fragment's record, and a connector of it cannot be had: {lacking}; install its "
                         f"package, and start the worker again"
+                    ) from error
+                if not path.stem.isdecimal():
+                    raise StateUnusable(
+                        f"{path} is no fragment's record, but somebody else's: give the worker a --state of its own, a "
+                        f"folder that is empty or not there yet at first"
                     ) from error
                 raise StateUnusable(f"{path} is no fragment's record: {error}; remove it") from error
             self._paths[found[-1][1].status.id] = path

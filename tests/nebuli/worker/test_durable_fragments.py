@@ -186,6 +186,26 @@ def test_a_state_belongs_to_one_worker_at_a_time(worker: Worker, tmp_path: Path)
     )
 
 
+def test_a_folder_or_a_file_of_others_is_no_state(worker: Worker, tmp_path: Path) -> None:
+    """What is there is left as it is, and nobody is told to remove it."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    file = folder / "query.json"
+    file.write_text("{}")
+    for state, said in (
+        (
+            folder,
+            f"{file} is no fragment's record, but somebody else's: give the worker a --state of its own",
+        ),
+        (file, f"{file} cannot be used: it is a file; give --state a folder that can be made and written"),
+    ):
+        addresses = ("--data", "127.0.0.1:0", "--grpc", "127.0.0.1:0")
+        ended = Command("worker", *addresses, "--state", state, directory=folder.parent).end()
+        assert ended.exit_code == 2
+        assert ended.error.startswith(said)
+        assert file.read_text() == "{}"
+
+
 def test_a_record_that_cannot_be_read_is_named(worker: Worker, tmp_path: Path) -> None:
     worker.register(worker.waits())
     worker.command.process.kill()

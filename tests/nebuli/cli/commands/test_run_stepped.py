@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,15 @@ def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state:
         f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be made and "
         "written, and the same one at the next run"
     )
+
+
+def test_a_port_in_use_is_bad_input(case: Case) -> None:
+    """As for a worker."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = case.run("--serve", address)
+    assert ended.exit_code == 2
+    assert ended.error == f"--serve {address}: the port is in use; stop what listens there, or choose another"
 
 
 def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:

@@ -122,6 +122,16 @@ def test_a_pipe_is_an_error_and_not_waited_for() -> None:
         read_path("in.csv")
 
 
+def test_a_pattern_is_said_to_be_for_steps_alone(tmp_path: Path) -> None:
+    """As it works there, and what matches it may be there to see."""
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(InputError) as caught:
+        read_path("*.csv")
+    assert str(caught.value) == (
+        f"*.csv: no such file in {tmp_path}; a pattern stands for files in steps alone (--stepped)"
+    )
+
+
 def test_an_empty_file_is_an_error_that_names_the_columns() -> None:
     assert message("") == "in.csv is empty: a header was expected, with origin, delay"
 
