@@ -28,6 +28,8 @@ FORMAT = 4
 CLAIM = "query.json"
 """The file of a state folder that says whose it is."""
 _DIGEST = 16
+_NAMED = 5
+"""Sources that an error names."""
 _HERE = Path()
 
 
@@ -101,10 +103,22 @@ def _operators(there: Claim, here: Claim) -> str:
 
 
 def _sources(there: Claim, here: Claim) -> str:
-    """The lists, or, where they read the same, which settings are others."""
-    before, now = there.get("reads"), here["reads"]
+    """Which are new, and which are gone; where none is, what else is different."""
+    before: list[str] = there.get("reads") or []
+    now: list[str] = here["reads"]
+    new, gone = Counter(now) - Counter(before), Counter(before) - Counter(now)
+    found = [
+        f"{_some(names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for names, what in (
+            (sorted(new.elements()), "new"),
+            (sorted(gone.elements()), "not among them any more"),
+        )
+        if names
+    ]
+    if found:
+        return "; ".join(found)
     if before != now:
-        return f"{', '.join(before or ())} there, {', '.join(now)} here"
+        return f"they come in another order, {_some(before)} there, {_some(now)} here"
     changed = [
         f"{reads} had {text}"
         for reads, *settings in zip(now, there.get("settings", ()), here["settings"], strict=False)
@@ -113,11 +127,17 @@ def _sources(there: Claim, here: Claim) -> str:
     return "; ".join(changed) or "other members read them"
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first of them: a pattern may match thousands."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
 _WHAT: dict[str, tuple[str, Callable[[Claim, Claim], str]]] = {
     "format": ("format", _format),
     "members": ("number of members", _members),
     "query": ("query", _operators),
-    "sources": ("list of sources, in another order or with other settings", _sources),
+    "sources": ("list of sources", _sources),
 }
 
 
