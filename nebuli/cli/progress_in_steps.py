@@ -37,7 +37,7 @@ class ProgressInSteps:
         self._epochs = 0
         self._step = 0
         self._checkpoints = 0
-        self._saved: int | None = None
+        self._saved = 0  # at the beginning there is nothing to be saved, and none to be said
         self._late: dict[tuple[int, str], int] = {}
         self.say(f"starting {self._counted()}")
 

@@ -20,6 +20,11 @@ def test_a_query_that_waits_for_rows_says_nothing_new(capsys: pytest.CaptureFixt
     assert said(capsys, *made) == ["checkpoint at step 7", "checkpoint at step 8"]
 
 
+def test_a_checkpoint_that_has_nothing_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who has seen one takes it that a kill costs what came behind it, and not everything."""
+    assert said(capsys, ev.CheckpointMade(0, ()), ev.CheckpointMade(1, ())) == ["checkpoint at step 1"]
+
+
 def test_a_recovery_is_said_with_its_reason_and_where_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     orders = (ev.EpochRuns(1, 0), ev.ClaimEpoch(1, "member 1 was lost: gone"), ev.EpochRuns(2, 1200))
     assert said(capsys, *orders) == [
