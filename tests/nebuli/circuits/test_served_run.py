@@ -95,5 +95,5 @@ def test_a_port_that_is_in_use_is_named(options: list[str | Path], tmp_path: Pat
     )
     first.process.send_signal(signal.SIGINT)
     assert first.end().exit_code == 130
-    assert second.exit_code == 1
+    assert second.exit_code == 2
     assert address in second.error
