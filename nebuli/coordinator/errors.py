@@ -8,7 +8,6 @@
     ├── Fenced                 another coordinator has taken over
     ├── NoCommonCheckpoint     no checkpoint is at all members
     ├── LogIncomplete          a member's input log does not go on where the checkpoint ends
-    ├── LogBehind              a member's input log is older than those of the others
     ├── MembersDiffer          members do not run the same circuit, or not the same number of them
     ├── MemberFailed           a member cannot do it, and could not if it tried again
     ├── CheckpointNotMade      a checkpoint was given up; steps go on
@@ -80,19 +79,6 @@ class LogIncomplete(CoordinationError):
             f"member {member} cannot go on from the checkpoint at step {step:,}, as its input log has steps {first:,} "
             f"up to {last:,} only. Nothing was opened: restore its folder from a copy as new as the others', or begin "
             f"the query anew"
-        )
-
-
-class LogBehind(CoordinationError):
-    """A member's input log ends before step ``last``, though others have begun steps for which it had more."""
-
-    def __init__(self, member: int, last: int, other: int, greatest: int) -> None:
-        self.member = member
-        self.last = last
-        super().__init__(
-            f"the input log of member {member} ends before step {last}, and that of member {other} before step "
-            f"{greatest}: a step begins when all have the one before it, so member {member} has had more. Restore its "
-            f"store from a copy as new as those of the others; nothing was opened"
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nebuli.coordinator.errors import LogBehind, LogIncomplete, MembersDiffer, NoCommonCheckpoint
+from nebuli.coordinator.errors import LogIncomplete, MembersDiffer, NoCommonCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def common_checkpoint(joined: Mapping[int, Joined]) -> Checkpoint:
-    """The highest that all have. Raises NoCommonCheckpoint, LogIncomplete, LogBehind, MembersDiffer."""
+    """The highest that all have. Raises NoCommonCheckpoint, LogIncomplete, MembersDiffer."""
     _check_alike(joined)
     common = set.intersection(*(set(each.checkpoints) for each in joined.values()))
     if not common:
@@ -31,16 +31,7 @@ def common_checkpoint(joined: Mapping[int, Joined]) -> Checkpoint:
     for member, said in joined.items():
         if not said.first <= highest.step <= said.last:
             raise LogIncomplete(member, highest.step, said.first, said.last)
-    _check_as_new(joined)
     return highest
-
-
-def _check_as_new(joined: Mapping[int, Joined]) -> None:
-    """No step is issued before all have the one before it in their logs."""
-    newest = max(joined, key=lambda member: joined[member].last)
-    for member, said in joined.items():
-        if said.last < joined[newest].last - 1:
-            raise LogBehind(member, said.last, newest, joined[newest].last)
 
 
 def _check_alike(joined: Mapping[int, Joined]) -> None:

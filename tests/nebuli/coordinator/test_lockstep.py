@@ -12,7 +12,6 @@ from nebuli.coordinator import events as ev
 from nebuli.coordinator import messages as say
 from nebuli.coordinator.errors import (
     Fenced,
-    LogBehind,
     LogIncomplete,
     MemberFailed,
     MembersDiffer,
@@ -138,24 +137,6 @@ def test_a_log_that_does_not_go_on_at_the_checkpoint_is_fatal(first: int, last: 
         match=f"from the checkpoint at step 30, as its input log has steps {first} up to {last} only",
     ):
         Driven().join([kept((3, 30))] * 2, first=first, last=last)
-
-
-def test_a_log_that_is_older_than_the_others_is_fatal() -> None:
-    """Which has not had the input of steps that others had with it, though all have the checkpoint."""
-    driven = Driven()
-    driven.hear(0, joined(driven, FRESH, last=2))
-    with pytest.raises(
-        LogBehind, match="member 1 ends before step 0, and that of member 0 before step 2"
-    ) as raised:
-        driven.hear(1, joined(driven, FRESH))
-    assert (raised.value.member, raised.value.last) == (1, 0)
-
-
-def test_a_log_may_lack_the_step_that_was_issued_last() -> None:
-    driven = Driven()
-    driven.hear(0, joined(driven, FRESH, last=2))
-    driven.hear(1, joined(driven, FRESH, last=1))
-    assert driven.lockstep.phase is Phase.OPENING
 
 
 def test_members_of_another_circuit_or_list_are_refused() -> None:
