@@ -224,9 +224,10 @@ def _code_of(error: Exception) -> int:
     from nebuli.circuits.served_run import CannotServe
     from nebuli.connectors.errors import InputError
     from nebuli.coordinator.errors import MemberFailed
+    from nebuli.members.errors import FolderOfOthers, FolderUnusable
 
     match error:
-        case InputError() | MemberFailed(of_input=True) | CannotServe():
+        case InputError() | MemberFailed(of_input=True) | CannotServe() | FolderOfOthers() | FolderUnusable():
             return ExitCode.BAD_INPUT
     return ExitCode.FAILED
 

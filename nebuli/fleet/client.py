@@ -100,6 +100,7 @@ class WorkerClient:
             return making.result()
         finally:
             making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
 
     async def _checkpoint(self, id_: str) -> int:
         with self._errors():

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 from nebuli.durable_files import make_directory, sync_directory, write_durably
 from nebuli.members.errors import FolderOfOthers, StateGone, StateInUse, StateOfAnother
 from nebuli.members.stepped_query import CLAIM
-from nebuli.storage.store import Store, is_blank
+from nebuli.storage import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ class StateFolder:
 
     async def _is_blank(self) -> bool:
         """Whether no member has fixed a step, or was given a row that it has to keep."""
-        return all([await is_blank(folder) for folder in self.path.glob("member-*")])
+        return all([await Store.is_blank(folder) for folder in self.path.glob("member-*")])
 
     def _clear(self) -> None:
         """Forget whose it is last: whatever ends this in the middle, it is begun again."""

@@ -51,6 +51,17 @@ class Store:
         """Whether there is one in a folder."""
         return (Path(folder) / FILE).exists()
 
+    @classmethod
+    async def is_blank(cls, folder: str | os.PathLike[str]) -> bool:
+        """Whether there is none in a folder, or one to whose shards nothing was ever appended.
+
+        Raises StoreUnusable, StoreFull.
+        """
+        if not cls.is_in(folder):
+            return True
+        async with cls.in_folder(folder) as store:
+            return all([not (await store.open_shard(name)).upper for name in await store.shards()])
+
     @staticmethod
     def make_in(folder: str | os.PathLike[str]) -> None:
         """Have one in a folder, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
@@ -113,14 +124,3 @@ class Store:
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""
         return StateStore(checked(name), self._ordering, self._blobs, self._access.work)
-
-
-async def is_blank(folder: str | os.PathLike[str]) -> bool:
-    """Whether there is no store in the folder, or one to whose shards nothing was ever appended.
-
-    Raises StoreUnusable, StoreFull.
-    """
-    if not Store.is_in(folder):
-        return True
-    async with Store.in_folder(folder) as store:
-        return all([not (await store.open_shard(name)).upper for name in await store.shards()])

@@ -115,7 +115,7 @@ async def submit(folder: Path, line: str, first: str = "") -> list[dict[str, str
     assert ran.returncode == 0, ran.stderr
     found: list[dict[str, str]] = json.loads(ran.stdout.splitlines()[-1])
     assert sum(int(task["rows"]) for task in found) == 1000
-    assert all(task["cwd"].startswith(f"{home}/work/app-") for task in found)
+    assert all(task["cwd"].startswith(str(home / "work" / "app-")) for task in found)
     return found
 
 

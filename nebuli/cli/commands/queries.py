@@ -426,6 +426,12 @@ def unregister(id_: str, force: bool) -> int:
         answered = [each for each in statuses if isinstance(each, FragmentStatus)]
         if code == ExitCode.DONE or (force and all(map(is_forgotten, answered))):
             saved.forget(query)
+            if code != ExitCode.DONE:
+                click.echo(
+                    "it is forgotten here; what is left of it where nobody answers may go on when that is back, unless "
+                    "the worker there begins with another --state",
+                    err=True,
+                )
             return ExitCode.DONE
         _say_what_is_left(query)
         return ExitCode.DONE if force else code
@@ -436,9 +442,9 @@ def unregister(id_: str, force: bool) -> int:
 def _say_what_is_left(query: DeployedQuery) -> None:
     """Say what becomes of the query where a worker is away: it would run on there, and nobody could name it."""
     click.echo(
-        f"the others have forgotten it, and what the one that is away has of it may go on when that is back: give "
-        f"'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If it never comes back, give 'nebuli "
-        f"unregister --force {query.id}' again, which forgets the query here",
+        f"those that answer have forgotten it, and what is left of it where nobody answers may go on when that is "
+        f"back: give 'nebuli stop {query.id}' and 'nebuli unregister {query.id}' then. If it never comes back, give "
+        f"'nebuli unregister --force {query.id}' again, which forgets the query here",
         err=True,
     )
 

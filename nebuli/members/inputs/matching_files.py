@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import InputError
 from nebuli.durable_files import make_directory, write_durably
+from nebuli.storage import Store
 from nebuli.storage.errors import Damaged
-from nebuli.storage.store import is_blank
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def look_anew_before_first_step(folder: Path) -> None:
     Raises StorageError, OSError.
     """
     kept = folder / _LIST
-    if kept.exists() and await is_blank(folder):
+    if kept.exists() and await Store.is_blank(folder):
         kept.unlink()
 
 

@@ -299,7 +299,7 @@ def test_a_folder_that_is_not_this_querys_is_left_as_it_is(case: Case) -> None:
 
 
 def test_what_is_another_in_the_query_is_said_by_its_operators(case: Case) -> None:
-    """By what its file and the topology say, and not by the digest that is compared."""
+    """DBSP-REQ-5: by what its file and the topology say, and not by the digest that is compared."""
     assert case.run("--members", "2").exit_code == 0
     sales, totals, out = case.operators
     state = f"the state in {case.directory}/state is that of another"
@@ -368,7 +368,7 @@ def test_before_the_first_step_a_folder_is_nobodys(case: Case) -> None:
 )
 def test_a_folder_that_cannot_be_used_is_said_with_what_to_do(case: Case, state: str, why: str) -> None:
     ended = case.run(state=state)
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert ended.error == (
         f"the state folder {case.directory / state} cannot be used: {why}. Give --state a folder that can be made and "
         "written, and the same one at the next run"
@@ -389,7 +389,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(case: Case) -> None:
     case.arguments()
     before = {each: each.read_bytes() for each in case.directory.iterdir()}
     ended = case.run(state=".")
-    assert ended.exit_code == 1
+    assert ended.exit_code == 2
     assert ended.error == (
         f"{case.directory} has other files in it (a.csv, b.csv, query.json and 2 more), and what a query in steps "
         f"keeps has a folder of its own: give --state one that is empty or not there yet, such as "
