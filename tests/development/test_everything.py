@@ -1,4 +1,4 @@
-"""What `make test` runs: all of it, whatever fails, with the result of each part at the end."""
+"""What `make test-all` runs: all of it, whatever fails, with the result of each part at the end."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def test_what_fails_is_said_and_the_rest_is_run(
 def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
     """With a python that says what it was asked for, and fails at the first of it."""
     python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "CI=$CI: $*"\n[ "$2" != tests.everything ] || exit 1\n')
+    python.write_text('#!/bin/sh\necho "CI=$CI: $*"\n[ "$2" != tests.gate ] || exit 1\n')
     python.chmod(0o755)
-    installed = [tmp_path / "demo", tmp_path / "all"]  # in this order, as make goes by when each was made
+    installed = [tmp_path / "demo", tmp_path / "tests"]  # in this order, as make goes by when each was made
     for stamp in installed:
         stamp.touch()
-    given = [f"BIN={tmp_path}", f"DEMO_READY={installed[0]}", f"ALL_READY={installed[1]}", "JOBS=4"]
+    given = [f"BIN={tmp_path}", f"DEMO_READY={installed[0]}", f"TESTS_READY={installed[1]}"]
     (tmp_path / "make").write_text(f'#!/bin/sh\nexec {shutil.which("make")} "$@" {" ".join(given)}\n')
     (tmp_path / "make").chmod(0o755)
     ended = subprocess.run(
@@ -129,6 +129,5 @@ def test_make_test_and_the_build_server_run_it(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == [
         "CI=true: -m tests.support.programs",
         "CI=true: examples/flights/prepare.py",
-        "CI=true: -m tests.support.spark_java",
-        "CI=true: -m tests.everything --jobs 4 --spark-jobs 2",
+        "CI=true: -m tests.gate",
     ]

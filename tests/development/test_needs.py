@@ -87,16 +87,18 @@ def test_a_run_in_which_all_is_left_out_has_run_no_test(
     lacking = (
         "from tests.support.needs import need_module\ndef test_it():\n    need_module('no_such_module')\n"
     )
-    assert pytest_on(tmp_path, lacking, workers)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert pytest_on(tmp_path, "def test_it():\n    pass\n", workers)[0] == pytest.ExitCode.OK
+    assert pytest_on(tmp_path, lacking, "--numprocesses", workers)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert (
+        pytest_on(tmp_path, "def test_it():\n    pass\n", "--numprocesses", workers)[0] == pytest.ExitCode.OK
+    )
 
 
-def pytest_on(folder: Path, text: str, workers: str = "0") -> tuple[int, str]:
+def pytest_on(folder: Path, text: str, *arguments: str) -> tuple[int, str]:
     """Run it as tests of this project are run; exit code and output."""
     (folder / "test_it.py").write_text(text)
     (folder / "conftest.py").write_text("from tests.conftest import *\n")
     command = (sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder))
-    settings = ("-p", "no:cacheprovider", "--numprocesses", workers, str(folder))
+    settings = ("-p", "no:cacheprovider", "--numprocesses", "0", *arguments, str(folder))
     ended = subprocess.run([*command, *settings], cwd=ROOT, capture_output=True, text=True, check=False)
     return ended.returncode, ended.stdout
 

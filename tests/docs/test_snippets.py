@@ -18,6 +18,7 @@ _INSTALLING = {"docs/how-to/write-a-connector.md"}  # what is no other test's to
 _LANGUAGES = {"python", "console", "text", "mermaid", "sh", "yaml", "json", "csv", "pyi", "bnf", "toml"}
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("page", _WITH_STEPS, ids=name_of)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
     own = [environment(tmp_path / ".environment")] if name_of(page) in _INSTALLING else []

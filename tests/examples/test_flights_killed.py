@@ -64,6 +64,7 @@ def demo(directory: Path, data: Path) -> tuple[dict[str, Any], dict[str, Any], d
     return topology, query, dict(zip(NODES, addresses, strict=True))
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("victim", NODES)
 async def test_with_the_policy_to_wait_the_table_is_duckdbs(
     tmp_path: Path, data: Path, expected: pa.Table, victim: str

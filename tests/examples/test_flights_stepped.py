@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 PROGRAM = flights.EXAMPLE / "stepped.py"
 
 
+@pytest.mark.story
 def test_the_table_is_that_of_the_demo_though_a_member_is_killed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, flights.EXAMPLE / "prepare.py"], check=True)
     flights.write_topology(tmp_path / "topology.yaml", {"type": "Print"})

@@ -88,6 +88,7 @@ def site(hosts: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield stack.enter_context(Site(hosts, tmp_path))
 
 
+@pytest.mark.story
 def test_the_demo_over_three_hosts_gives_what_duckdb_gives(site: Site, expected: pa.Table) -> None:
     """DP-2: each host has its own address; one id for what runs on them."""
     id_ = site.start()

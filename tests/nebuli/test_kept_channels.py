@@ -186,6 +186,7 @@ def test_the_query_is_killed_in_the_middle_and_run_again(tmp_path: Path, process
     assert written(tmp_path) == SMALL
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("victim", ["members", "all"])
 def test_in_steps_whoever_is_killed_each_row_counts_once(
     victim: str, tmp_path: Path, processes: Processes

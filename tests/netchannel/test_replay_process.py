@@ -109,6 +109,7 @@ def test_three_processes_read_ranges_at_random(role: str, disk: bool, tmp_path: 
             outbox.close()
 
 
+@pytest.mark.story
 def test_a_receiver_is_killed_and_goes_on_from_its_directory(tmp_path: Path, free_address: str) -> None:
     """CH-REP-1, CH-REP-4: its sender and who reads wait for it; every message once, in order."""
 

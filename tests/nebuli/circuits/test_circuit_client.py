@@ -134,6 +134,7 @@ async def test_what_was_not_acknowledged_is_sent_again_and_counts_once(serve: Se
         await read_until(circuit, "rows", Counter({("here", 1): 2, ("end", 0): 1}))
 
 
+@pytest.mark.story
 async def test_kills_in_the_middle_of_pushes_lose_and_double_nothing(serve: Serve) -> None:
     """DBSP-REQ-8: members are killed again and again while 3 producers push, each row with a number of its own."""
     numbers = 40

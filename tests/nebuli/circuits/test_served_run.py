@@ -30,6 +30,7 @@ def options(tmp_path: Path) -> list[str | Path]:
     ]
 
 
+@pytest.mark.story
 async def test_a_circuit_that_is_killed_whole_is_waited_for_and_loses_nothing(
     options: list[str | Path], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ async def stepped(run: LocalRun) -> bool:
     return run.coordinator.next_step > 0
 
 
+@pytest.mark.story
 async def test_members_that_are_killed_lose_and_double_nothing(here: Path) -> None:
     """DBSP-REQ-2: each of two is killed, wherever it is, and the result is that of a run without kills."""
     async with asyncio.timeout(120), LocalRun(in_steps(), here / "state", here, NOW) as run:

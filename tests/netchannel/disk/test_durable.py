@@ -72,6 +72,7 @@ async def lives(directory: Path, address: str, kills: int) -> AsyncIterator[tupl
         yield begun, returned
 
 
+@pytest.mark.story
 @pytest.mark.processes
 @pytest.mark.uvloop
 async def test_a_sender_is_killed_and_restarted_twenty_times(tmp_path: Path) -> None:

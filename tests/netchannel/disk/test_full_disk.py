@@ -124,6 +124,7 @@ async def test_a_spilling_buffer_on_a_full_disk(disk: Path, free_address: str) -
     assert stderr.count(b"no space is left") == 1
 
 
+@pytest.mark.story
 @pytest.mark.processes
 @pytest.mark.parametrize("when_full", ["block", "spill"])
 async def test_space_that_somebody_frees_is_used(disk: Path, free_address: str, when_full: str) -> None:

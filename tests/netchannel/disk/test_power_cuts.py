@@ -24,6 +24,7 @@ def power(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("kind", STORIES)
 async def test_nothing_that_was_promised_is_lost(power: Machine, kind: str) -> None:
     """CH-DUR-1, CH-DUR-3, CH-REP-1, CH-STG-4: of a sender's buffer, a kept stream, staged groups."""

@@ -448,6 +448,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.story
 async def test_a_killed_receiver_and_its_successors_take_every_message_once(
     tmp_path: Path, free_address: str
 ) -> None:

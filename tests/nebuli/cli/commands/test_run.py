@@ -207,6 +207,7 @@ def test_a_port_in_use_is_named(case: Case, which: str) -> None:
     assert f"{address}: the port is in use" in ended.error
 
 
+@pytest.mark.story
 def test_a_killed_worker_is_named_and_the_others_are_gone(case: Case) -> None:
     command = case.stall()
     workers = command.workers()

@@ -437,6 +437,7 @@ def its_own(worker: Worker, fragments: list[int]) -> psutil.Process:
     return own
 
 
+@pytest.mark.story
 def test_a_worker_that_is_killed_within_its_template_takes_it_along(worker: Worker) -> None:
     """As by a system that is out of memory: whoever started it sees how it ended."""
     _, pid = running(worker, worker.waits())

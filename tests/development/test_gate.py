@@ -1,0 +1,187 @@
+"""The gate leaves out what is named, gives a second chance where load may matter, and says which tests needed it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import everything, gate
+from tests.development.test_needs import pytest_on
+from tests.everything import Part
+from tests.gate.__main__ import parts, run
+from tests.gate.choice import is_named
+from tests.gate.failures import Failure, Record
+
+LEFT_OUT = Path(gate.__file__).with_name("left_out.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("tests/a/test_b.py::TestC::test_d[1::2/x]", True),
+        ("tests/a/test_b.py::TestC::test_d", True),
+        ("tests/a/test_b.py::TestC", True),
+        ("tests/a/test_b.py", True),
+        ("tests/a/", True),
+        ("tests/a", False),
+        ("tests/a/test_b.py::TestC::test_d[2]", False),
+        ("tests/a/test_b.py::TestC::test", False),
+    ],
+)
+def test_a_test_is_named_by_its_id_or_by_what_encloses_it(name: str, named: bool) -> None:
+    assert is_named("tests/a/test_b.py::TestC::test_d[1::2/x]", {name}) is named
+
+
+def test_all_that_is_left_out_is_there_and_stands_in_order() -> None:
+    lines = [line for line in LEFT_OUT.read_text().splitlines() if not line.startswith("#")]
+    assert lines == sorted(set(lines))
+    for line in lines:
+        path, *inner = line.partition("[")[0].split("::")
+        assert Path(path).exists(), line
+        assert all(name in Path(path).read_text() for name in inner[:1]), line
+
+
+FAILING = """
+import os, socket, subprocess, time
+
+import pytest
+
+def test_that_passes():
+    pass
+
+def test_that_fails():
+    assert not "alone"
+
+def test_that_connects_and_fails():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+    assert not "connected"
+
+@pytest.mark.processes
+def test_that_starts_and_fails():
+    subprocess.run(["true"])
+    assert not "started"
+
+@pytest.mark.processes
+def test_that_crashes():
+    os._exit(1)
+"""
+
+
+@pytest.mark.processes
+def test_each_failure_is_recorded_with_its_error_and_may_run_again_where_load_matters(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    pytest_on(tmp_path, FAILING, "--failures", str(record), "--numprocesses", "2")
+    found = {each.test.rpartition("::")[2]: each for each in Record.read(record).failures}
+    assert {name: each.may_run_again for name, each in found.items()} == {
+        "test_that_fails": False,
+        "test_that_connects_and_fails": True,
+        "test_that_starts_and_fails": True,
+        "test_that_crashes": True,
+    }
+    assert "assert not 'alone'" in found["test_that_fails"].error
+
+
+@pytest.mark.processes
+def test_a_module_that_cannot_be_read_is_recorded(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    pytest_on(tmp_path, "import no_such_module", "--failures", str(record), "--numprocesses", "1")
+    assert len(Record.read(record).not_collected) == 1
+
+
+BUSY = """
+import time
+
+def work():
+    began = time.process_time()
+    while time.process_time() - began < 0.5:
+        pass
+
+def test_that_is_busy():
+    work()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--gate",), 1)])
+def test_a_gate_test_that_takes_long_and_is_no_story_fails(
+    tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    limited = f"import tests.support.marked\ntests.support.marked.CPU_S = 0.2\n{BUSY}"
+    ended, printed = pytest_on(tmp_path, limited, *arguments)
+    assert ended == code
+    assert ("mark it as a story" in printed) is bool(code)
+
+
+Python = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def gate_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Python:
+    """Run one part of the gate with a `python` that is a given script; return the faults."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+
+    def gated(script: str) -> list[str]:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nfor each in "$@"; do last=$each; done\n{script}\n')
+        python.chmod(0o755)
+        (part,) = [each for each in parts(tmp_path, tmp_path) if each.name == "processes"]
+        return run([part], tmp_path, tmp_path, everything.say)
+
+    return gated
+
+
+def fail(tmp_path: Path, *failures: Failure) -> str:
+    """A script that fails with these at first, and with none when a test is run alone."""
+    record = tmp_path / "failures"
+    Record([*failures]).write(record)
+    return f'case "$*" in *"-m processes"*) cp {record} "{tmp_path}/processes.json"; exit 1;; esac'
+
+
+ONCE = Failure("tests/test_a.py::test_b", "assert 1 == 2", may_run_again=True)
+
+
+@pytest.mark.processes
+def test_who_passes_alone_is_unsteady_and_the_gate_green(gate_run: Python, tmp_path: Path) -> None:
+    assert gate_run(f"{fail(tmp_path, ONCE)}\nexit 0") == []
+    assert [json.loads(line) for line in (tmp_path / "unsteady.jsonl").read_text().splitlines()] == [
+        {"test": ONCE.test, "error": ONCE.error}
+    ]
+
+
+@pytest.mark.processes
+def test_who_fails_twice_keeps_the_gate_red(gate_run: Python, tmp_path: Path) -> None:
+    (fault,) = gate_run(f"{fail(tmp_path, ONCE)}\nexit 1")
+    assert fault == "tests/test_a.py::test_b failed twice: assert 1 == 2"
+
+
+@pytest.mark.processes
+def test_nine_failures_are_no_chance(gate_run: Python, tmp_path: Path) -> None:
+    nine = [Failure(f"tests/test_a.py::test_{index}", "no", may_run_again=True) for index in range(9)]
+    assert gate_run(f"{fail(tmp_path, *nine)}\nexit 0") == ["9 tests failed; at most 8 run again"]
+
+
+@pytest.mark.processes
+def test_who_needs_no_load_to_fail_gets_no_second_chance(gate_run: Python, tmp_path: Path) -> None:
+    alone = Failure("tests/test_a.py::test_b", "assert 1 == 2", may_run_again=False)
+    assert gate_run(f"{fail(tmp_path, alone)}\nexit 0") == ["tests/test_a.py::test_b: assert 1 == 2"]
+
+
+@pytest.mark.processes
+def test_a_run_that_ends_without_a_record_keeps_the_gate_red(gate_run: Python) -> None:
+    (fault,) = gate_run("exit 3")
+    assert "pytest ended with exit code 3" in fault
+
+
+@pytest.mark.processes
+def test_a_part_that_goes_on_too_long_is_killed(tmp_path: Path) -> None:
+    said: list[str] = []
+    forever = Part("forever", "sleep", (("sleep", "60"),))
+    (result,) = everything.run([forever], said.append, deadline=time.monotonic() + 0.2)
+    assert result.took_s < 30
+    assert result.failures == ("killed: the time for all parts had passed",)

@@ -1,0 +1,122 @@
+"""``python -m tests.gate``: run the gate, which is `make test`.
+
+In-process tests run on two workers, then tests that start processes, stories and Spark on one: load is what breaks
+timing. A test that failed runs again, alone and in a fresh process, when all parts have ended. If it passes then, the
+gate is green and lists it; it also appends a line to `.venv/unsteady.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests import everything
+from tests.everything import Part
+from tests.gate.failures import Failure, Record
+
+_ENVIRONMENT = {"TESTS_ONE_IN": "10"}
+"""The gate tries a tenth of what is drawn or swept (`tests/support/sizes.py`)."""
+_TIME_S = 900
+"""Time for all parts, multiplied by ``GATE_PATIENCE``."""
+_CHANCES = 8
+"""More failures than these are no chance."""
+_TESTS_FAILED = "pytest ended with exit code 1"
+
+_PARTS = (
+    ("in process", "tests in process", "not (processes or spark or story)", 2),
+    ("processes", "tests that start processes", "processes and not (spark or story)", 1),
+    ("stories", "stories", "story and not spark", 1),
+    ("spark", "tests of Spark", "spark", 1),
+)
+
+
+def parts(folder: Path, records: Path) -> list[Part]:
+    """All parts of the gate; ``folder`` has the programs, and ``records`` is to have the failures of each part."""
+    return [
+        everything.lint(folder),
+        *(
+            Part(name, title, (_pytest(folder, records / f"{name}.json", marks, jobs),), _ENVIRONMENT)
+            for name, title, marks, jobs in _PARTS
+        ),
+    ]
+
+
+def _pytest(folder: Path, record: Path, marks: str, jobs: int) -> tuple[str, ...]:
+    side_by_side = ("--numprocesses", str(jobs), "--dist", "load", "-m", marks)
+    return (*_pytest_alone(folder, record), *side_by_side)
+
+
+def _pytest_alone(folder: Path, record: Path) -> tuple[str, ...]:
+    return (str(folder / "python"), "-m", "pytest", "--gate", "--failures", str(record))
+
+
+def run(wanted: Sequence[Part], folder: Path, records: Path, say: Callable[[str], None]) -> list[str]:
+    """Run the parts and then, alone, the tests that failed; return what keeps the gate from being green."""
+    deadline = time.monotonic() + _TIME_S * float(os.environ.get("GATE_PATIENCE", "1"))
+    faults = []
+    failed: list[Failure] = []
+    for result in everything.run(wanted, say, deadline):
+        record = _read(records / f"{result.part.name}.json")
+        failed += record.failures
+        explained = result.failures == (_TESTS_FAILED,) and record.failures
+        if result.failures and not explained:
+            faults.append(str(result))
+        faults += [f"{module} cannot be collected" for module in record.not_collected]
+    if len(failed) > _CHANCES:
+        return [*faults, f"{len(failed)} tests failed; at most {_CHANCES} run again"]
+    faults += [f"{each.test}: {each.error}" for each in failed if not each.may_run_again]
+    unsteady = []
+    for index, each in enumerate(each for each in failed if each.may_run_again):
+        command = (*_pytest_alone(folder, records / f"again {index}.json"), each.test)
+        again = Part(f"again {index}", f"{each.test}, again and alone", (command,), _ENVIRONMENT)
+        (result,) = everything.run([again], say, deadline)
+        if result.failures:
+            faults.append(f"{each.test} failed twice: {each.error}")
+        else:
+            unsteady.append(each)
+    _list_unsteady(unsteady, say)
+    return faults
+
+
+def _read(path: Path) -> Record:
+    return Record.read(path) if path.exists() else Record()
+
+
+def _list_unsteady(unsteady: Sequence[Failure], say: Callable[[str], None]) -> None:
+    if not unsteady:
+        return
+    say("\nunsteady tests, which failed and passed when they ran again alone:")
+    with Path(sys.prefix, "unsteady.jsonl").open("a") as lines:
+        for each in unsteady:
+            say(f"  {each.test}: {each.error}")
+            lines.write(json.dumps({"test": each.test, "error": each.error}) + "\n")
+
+
+def main(arguments: Sequence[str], folder: Path) -> int:
+    """Return the exit code: 0 if the gate is green, 1 if it is red, 130 if it was interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gate")
+    parser.add_argument("--only", nargs="+", choices=["lint", *(name for name, *_ in _PARTS)])
+    only = parser.parse_args(arguments).only
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as records:
+        wanted = [part for part in parts(folder, Path(records)) if only is None or part.name in only]
+        try:
+            faults = run(wanted, folder, Path(records), everything.say)
+        except KeyboardInterrupt:
+            everything.say("interrupted")
+            return 130
+    for fault in faults:
+        everything.say(f"RED: {fault}")
+    took_s = time.monotonic() - began
+    everything.say(f"the gate is {'red' if faults else 'green'} after {took_s:.0f} s")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Path(sys.executable).parent))

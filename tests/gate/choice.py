@@ -1,0 +1,66 @@
+"""Choice of the gate's tests: all tests but those that `left_out.txt` names.
+
+A line of that file is a test's id, an id without its parameters, a class, a module, or a folder that ends in a slash.
+`make test-all` runs what it names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 60
+"""A gate test's own limit; `GATE_PATIENCE` multiplies it on a machine that is kept busy."""
+
+_LEFT_OUT = Path(__file__).with_name("left_out.txt")
+
+
+def names(text: str) -> frozenset[str]:
+    """Read the lines of a `left_out.txt`, without comments."""
+    return frozenset(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def is_named(node_id: str, wanted: Collection[str]) -> bool:
+    """Report if a test, its function, class, module or one of its folders is named."""
+    return any(each in wanted for each in _enclosing(node_id))
+
+
+def _enclosing(node_id: str) -> Iterator[str]:
+    yield node_id
+    plain, _, _ = node_id.partition("[")
+    module, *inner = plain.split("::")
+    for end in range(len(inner), -1, -1):
+        yield "::".join((module, *inner[:end]))
+    parts = module.split("/")
+    for end in range(1, len(parts)):
+        yield "/".join(parts[:end]) + "/"
+
+
+class Choice:
+    """Plugin that leaves tests to `make test-all` and bounds the time of each of the others."""
+
+    def __init__(self) -> None:
+        self._left_out = names(_LEFT_OUT.read_text())
+        self._limit_s = LIMIT_S * float(os.environ.get("GATE_PATIENCE", "1"))
+
+    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
+        """Leave modules and folders unread that are left out whole."""
+        if not collection_path.is_relative_to(config.rootpath):
+            return None
+        relative = collection_path.relative_to(config.rootpath).as_posix()
+        name = f"{relative}/" if collection_path.is_dir() else relative
+        return True if name in self._left_out else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect what is left out."""
+        left_out = [item for item in items if is_named(item.nodeid, self._left_out)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            gone = set(left_out)
+            items[:] = [item for item in items if item not in gone]
+        for item in items:
+            item.add_marker(pytest.mark.timeout(self._limit_s), append=False)
