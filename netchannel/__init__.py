@@ -8,6 +8,8 @@ from __future__ import annotations
 from netchannel.errors import (
     AttemptLost,
     BufferFull,
+    CallFailed,
+    CallTimedOut,
     CertificateError,
     ChannelBroken,
     ChannelClosed,
@@ -30,7 +32,8 @@ from netchannel.errors import (
     StreamReplaced,
 )
 from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy, Timing
-from netchannel.process.blocking import channel_reader, group_client, receiver_server, sender_server
+from netchannel.process.blocking import caller, channel_reader, group_client, receiver_server, sender_server
+from netchannel.servers.calling import Caller
 from netchannel.servers.group_channels import GroupChannel, GroupClient
 from netchannel.servers.reader import ChannelReader
 from netchannel.servers.receiver import ReceiverServer
@@ -38,6 +41,7 @@ from netchannel.servers.receiver_channel import ReceiverChannel
 from netchannel.servers.retained_channels import RetainedChannel, RetainedSenderChannel
 from netchannel.servers.sender import SenderServer
 from netchannel.servers.sender_channel import SenderChannel
+from netchannel.servers.serving import Service
 from netchannel.statistics import (
     ChannelStatistics,
     MemberStatistics,
@@ -57,6 +61,9 @@ __all__ = [
     "AttemptLost",
     "BufferFull",
     "BufferPolicy",
+    "CallFailed",
+    "CallTimedOut",
+    "Caller",
     "CertificateError",
     "ChannelBroken",
     "ChannelClosed",
@@ -102,11 +109,13 @@ __all__ = [
     "SenderServer",
     "SenderServerStatistics",
     "ServerStatistics",
+    "Service",
     "StagingPolicy",
     "StorageFull",
     "StreamReplaced",
     "Timing",
     "Tls",
+    "caller",
     "channel_reader",
     "group_client",
     "receiver_server",

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import group_channels, reader, sender_channel
+from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender
+    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
     from netchannel.statistics import (
         ReceiverChannelStatistics,
         ReceiverServerStatistics,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from netchannel.wire.codec import CodecName
 
 __all__ = [
+    "Caller",
     "ChannelReader",
     "GroupChannel",
     "GroupClient",
@@ -44,6 +45,8 @@ __all__ = [
     "RetainedChannel",
     "SenderChannel",
     "SenderServer",
+    "Service",
+    "caller",
     "channel_reader",
     "group_client",
     "receiver_server",
@@ -105,6 +108,11 @@ class SenderChannel:
     async def attached(self) -> tuple[int, bytes]:
         """As `netchannel.SenderChannel.attached`."""
         return await self._thread.run(self._channel.attached())
+
+    async def recv_upquery(self) -> bytes:
+        """As `netchannel.SenderChannel.recv_upquery`."""
+        taken = await self._thread.run(self._channel.next_upquery(), self._channel.put_back)
+        return taken.body
 
     async def close(self, grace: float | None = None) -> CloseReport:
         """As `netchannel.SenderChannel.close`."""
@@ -243,6 +251,10 @@ class ReceiverChannel:
         """As `netchannel.ReceiverChannel.ack`."""
         await self._thread.run(self._channel.ack(upto))
 
+    def upquery(self, body: bytes) -> bool:
+        """As `netchannel.ReceiverChannel.upquery`."""
+        return self._thread.call(self._channel.upquery, body)
+
     async def schema(self) -> pa.Schema | None:
         """As `netchannel.ReceiverChannel.schema`."""
         return await self._thread.run(self._channel.schema())
@@ -285,6 +297,10 @@ class RetainedChannel:
     async def heads(self, beyond: int | None = None) -> Heads:
         """As `netchannel.RetainedChannel.heads`."""
         return await self._thread.run(self._channel.heads(beyond))
+
+    def upquery(self, body: bytes) -> bool:
+        """As `netchannel.RetainedChannel.upquery`."""
+        return self._thread.call(self._channel.upquery, body)
 
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.close`."""
@@ -379,6 +395,65 @@ class ChannelReader:
     async def forget(self, consumer: str) -> None:
         """As `netchannel.ChannelReader.forget`."""
         await self._thread.run(self._reader.forget(consumer))
+
+
+class Caller:
+    """`netchannel.Caller`, from any loop; an async context manager."""
+
+    def __init__(self, thread: services.ServiceThread, caller: calling.Caller) -> None:
+        self._thread = thread
+        self._caller = caller
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def address(self) -> str:
+        """As `netchannel.Caller.address`."""
+        return self._caller.address
+
+    async def close(self) -> None:
+        """As `netchannel.Caller.close`."""
+        await self._thread.run(self._caller.close())
+
+    async def call(self, service_id: str, body: bytes, *, deadline_s: float) -> bytes:
+        """As `netchannel.Caller.call`."""
+        return await self._thread.run(self._caller.call(service_id, body, deadline_s=deadline_s))
+
+
+class Service:
+    """`netchannel.Service`, from any loop; an async context manager."""
+
+    def __init__(self, thread: services.ServiceThread, service: serving.Service) -> None:
+        self._thread = thread
+        self._service = service
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.Service.id`."""
+        return self._service.id
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.Service.error`."""
+        return self._service.error
+
+    async def close(self) -> None:
+        """As `netchannel.Service.close`."""
+        await self._thread.run(self._service.close())
 
 
 class SenderServer:
@@ -537,6 +612,12 @@ class ReceiverServer:
             ),
         )
 
+    def register_service(
+        self, service_id: str, answer: Callable[[bytes], bytes | Awaitable[bytes]]
+    ) -> Service:
+        """As `netchannel.ReceiverServer.register_service`."""
+        return Service(self._thread, self._thread.call(self._server.register_service, service_id, answer))
+
     def statistics(self) -> ReceiverServerStatistics:
         """As `netchannel.ReceiverServer.statistics`."""
         return self._server.statistics()
@@ -585,6 +666,18 @@ def group_client(
     """A `netchannel.GroupClient` on the process-wide thread; all that ask one receiver share a connection to it."""
     thread, client = services.services.client(services.Trust(secret, tls))
     return GroupClient(thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault))
+
+
+def caller(
+    address: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+) -> Caller:
+    """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
+    thread, client = services.services.calling_client(services.Trust(secret, tls))
+    over = calling.Caller.over(client, address)
+    return Caller(thread, thread.wait(over.__aenter__()))
 
 
 def channel_reader(

@@ -21,6 +21,8 @@
     ├── EpochRegressed        a later epoch of the application is committed already
     ├── AttemptLost           an attempt that is to be committed is not there as it was sealed
     ├── ConsumerFenced        somebody else acknowledges under the consumer's name now
+    ├── CallFailed            the service could not answer a call, or was closed
+    ├── CallTimedOut          no answer to a call before its deadline
     ├── CertificateError      a file of ``tls=`` cannot be used
     └── ProtocolError         the peer broke the protocol
         └── HandshakeError    two sides cannot work together: version, secret, certificate or policy
@@ -32,10 +34,13 @@ producer said so) and *end* (clean).
 from __future__ import annotations
 
 from errno import EMFILE, ENFILE
+from typing import Literal
 
 __all__ = [
     "AttemptLost",
     "BufferFull",
+    "CallFailed",
+    "CallTimedOut",
     "CertificateError",
     "ChannelBroken",
     "ChannelClosed",
@@ -129,6 +134,25 @@ class AttemptLost(NetChannelError):
 
 class ConsumerFenced(NetChannelError):
     """Another holder has taken the consumer's name since: this one acknowledges nothing any more."""
+
+
+class CallFailed(_Told):
+    """The service raised an error, which is ``said``, or was closed before it had answered (``said`` is empty)."""
+
+
+class CallTimedOut(NetChannelError):
+    """There was no answer to a call before its deadline; whether it was done is not known.
+
+    ``state`` says why: the address was ``unreached``, the service was ``unregistered`` there, or it left the call
+    ``unanswered``.
+    """
+
+    def __init__(self, message: str, state: Literal["unreached", "unregistered", "unanswered"]) -> None:
+        super().__init__(message, state)
+        self.state = state
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CertificateError(NetChannelError):

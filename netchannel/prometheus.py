@@ -89,6 +89,13 @@ SENDER_CHANNELS = (
     Metric(
         "in_flight_messages", GAUGE, "Buffered messages that are on the connection.", attrgetter("in_flight")
     ),
+    Metric("upqueries", COUNTER, "Upqueries that have come.", attrgetter("upqueries")),
+    Metric(
+        "upqueries_dropped",
+        COUNTER,
+        "Upqueries that were too many to be kept for the producer.",
+        attrgetter("upqueries_dropped"),
+    ),
     *_OF_CHANNELS,
 )
 RECEIVER_CHANNELS = (
@@ -96,6 +103,7 @@ RECEIVER_CHANNELS = (
     Metric(
         "buffered_messages", GAUGE, "Messages received and not yet read.", attrgetter("buffered_messages")
     ),
+    Metric("upqueries", COUNTER, "Upqueries that went out.", attrgetter("upqueries")),
     *_OF_CHANNELS,
 )
 PEERS = (

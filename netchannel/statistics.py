@@ -38,12 +38,15 @@ class SenderChannelStatistics(ChannelStatistics):
     """A sender's channel: messages below ``sent`` are sent, and those below ``received`` are at the receiver.
 
     ``buffered_*`` is what is kept until it is acknowledged, of which ``in_flight`` messages are on the connection;
-    ``disk_bytes`` is the size of the files of a durable or spilled buffer.
+    ``disk_bytes`` is the size of the files of a durable or spilled buffer. ``upqueries`` have come, of which
+    ``upqueries_dropped`` were too many to be kept until they are taken.
     """
 
     sent: int
     received: int
     in_flight: int = 0
+    upqueries: int = 0
+    upqueries_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,11 @@ class ReceiverChannelStatistics(ChannelStatistics):
     """A receiver's channel: ``received`` counts messages off the wire since the channel was registered.
 
     ``buffered_*`` is what is not yet read, or what is kept; ``disk_bytes`` is the size of the files of what is kept,
-    and of groups.
+    and of groups. ``upqueries`` went out to the sender.
     """
 
     received: int
+    upqueries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

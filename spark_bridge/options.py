@@ -6,11 +6,10 @@ the names that are known.
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from netchannel import FaultPolicy, Tls
@@ -20,18 +19,28 @@ from netchannel.values import NAME_LIMIT, check_channel_id, is_consumer, is_prin
 from netchannel.wire.messages import TEXT_LIMIT
 
 from .errors import OptionError
+from .option_table import (
+    READ,
+    WRITE,
+    Option,
+    OptionTable,
+    Use,
+    boolean,
+    byte_count,
+    check_version,
+    count,
+    exact,
+    listed,
+    seconds,
+    text,
+    tls_of,
+    version,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-Use = Literal["batch read", "streaming read", "batch write", "streaming write"]
-READ: tuple[Use, ...] = ("batch read", "streaming read")
-WRITE: tuple[Use, ...] = ("batch write", "streaming write")
+    from collections.abc import Mapping
 
 SCHEME = "netchannel://"
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-"""What Spark puts among the options by itself."""
 _OF_TABLES = frozenset(
     {"provider", "owner", "location", "external", "comment", "collation", "is_managed_location"}
 )
@@ -41,18 +50,6 @@ _STOP = (
     "a source cannot end a query that Spark runs: call spark_bridge.stop_at_end(query) instead of "
     "query.awaitTermination(), or use trigger(availableNow=True)"
 )
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
-
-
-def _exact(value: str) -> str:
-    if not value:
-        raise ValueError("a text that is not empty")
-    return value
 
 
 def _consumer(value: str) -> str:
@@ -66,54 +63,6 @@ def _application(value: str) -> str:
     if not (is_printable(name) and 0 < len(name) <= TEXT_LIMIT):
         raise ValueError(f"1 to {TEXT_LIMIT} characters that can be printed")
     return name
-
-
-def _whole(value: str, least: int) -> int:
-    digits = value.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) < NUMBERS):
-        raise ValueError(f"a whole number from {least} on, below 2^63")
-    return int(digits)
-
-
-def _list(value: str) -> tuple[str, ...]:
-    entries = tuple(entry.strip() for entry in value.split(",") if entry.strip())
-    if not entries or len(set(entries)) != len(entries):
-        raise ValueError("names that differ, with commas between them")
-    return entries
-
-
-def _bool(value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return value.strip().lower() == "true"
-
-
-def _count(value: str) -> int:
-    return _whole(value, 1)
-
-
-def _version(value: str) -> int:
-    return _whole(value, 0)
-
-
-def _bytes(value: str) -> int:
-    text = value.strip().lower().removesuffix("b")
-    unit = _UNITS.get(text[-1:], 1)
-    number = text[:-1] if unit > 1 else text
-    try:
-        return _whole(str(_whole(number, 1) * unit), 1)
-    except ValueError:
-        raise ValueError("a number of bytes, such as 1048576 or 64m") from None
-
-
-def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError("a number of seconds, more than 0")
-    return seconds
 
 
 def _guarantee(value: str) -> str:
@@ -164,47 +113,37 @@ def _instant(value: str) -> datetime:
     return at
 
 
-class Option(NamedTuple):
-    """One option: how its text is read, what holds without it, and in which uses it is known."""
-
-    name: str
-    read: Callable[[str], Any]
-    takes: str
-    default: str | None
-    uses: tuple[Use, ...]
-
-
 _STREAMING_READ: tuple[Use, ...] = ("streaming read",)
 _BATCH_READ: tuple[Use, ...] = ("batch read",)
 _BATCH_WRITE: tuple[Use, ...] = ("batch write",)
 
 OPTIONS = (
-    Option("endpoint", _list, "addresses", None, READ + WRITE),
-    Option("channels", _list, "channel ids", None, READ + WRITE),
-    Option("channel", _exact, "channel id", None, READ + WRITE),
-    Option("connectTimeout", _seconds, "seconds", "60", READ + WRITE),
-    Option("secret", _exact, "text", None, READ + WRITE),
-    Option("tls.certificate", _text, "file", None, READ + WRITE),
-    Option("tls.key", _text, "file", None, READ + WRITE),
-    Option("tls.authority", _text, "file", None, READ + WRITE),
-    Option("tls.serverName", _text, "host name", None, READ + WRITE),
+    Option("endpoint", listed, "addresses", None, READ + WRITE),
+    Option("channels", listed, "channel ids", None, READ + WRITE),
+    Option("channel", exact, "channel id", None, READ + WRITE),
+    Option("connectTimeout", seconds, "seconds", "60", READ + WRITE),
+    Option("secret", exact, "text", None, READ + WRITE),
+    Option("tls.certificate", text, "file", None, READ + WRITE),
+    Option("tls.key", text, "file", None, READ + WRITE),
+    Option("tls.authority", text, "file", None, READ + WRITE),
+    Option("tls.serverName", text, "host name", None, READ + WRITE),
     Option("startingOffsets", _offsets, "offsets", "beginning", READ),
     Option("startingTimestamp", _instant, "time", None, READ),
     Option("endingOffsets", _offsets, "offsets", "latest", _BATCH_READ),
-    Option("maxRowsPerTrigger", _count, "rows", None, _STREAMING_READ),
-    Option("maxBytesPerTrigger", _bytes, "bytes", None, _STREAMING_READ),
-    Option("minPartitions", _count, "number", None, READ),
-    Option("failOnDataLoss", _bool, "boolean", "true", READ),
-    Option("includeMetadata", _bool, "boolean", "false", READ),
-    Option("columns", _list, "column names", None, READ),
+    Option("maxRowsPerTrigger", count, "rows", None, _STREAMING_READ),
+    Option("maxBytesPerTrigger", byte_count, "bytes", None, _STREAMING_READ),
+    Option("minPartitions", count, "number", None, READ),
+    Option("failOnDataLoss", boolean, "boolean", "true", READ),
+    Option("includeMetadata", boolean, "boolean", "false", READ),
+    Option("columns", listed, "column names", None, READ),
     Option("consumer", _consumer, "name", "spark", _STREAMING_READ),
     Option("deliveryGuarantee", _guarantee, "guarantee", "exactly-once", WRITE),
-    Option("keyColumns", _list, "column names", None, WRITE),
-    Option("endOfStream", _bool, "boolean", "true", _BATCH_WRITE),
+    Option("keyColumns", listed, "column names", None, WRITE),
+    Option("endOfStream", boolean, "boolean", "true", _BATCH_WRITE),
     Option("txnAppId", _application, "name", None, WRITE),
-    Option("txnVersion", _version, "number", None, _BATCH_WRITE),
+    Option("txnVersion", version, "number", None, _BATCH_WRITE),
 )
-_KNOWN = {option.name.lower(): option for option in OPTIONS}
+_TABLE = OptionTable("netchannel", OPTIONS)
 
 
 class Source(NamedTuple):
@@ -263,7 +202,8 @@ class WriteOptions:
 
 def read_options(options: Mapping[str, str], *uses: Use) -> ReadOptions:
     """The options of a read, of which only the schema may be wanted yet. Raises OptionError."""
-    given = _parse(options, uses or READ)
+    _check_place(options)
+    given = _TABLE.parsed(options, uses or READ)
     connection = _connection(given, options)
     for name in ("startingOffsets", "endingOffsets"):
         _check_offsets(name, given[name], connection.sources)
@@ -286,15 +226,13 @@ def read_options(options: Mapping[str, str], *uses: Use) -> ReadOptions:
 
 def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
     """The options of a write. Raises OptionError."""
-    given = _parse(options, (use,))
+    _check_place(options)
+    given = _TABLE.parsed(options, (use,))
     lowered = {name.lower(): value for name, value in options.items()}
     end = given["endOfStream"] and use == "batch write"
     version, application = given["txnVersion"], given["txnAppId"]
-    if use == "batch write" and (version is None) != (application is None):
-        raise OptionError(
-            "a batch write is done once under its txnAppId and txnVersion: give both options, the version as a "
-            "number that grows from write to write, or neither"
-        )
+    if use == "batch write":
+        check_version(given)
     if version is not None and given["deliveryGuarantee"] != "exactly-once":
         raise OptionError(
             "txnAppId and txnVersion need deliveryGuarantee=exactly-once: what is sent at least once is there again "
@@ -318,21 +256,6 @@ def write_options(options: Mapping[str, str], use: Use) -> WriteOptions:
     return written
 
 
-def _parse(options: Mapping[str, str], uses: tuple[Use, ...]) -> dict[str, Any]:
-    _check_place(options)
-    given = {option.name: option.default and option.read(option.default) for option in OPTIONS}
-    for name, text in options.items():
-        if name.lower() in _OF_SPARK:
-            continue
-        option = _find(name, uses)
-        try:
-            given[option.name] = option.read(text)
-        except ValueError as error:
-            shown = "what was given" if option.name == "secret" else repr(text)
-            raise OptionError(f"the option {option.name} takes {error}, not {shown}") from None
-    return given
-
-
 def _check_place(options: Mapping[str, str]) -> None:
     """Raise OptionError for what Spark says of a table in a catalog, and for an option that no source can have."""
     names = {name.lower() for name in options}
@@ -343,21 +266,6 @@ def _check_place(options: Mapping[str, str]) -> None:
         )
     if "stopatend" in names:
         raise OptionError(f"the data source netchannel has no option stopAtEnd: {_STOP}")
-
-
-def _find(name: str, uses: tuple[Use, ...]) -> Option:
-    option = _KNOWN.get(name.lower())
-    if option is not None and set(uses) & set(option.uses):
-        return option
-    names = [option.name for option in OPTIONS if set(uses) & set(option.uses)]
-    here = " or ".join(uses)
-    if option is not None:
-        what = f"the option {option.name} is one of a {' or '.join(option.uses)}, and this is a {here}"
-    else:
-        near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, 0.5)
-        guess = f": did you mean {_KNOWN[near[0]].name}?" if near else ""
-        what = f"the data source netchannel has no option {name!r} for a {here}{guess}"
-    raise OptionError(f"{what} (known: {', '.join(names)})")
 
 
 def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection:
@@ -373,7 +281,7 @@ def _connection(given: dict[str, Any], options: Mapping[str, str]) -> Connection
             check_channel_id(source.channel)
         except ValueError as error:
             raise OptionError(f"the option channels: {error}") from None
-    return Connection(sources, given["connectTimeout"], given["secret"], _tls(given))
+    return Connection(sources, given["connectTimeout"], given["secret"], tls_of(given))
 
 
 def _where(given: dict[str, Any], options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -410,7 +318,7 @@ def _from_url(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not path.startswith("netchannel:/") or not slash or not names or not hosts:
         raise OptionError(f"the path {path!r} is no URL such as netchannel://host:port/channel1,channel2")
     try:
-        return _list(hosts), tuple(unquote(name) for name in _list(names))
+        return listed(hosts), tuple(unquote(name) for name in listed(names))
     except ValueError as error:
         raise OptionError(f"the URL {path!r} needs {error}") from None
 
@@ -429,17 +337,6 @@ def _sources(endpoints: tuple[str, ...], channels: tuple[str, ...], *, whole: bo
     if len(set(sources)) != len(sources):
         raise OptionError("the option channels names a channel twice")
     return tuple(sorted(sources))
-
-
-def _tls(given: dict[str, Any]) -> Tls | None:
-    certificate, key, authority, server_name = (
-        given[f"tls.{name}"] for name in ("certificate", "key", "authority", "serverName")
-    )
-    if not (certificate or key or authority or server_name):
-        return None
-    if not (certificate and key and authority):
-        raise OptionError("TLS needs the options tls.certificate, tls.key and tls.authority together")
-    return Tls(certificate, key, authority, server_name)
 
 
 def _check_offsets(name: str, offsets: str | dict[str, Offset], sources: tuple[Source, ...]) -> None:

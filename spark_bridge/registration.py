@@ -32,12 +32,12 @@ def register(spark: SparkSession | Any) -> None:
     check_version()
     from .source import NetchannelDataSource
 
-    with _python_of(spark):
+    with python_of(spark):
         spark.dataSource.register(NetchannelDataSource)
 
 
 @contextmanager
-def _python_of(spark: SparkSession | Any) -> Iterator[None]:
+def python_of(spark: SparkSession | Any) -> Iterator[None]:
     """Have what is registered meanwhile run with this Python, if nobody has chosen one and all of it runs here."""
     from pyspark.sql import SparkSession
 

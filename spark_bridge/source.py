@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from .options import ReadOptions, Use
+    from .option_table import Use
+    from .options import ReadOptions
 
 
 class NetchannelDataSource(DataSource):

@@ -226,6 +226,17 @@ class Link(ABC):
             self._output += buffers
             self.core.touch(self)
 
+    def send_later(self, *buffers: Buffer) -> None:
+        """Queue buffers for a write that is to come without this."""
+        if self.closing is Closing.OPEN:
+            self._output += buffers
+
+    def send_now(self, *buffers: Buffer) -> None:
+        """Queue buffers, and have them written at once if that can be, with all that is queued."""
+        if self.closing is Closing.OPEN:
+            self._output += buffers
+            self.core.hurry(self)
+
     def close(self, cause: str = "") -> None:
         """Close after what was queued is written."""
         self.cause = self.cause or cause

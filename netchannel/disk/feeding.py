@@ -89,6 +89,10 @@ class Feeder(JobOwner):
     def acknowledge_later(self) -> None:
         self._on_read()
 
+    def upquery(self, body: bytes) -> bool:
+        """Say that nobody is there to be asked: what is read here was committed."""
+        return False
+
     def touched(self) -> None:
         self.request()
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import group_channels, reader, sender_channel
+from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from netchannel.errors import NetChannelError
     from netchannel.policies import BufferPolicy, FaultPolicy, RetainPolicy, StagingPolicy
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender
+    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
     from netchannel.statistics import (
         ReceiverChannelStatistics,
         ReceiverServerStatistics,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from netchannel.wire.codec import CodecName
 
 __all__ = [
+    "BlockingCaller",
     "BlockingChannelReader",
     "BlockingGroupChannel",
     "BlockingGroupClient",
@@ -44,6 +45,8 @@ __all__ = [
     "BlockingRetainedChannel",
     "BlockingSenderChannel",
     "BlockingSenderServer",
+    "BlockingService",
+    "caller",
     "channel_reader",
     "group_client",
     "receiver_server",
@@ -105,6 +108,11 @@ class BlockingSenderChannel:
     def attached(self) -> tuple[int, bytes]:
         """As `netchannel.SenderChannel.attached`."""
         return self._thread.wait(self._channel.attached())
+
+    def recv_upquery(self) -> bytes:
+        """As `netchannel.SenderChannel.recv_upquery`."""
+        taken = self._thread.wait(self._channel.next_upquery(), self._channel.put_back)
+        return taken.body
 
     def close(self, grace: float | None = None) -> CloseReport:
         """As `netchannel.SenderChannel.close`."""
@@ -241,6 +249,10 @@ class BlockingReceiverChannel:
         """As `netchannel.ReceiverChannel.ack`."""
         self._thread.wait(self._channel.ack(upto))
 
+    def upquery(self, body: bytes) -> bool:
+        """As `netchannel.ReceiverChannel.upquery`."""
+        return self._thread.call(self._channel.upquery, body)
+
     def schema(self) -> pa.Schema | None:
         """As `netchannel.ReceiverChannel.schema`."""
         return self._thread.wait(self._channel.schema())
@@ -283,6 +295,10 @@ class BlockingRetainedChannel:
     def heads(self, beyond: int | None = None) -> Heads:
         """As `netchannel.RetainedChannel.heads`."""
         return self._thread.wait(self._channel.heads(beyond))
+
+    def upquery(self, body: bytes) -> bool:
+        """As `netchannel.RetainedChannel.upquery`."""
+        return self._thread.call(self._channel.upquery, body)
 
     def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """As `netchannel.RetainedChannel.close`."""
@@ -376,6 +392,65 @@ class BlockingChannelReader:
     def forget(self, consumer: str) -> None:
         """As `netchannel.ChannelReader.forget`."""
         self._thread.wait(self._reader.forget(consumer))
+
+
+class BlockingCaller:
+    """`netchannel.Caller`, from any thread: the same names, and each call waits; a context manager."""
+
+    def __init__(self, thread: services.ServiceThread, caller: calling.Caller) -> None:
+        self._thread = thread
+        self._caller = caller
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """As `netchannel.Caller.address`."""
+        return self._caller.address
+
+    def close(self) -> None:
+        """As `netchannel.Caller.close`."""
+        self._thread.wait(self._caller.close())
+
+    def call(self, service_id: str, body: bytes, *, deadline_s: float) -> bytes:
+        """As `netchannel.Caller.call`."""
+        return self._thread.wait(self._caller.call(service_id, body, deadline_s=deadline_s))
+
+
+class BlockingService:
+    """`netchannel.Service`, from any thread: the same names, and each call waits; a context manager."""
+
+    def __init__(self, thread: services.ServiceThread, service: serving.Service) -> None:
+        self._thread = thread
+        self._service = service
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def id(self) -> str:
+        """As `netchannel.Service.id`."""
+        return self._service.id
+
+    @property
+    def error(self) -> NetChannelError | None:
+        """As `netchannel.Service.error`."""
+        return self._service.error
+
+    def close(self) -> None:
+        """As `netchannel.Service.close`."""
+        self._thread.wait(self._service.close())
 
 
 class BlockingSenderServer:
@@ -534,6 +609,14 @@ class BlockingReceiverServer:
             ),
         )
 
+    def register_service(
+        self, service_id: str, answer: Callable[[bytes], bytes | Awaitable[bytes]]
+    ) -> BlockingService:
+        """As `netchannel.ReceiverServer.register_service`."""
+        return BlockingService(
+            self._thread, self._thread.call(self._server.register_service, service_id, answer)
+        )
+
     def statistics(self) -> ReceiverServerStatistics:
         """As `netchannel.ReceiverServer.statistics`."""
         return self._server.statistics()
@@ -584,6 +667,18 @@ def group_client(
     return BlockingGroupClient(
         thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault)
     )
+
+
+def caller(
+    address: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+) -> BlockingCaller:
+    """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
+    thread, client = services.services.calling_client(services.Trust(secret, tls))
+    over = calling.Caller.over(client, address)
+    return BlockingCaller(thread, thread.wait(over.__aenter__()))
 
 
 def channel_reader(

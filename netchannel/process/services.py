@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import uvloop
 
 from netchannel.errors import ChannelClosed, NetChannelError
+from netchannel.servers.calling import CallingClient
 from netchannel.servers.client import Client
 from netchannel.servers.receiver import MESSAGE_LIMIT, ReceiverServer
 from netchannel.servers.sender import SenderServer
@@ -174,6 +175,7 @@ class Services:
         self._sender: SenderServer | None = None
         self._receiver: ReceiverServer | None = None
         self._clients: dict[Trust, Client] = {}
+        self._calling: dict[Trust, CallingClient] = {}
         self._listen = ""
         self._settings: dict[str, Settings] = {}
 
@@ -231,6 +233,16 @@ class Services:
                 self._clients[trust] = thread.wait(client.__aenter__())
             return thread, client
 
+    def calling_client(self, trust: Trust) -> tuple[ServiceThread, CallingClient]:
+        """What calls receivers that have this secret and TLS, started if it is not."""
+        with self._lock:
+            thread = self._started()
+            client = self._calling.get(trust)
+            if client is None:
+                client = CallingClient(secret=trust.secret, tls=trust.tls)
+                self._calling[trust] = thread.wait(client.__aenter__())
+            return thread, client
+
     def leave(self) -> None:
         """Leave both servers, each within its ``leave_s``, and stop the thread."""
         with self._lock:
@@ -241,6 +253,7 @@ class Services:
                 thread.wait(server.__aexit__(None, None, None))
             self._sender = self._receiver = None
             self._clients.clear()
+            self._calling.clear()
             thread.stop()
 
     def close_inherited(self) -> None:
@@ -249,9 +262,9 @@ class Services:
             for descriptor in server.descriptors():
                 os.close(descriptor)
 
-    def _all(self) -> list[SenderServer | ReceiverServer | Client]:
+    def _all(self) -> list[SenderServer | ReceiverServer | Client | CallingClient]:
         servers = [server for server in (self._sender, self._receiver) if server is not None]
-        return [*self._clients.values(), *servers]
+        return [*self._clients.values(), *self._calling.values(), *servers]
 
 
 services = Services()

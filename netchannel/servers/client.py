@@ -1,10 +1,12 @@
-"""What a process asks receivers: one `Client` holds the connections of all that ask on an event loop."""
+"""The connections on which a process asks receivers, and calls their services: of all that do on an event loop."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Self
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from netchannel.core.link import Core
 from netchannel.core.questions import ClientCore
 from netchannel.errors import NetChannelError
 from netchannel.policies import FaultPolicy, Timing
@@ -12,7 +14,7 @@ from netchannel.tls import Credentials, Tls
 from netchannel.transports import schemes
 from netchannel.transports.runner import Runner
 from netchannel.transports.secured import TlsDialer
-from netchannel.values import check_channel_id, check_kind
+from netchannel.values import check_channel_id, check_given, check_kind
 
 from .identity import encoded, node_name, wall_us
 from .waiting import check_loop
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from netchannel.wire.messages import Answer, Question
 
 
-class Client:
-    """The connections on which a process asks; an async context manager."""
+AnyCore = TypeVar("AnyCore", bound=Core)
+
+
+class Connections(ABC, Generic[AnyCore]):
+    """Connections that a core dials, with what the other sides must know, or show; an async context manager."""
 
     def __init__(
         self, *, secret: str | None = None, tls: Tls | None = None, timing: Timing | None = None
@@ -34,16 +39,22 @@ class Client:
         check_kind("secret", secret, str)
         check_kind("tls", tls, Tls)
         check_kind("timing", timing, Timing)
-        self._secret = secret
+        self._secret = encoded(secret)
         self._dialer = None if tls is None else TlsDialer(Credentials(tls, "sender"))
         self._timing = timing or Timing()
-        self.core: ClientCore
+        self.core: AnyCore
         self.runner: Runner | None = None
 
+    @abstractmethod
+    def _make_core(self) -> AnyCore:
+        """The core that dials."""
+
+    @abstractmethod
+    def _leave(self, now: float) -> None:
+        """End what is still to be answered."""
+
     async def __aenter__(self) -> Self:
-        self.core = ClientCore(
-            node_name("client"), self._timing, wall_us, secrets.token_bytes, encoded(self._secret)
-        )
+        self.core = self._make_core()
         self.runner = Runner(self.core, "cubic", (self._dialer or schemes).connect)
         return self
 
@@ -55,25 +66,43 @@ class Client:
             return
         check_loop(runner.loop)
         self.runner = None
+        self._leave(runner.clock())
+        await runner.stop()
+
+    def check_address(self, to: str) -> None:
+        """Raise TypeError or ValueError for what cannot be dialed."""
+        check_given("to", to, str)
+        (self._dialer or schemes).check(to)
+
+    def running(self) -> Runner:
+        """Its runner. Raises NetChannelError outside its context."""
+        if self.runner is None:
+            raise NetChannelError("this client is not running: use it within 'async with'")
+        return self.runner
+
+    def descriptors(self) -> list[int]:
+        """File descriptors of all its sockets, e.g. to close them in a forked child."""
+        return [] if self.runner is None else self.runner.descriptors()
+
+
+class Client(Connections[ClientCore]):
+    """The connections on which a process asks."""
+
+    def _make_core(self) -> ClientCore:
+        return ClientCore(node_name("client"), self._timing, wall_us, secrets.token_bytes, self._secret)
+
+    def _leave(self, now: float) -> None:
         for peer in list(self.core.peers.values()):
             for channel in list(peer.channels):
-                channel.close(runner.clock())
-        await runner.stop()
+                channel.close(now)
 
     def register(self, channel_id: str, to: str, fault: FaultPolicy | None) -> ClientChannel:
         """Begin to ask for a channel. Raises NetChannelError, ValueError for what cannot be one, or be dialed."""
         runner = self.running()
         check_loop(runner.loop)
-        check_kind("to", to, str)
         check_kind("fault", fault, FaultPolicy)
-        (self._dialer or schemes).check(to)
+        self.check_address(to)
         return self.core.register(check_channel_id(channel_id), to, fault or FaultPolicy(), runner.clock())
-
-    def running(self) -> Runner:
-        """The client's runner. Raises NetChannelError outside its context."""
-        if self.runner is None:
-            raise NetChannelError("this client is not running: use it within 'async with'")
-        return self.runner
 
     async def ask(self, channel: ClientChannel, kind: type[Question], **fields: Any) -> Any:
         """Ask, and wait for the answer. Raises what the receiver refuses with; a cancel leaves nothing behind."""
@@ -94,7 +123,3 @@ class Client:
             return await future
         finally:
             channel.forget(question)
-
-    def descriptors(self) -> list[int]:
-        """File descriptors of all its sockets, e.g. to close them in a forked child."""
-        return [] if self.runner is None else self.runner.descriptors()

@@ -393,6 +393,16 @@ class ChannelReader:
         self._fenced.pop(consumer, None)
         return answer.position
 
+    async def renew(self, consumer: str, holder: str) -> None:
+        """Go on with a name that ``holder`` has had there before, be it by another reader.
+
+        Raises ConsumerFenced if it is not known there, or another one has had it since; nothing has changed then.
+        """
+        await self._ask(messages.Hold, consumer=consumer, holder=holder, renew=True, fresh=False)
+        self._tried.add((consumer, holder))
+        self._held[consumer] = holder
+        self._fenced.pop(consumer, None)
+
     async def ack(self, consumer: str, upto: Position | int) -> None:
         """Acknowledge everything below ``upto``, which is done, and may be freed once all consumers say so.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import secrets
 import sys
@@ -35,9 +36,11 @@ from netchannel.wire.codec import CodecName, make_decoder
 from .identity import encoded, node_name, shown, wall_us
 from .receiver_channel import ReceiverChannel, statistics_of
 from .retained_channels import RetainedChannel, keep_stream
+from .serving import Service
 from .waiting import Changes, check_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     import pyarrow as pa
@@ -120,6 +123,7 @@ class ReceiverServer:
         self._member_listener: Listener | None = None
         self._ports: DataPorts | None = None
         self._runner: Runner | None = None
+        self._services: dict[str, Service] = {}
 
     def __repr__(self) -> str:
         address = self._listen if self._runner is None else self.address
@@ -178,6 +182,7 @@ class ReceiverServer:
         for service in list(self._core.services.offered.values()):
             if isinstance(service, RetainedInbound):
                 service.detach(runner.clock())
+        await self._detach_services()
         for channel in list(self._core.channels.values()):
             if len(channel.queue) and not (channel.explicit or channel.unsettled):
                 log.warning(
@@ -198,6 +203,11 @@ class ReceiverServer:
             await runner.stop()
             if self._sharing is not None:
                 self._sharing.close()
+
+    async def _detach_services(self) -> None:
+        services = list(self._services.values())
+        if services:  # to gather nothing makes an event loop where none is known
+            await asyncio.gather(*(service.detach() for service in services))
 
     async def _core_left(self) -> None:
         """Senders of channels that are over hang up once they have heard it, or are hung up on."""
@@ -346,6 +356,26 @@ class ReceiverServer:
             fault=fault or FaultPolicy(),
             clock=self._running().clock,
         )
+
+    def register_service(
+        self, service_id: str, answer: Callable[[bytes], bytes | Awaitable[bytes]]
+    ) -> Service:
+        """Answer calls (`Caller`) with what ``answer`` gives for their bodies, at most 64 MiB each; returns at once.
+
+        ``answer`` is called on this server's loop, so that it must not block; what takes long it gives as an awaitable,
+        which is cancelled if the caller waits no more. A call may come twice, after a lost connection. At most 1024
+        calls of a connection are worked on at once, with 64 MiB of bodies. What it raises the caller is told, as
+        `CallFailed`.
+
+        Ids are as a channel's, and no others': a channel may have the same. On leaving the server's context callers
+        that wait are told nothing, and ask whoever has its address next.
+
+        Raises:
+            ChannelInUse: the id of a service is registered here, or by a member of this node.
+        """
+        runner = self._running()
+        check_loop(runner.loop)
+        return Service(self._core, runner, service_id, answer, self._services)
 
     def _check(self, channel_id: str, buffer: BufferPolicy | None, fault: FaultPolicy | None) -> None:
         """Raise for what no channel can be received with, before a file is opened for it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from netchannel.core.replay.retained_inbound import RetainedInbound
 from netchannel.errors import EndOfChannel, NetChannelError, ProtocolError
 from netchannel.statistics import ReceiverChannelStatistics
-from netchannel.values import Message, Position
+from netchannel.values import Message, Position, check_given
 from netchannel.wire.codec import ArrowDecoder
 
 from .identity import shown
@@ -163,6 +163,22 @@ class ReceiverChannel:
         if core.ended is not None and core.acked >= core.ended:
             await self._settled()
 
+    def upquery(self, body: bytes) -> bool:
+        """Ask the producer for something again: send ``body``, of at most 1 MiB, up to its `recv_upquery`.
+
+        What it answers comes as messages of the stream, in their order. Returns at once. True: it goes out on the
+        connection that there is now. It may be lost with that all the same, or be one too many for the other side,
+        and is never sent again: whoever needs an answer asks again after a while, under an id of its own. False: it
+        goes nowhere, as no producer is attached, the stream has ended, the producer takes no upqueries, or 1 024 of
+        them, or 4 MiB, are still to be written here. On a channel of groups there is nobody to be asked.
+
+        Raises:
+            MessageTooLarge: ``body`` has more than 1 MiB.
+        """
+        self._changes.check_loop()
+        check_given("body", body, bytes)
+        return self._core.upquery(body)
+
     async def _settled(self) -> None:
         """Wait until the files of a channel that is over are closed, if it has any: then it can be made again."""
         while self._core.unsettled:
@@ -219,4 +235,5 @@ def statistics_of(core: InboundChannel) -> ReceiverChannelStatistics:
         dropped=core.dropped,
         shared_bytes=core.shared_bytes,
         starved=core.starved,
+        upqueries=core.upqueries,
     )

@@ -14,7 +14,7 @@ from netchannel.disk.disk_history import DiskHistory
 from netchannel.disk.open_history import HistoryOpener
 from netchannel.errors import NetChannelError, SchemaMismatch
 from netchannel.statistics import ReceiverChannelStatistics, SenderChannelStatistics
-from netchannel.values import CloseReport, Heads
+from netchannel.values import CloseReport, Heads, check_given
 from netchannel.wire.codec import CodecName, make_decoder, make_encoder
 from netchannel.wire.frames import NOTE_LIMIT
 
@@ -105,6 +105,12 @@ class RetainedChannel:
                 return heads
             await self._changes.wait()
 
+    def upquery(self, body: bytes) -> bool:
+        """Ask the producer for something again, as `ReceiverChannel.upquery` does; what it answers is kept."""
+        self._changes.check_loop()
+        check_given("body", body, bytes)
+        return self._core.channel.upquery(body)
+
     async def close(self, reason: str = "the consumer is done", grace: float | None = None) -> None:
         """Take no more, ever: what is kept is dropped, and the producer gets `ChannelClosedByPeer`.
 
@@ -144,6 +150,7 @@ def retained_statistics(core: RetainedInbound) -> ReceiverChannelStatistics:
         dropped=channel.dropped,
         shared_bytes=core.shared_bytes + channel.shared_bytes,
         starved=channel.starved,
+        upqueries=core.upqueries + channel.upqueries,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.sending.outbound import OutboundChannel
     from netchannel.core.sending.packing import Ticket
+    from netchannel.core.upqueries import Upqueries
     from netchannel.wire.codec import Encoder
     from netchannel.wire.frames import Body
 
@@ -37,6 +38,13 @@ PIECE = 1 << 8
 PACE_S = 0.002
 """How long it then waits at most for a connection that has more than it can write: what waits in a buffer leaves the
 processor's cache, and comes late."""
+
+
+class TakenUpquery(NamedTuple):
+    """An upquery, and those of its connection among which it waited."""
+
+    waiting: Upqueries
+    body: bytes
 
 
 def leave(ticket: Ticket | None) -> None:
@@ -310,6 +318,36 @@ class SenderChannel:
             await self.changes.wait()
         return self.core.received, self.core.last_note
 
+    async def recv_upquery(self) -> bytes:
+        """Wait for the next upquery: what the consumer asks for, by `ReceiverChannel.upquery`.
+
+        Answer it by messages of the stream. Upqueries come in the order in which they were sent, of the connection
+        that there is now: what was not taken when one is lost is gone with it. So is the oldest, where more than
+        1 024 wait, or 4 MiB. Each goes to one of those who call it; a call that is cancelled took none. Nobody asks
+        the producer of a group.
+
+        Raises:
+            ChannelClosed, ChannelClosedByPeer, ChannelBroken: nothing can be sent any more.
+        """
+        return (await self.next_upquery()).body
+
+    async def next_upquery(self) -> TakenUpquery:
+        """`recv_upquery`, for faces on other threads, which may have to `put_back` what nobody waits for any more."""
+        core = self.core
+        while True:
+            if core.terminal:
+                await self._settled()
+            core.check_open()
+            waiting = None if core.link is None else core.link.upqueries
+            if waiting:
+                return TakenUpquery(waiting, waiting.take())
+            await self.changes.wait()
+
+    def put_back(self, taken: TakenUpquery) -> None:
+        """Make ``taken`` the next again; if its connection is gone, it goes where that has gone."""
+        self.core.upqueries_dropped += not taken.waiting.put_back(taken.body)
+        self.changes.notify()
+
     async def close(self, grace: float | None = None) -> CloseReport:
         """End the stream, and wait until the end and all before it are acknowledged.
 
@@ -410,4 +448,6 @@ class SenderChannel:
             dropped=core.dropped,
             shared_bytes=core.shared_bytes,
             starved=core.starved,
+            upqueries=core.upqueries,
+            upqueries_dropped=core.upqueries_dropped,
         )

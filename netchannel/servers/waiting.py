@@ -30,7 +30,7 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         )
 
 
-class _Waiter(asyncio.Future[None]):
+class Waiter(asyncio.Future[None]):
     """A task's wait. Whoever ends it says whether the task goes on at once, or in the loop's next turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -68,7 +68,7 @@ class Changes:
     def __init__(self, core: Core | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._core = core
-        self._waiters: dict[_Waiter, None] = {}
+        self._waiters: dict[Waiter, None] = {}
 
     def check_loop(self) -> None:
         """A channel belongs to the event loop that its server runs on. Raises NetChannelError on another."""
@@ -86,7 +86,7 @@ class Changes:
     async def wait(self, at_most_s: float | None = None) -> None:
         """Wait until the next `notify`, or so many seconds."""
         self.check_loop()
-        waiter = _Waiter(self._loop)
+        waiter = Waiter(self._loop)
         self._waiters[waiter] = None
         alarm = None if at_most_s is None else self._loop.call_later(at_most_s, _wake, waiter)
         try:
@@ -108,6 +108,6 @@ async def parted(channel: InboundChannel, changes: Changes, grace: float | None)
                 await changes.wait()
 
 
-def _wake(waiter: _Waiter) -> None:
+def _wake(waiter: Waiter) -> None:
     if not waiter.done():
         waiter.end(None)

@@ -19,6 +19,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{module}"
         for module in (
             "backpressure",
+            "calls",
             "connecting",
             "deadlines",
             "delivery",
@@ -28,6 +29,7 @@ pytest.register_assert_rewrite(
             "replay",
             "staged",
             "suite",
+            "upstream",
         )
     )
 )

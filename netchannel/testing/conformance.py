@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .backpressure import Backpressure
+from .calls import Calls
 from .connecting import Connections
 from .delivery import Delivery
 from .ends import Ends
@@ -10,11 +11,12 @@ from .establishing import Establishing
 from .outages import Outages
 from .replay import Replay
 from .staged import StagedGroups
+from .upstream import Upstream
 
 
 # pytest runs what comes last here first: the simplest test that fails says most.
 class ChannelConformance(
-    StagedGroups, Replay, Outages, Ends, Backpressure, Delivery, Establishing, Connections
+    Calls, StagedGroups, Replay, Upstream, Outages, Ends, Backpressure, Delivery, Establishing, Connections
 ):
     """Tests of all that a transport has to do: its connections one by one, then channels over them.
 

@@ -20,7 +20,7 @@ from netchannel.statistics import Measured
 from . import schemes
 from .lag import Lag
 from .shared_memory import within_host
-from .tcp import keep_alive, limit_silence, use_congestion_control
+from .tcp import keep_alive, keep_little_unsent, limit_silence, use_congestion_control
 from .vouching import ends_of
 from .writing import write_all
 
@@ -75,6 +75,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
             # Never on data connections: there a consumer that stalls looks to the kernel like a dead peer.
             if self._link.control:
                 limit_silence(sock, self._runner.core.timing.dead_after_s)
+                keep_little_unsent(sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._link.get_buffer(sizehint)

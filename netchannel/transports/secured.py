@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from netchannel.address import parse_address
-from netchannel.core.control import FOR_CONTROL, GREETING, MAGIC
+from netchannel.core.control import FOR_CONTROL, FOR_REQUESTS, GREETING, MAGIC
 from netchannel.errors import CertificateError, HandshakeError
 from netchannel.wire.envelope import encode
 from netchannel.wire.messages import Error
@@ -214,7 +214,7 @@ class Accepted(TlsConnection):
         elif not MAGIC.startswith(self._greeting[: len(MAGIC)]):
             self._fail(HandshakeError(f"its first bytes {self._greeting!r} are not those of TLS"))
         elif len(self._greeting) >= GREETING.size:
-            if GREETING.unpack_from(self._greeting)[3] == FOR_CONTROL:
+            if GREETING.unpack_from(self._greeting)[3] in (FOR_CONTROL, FOR_REQUESTS):
                 socket.socket.send(self._tls, encode(Error(message=PLAIN, permanent=True)))
             self._fail(HandshakeError("it speaks no TLS: is the sender without tls=?"))
         return False

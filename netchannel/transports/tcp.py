@@ -23,6 +23,8 @@ PORT_TRIES = 10
 """How often a port is looked for that is free on all addresses of a host."""
 KEEP_IDLE_S, KEEP_INTERVAL_S, KEEP_COUNT = 30, 10, 3
 """A connection on which nothing goes is probed after so long, so often, and given up after so many in vain."""
+UNSENT_BYTES = 256 << 10
+"""What the kernel keeps of a control connection beyond what the network takes: as much as one piece of a body."""
 
 
 def check(address: str) -> None:
@@ -104,6 +106,12 @@ def limit_silence(sock: socket.socket, limit_s: float) -> None:
     """Let the kernel drop the connection when what was sent is not acknowledged for so long."""
     if _is_tcp(sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limit_s * 1000))
+
+
+def keep_little_unsent(sock: socket.socket) -> None:
+    """Let the kernel take no more than it can send soon: what is written behind it would wait for all of that."""
+    if _is_tcp(sock):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -34,8 +34,13 @@ STRANGER_LIMIT = 64 << 10
 FIELDS_LIMIT = 64
 """The most fields in a control message, known or not."""
 
+_SMALL = 4 << 10
+"""Payloads up to so many bytes may hold anything while they are read: it takes no memory worth speaking of."""
+
 _CONTAINERS = frozenset(bytes([first]) for first in [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
 """First bytes of maps and arrays in msgpack."""
+_NESTED = frozenset((dict, list))
+"""What they are in Python."""
 
 
 def encode(message: Message) -> bytes:
@@ -91,6 +96,14 @@ def decode(payload: bytes) -> Message:
 
 def _unpacked(payload: bytes) -> dict[Any, Any]:
     """A map of scalars. Nothing nested, of which a message of 4 MiB would take hundreds of MiB of memory."""
+    if len(payload) <= _SMALL:
+        try:
+            small = msgpack.unpackb(payload, strict_map_key=False, max_map_len=FIELDS_LIMIT, max_array_len=0)
+        except (TypeError, ValueError, msgpack.exceptions.UnpackException):
+            small = None
+        if type(small) is dict and _NESTED.isdisjoint(map(type, small.values())):
+            return small
+    # Field by field: what is large, or wrong, of which it is to be said what.
     size = max(1, len(payload))
     unpacker = msgpack.Unpacker(read_size=size, max_buffer_size=size)
     unpacker.feed(payload)

@@ -65,6 +65,7 @@ COPIED = 1 << 12
 GATHERED = 1 << 14
 """A larger frame of several messages is put together in memory that is used again."""
 NOTE_LIMIT = 1 << 15
+UPQUERY_LIMIT = 1 << 20
 ACK_BYTES = 1 << 17
 """Bytes of messages whose acknowledgement a receiver does not put off, though nobody asks for it."""
 PAYLOAD_LIMIT = FRAME_LIMIT + PACK_LIMIT
@@ -104,6 +105,7 @@ class Kind(IntEnum):
     REFUSED = 21  # what came is not taken; payload: a code, a space, and why
     STARVED = 22  # the consumer waits too, for what only its own acknowledgement lets through
     RELEASED = 23  # nobody refers to the bodies in shared memory at these count offsets; payload: the offsets
+    UPQUERY = 24  # the consumer asks its producer for something again; payload: between these two
     REQUEST = 32  # a client wants messages from sequence on; payload: the number behind the last
 
 

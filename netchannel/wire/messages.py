@@ -20,6 +20,11 @@ TEXT_LIMIT = 4096
 SCHEMA_LIMIT = 1 << 20
 """The largest schema in a control message, in bytes: a larger one comes with the data connection, in pieces."""
 
+CALL_LIMIT = 64 << 20
+"""The largest body of a call, or of its answer, in bytes."""
+PIECE_LIMIT = 256 << 10
+"""The most bytes of such a body in one message: what else is to be said comes in between."""
+
 TOKEN_SIZE = 16
 ENDS_SIZE = 16
 NONCE_SIZE = 16
@@ -35,8 +40,12 @@ MEMORY = "memory"
 """A feature of a side that takes messages on the sender's host: bodies in memory that both sides have."""
 ENDS = "ends"
 """A feature of a side that takes connections for data: it looks at what an ATTACH shows of its connection's ends."""
+CALLS = "calls"
+"""A feature of a side that clients call services at, and that members tell of theirs."""
 ELSEWHERE, PORTS = "elsewhere", "ports"
 """Features of a side that asks for channels: it dials another process of the node, or another port for its data."""
+UPQUERIES = "upqueries"
+"""A feature of a side that asks for channels: it takes UPQUERY frames."""
 TAKES = frozenset((PARTS, NOTES, CONTEXTS, GAPS))
 
 CODECS = ("arrow", "bytes")
@@ -75,6 +84,12 @@ Line = Annotated[bytes, Rule("line", f"{LINE_SIZE} bytes", lambda value: len(val
 Token = Annotated[bytes, Rule("token", f"{TOKEN_SIZE} bytes", lambda value: len(value) == TOKEN_SIZE)]
 Place = Annotated[bytes, Rule("place", f"{PLACE_SIZE} bytes", lambda value: len(value) == PLACE_SIZE)]
 Meeting = Annotated[bytes, Rule("meeting", f"{MEETING_SIZE} bytes", lambda value: len(value) == MEETING_SIZE)]
+Size = Annotated[
+    int, Rule("size", f"of a body: from 0 to {CALL_LIMIT}", lambda value: 0 <= value <= CALL_LIMIT)
+]
+Piece = Annotated[
+    bytes, Rule("piece", f"at most {PIECE_LIMIT} bytes", lambda value: len(value) <= PIECE_LIMIT)
+]
 Offsets = Annotated[bytes, Rule("offsets", "8 bytes each", lambda value: len(value) % 8 == 0)]
 Schema = Annotated[
     bytes, Rule("schema", f"at most {SCHEMA_LIMIT} bytes", lambda value: len(value) <= SCHEMA_LIMIT)
@@ -305,6 +320,23 @@ class Over(Message):
     answers: Boolean | None = None
 
 
+@declared
+class Provide(Message):
+    """The member has a service."""
+
+    kind: ClassVar[str] = "provide"
+    service: ChannelId
+    number: Integer
+
+
+@declared
+class Withdraw(Message):
+    """Gives up a service that the member has no more."""
+
+    kind: ClassVar[str] = "withdraw"
+    service: ChannelId
+
+
 # -- node to member
 
 
@@ -314,6 +346,16 @@ class Taken(Message):
 
     kind: ClassVar[str] = "taken"
     channel: ChannelId
+    number: Integer
+    message: Text
+
+
+@declared
+class Provided(Message):
+    """The member cannot have the service."""
+
+    kind: ClassVar[str] = "provided"
+    service: ChannelId
     number: Integer
     message: Text
 
@@ -438,7 +480,66 @@ class Epoch(Question):
     application: Name
 
 
+def _too_much(size: int, body: bytes) -> str:
+    return f"it has a body of {size} bytes, and {len(body)} of them" if len(body) > size else ""
+
+
+@declared
+class Call(Message):
+    """Wants a service's answer to a body, of which this is the first piece."""
+
+    kind: ClassVar[str] = "call"
+    service: ChannelId
+    request: Integer
+    size: Size
+    body: Piece
+
+    def flaw(self) -> str:
+        return _too_much(self.size, self.body)
+
+
+@declared
+class Cancel(Message):
+    """Wants the answer to a call no more."""
+
+    kind: ClassVar[str] = "cancel"
+    request: Integer
+
+
+@declared
+class CallPiece(Message):
+    """The next piece of a body, in either direction."""
+
+    kind: ClassVar[str] = "piece"
+    request: Integer
+    body: Piece
+
+    def flaw(self) -> str:
+        return "" if self.body else "its piece is empty"
+
+
 # -- receiver to client
+
+
+@declared
+class Returned(Message):
+    """A service's answer, of which this is the first piece."""
+
+    kind: ClassVar[str] = "returned"
+    request: Integer
+    size: Size
+    body: Piece
+
+    def flaw(self) -> str:
+        return _too_much(self.size, self.body)
+
+
+@declared
+class Available(Message):
+    """Somebody has the service now."""
+
+    kind: ClassVar[str] = "available"
+    service: ChannelId
 
 
 @declared
@@ -542,10 +643,12 @@ MESSAGES: dict[str, type[Message]] = {
         *(Hello, Proof, Ping, Pong, Error),
         *(Open, Share),
         *(Ok, Deny, Finished, Elsewhere, Ready, Meet, Shared, Holds, Released),
-        *(Member, Claim, Release, Over),
-        Taken,
+        *(Member, Claim, Release, Over, Provide, Withdraw),
+        *(Taken, Provided),
         *(Watch, Locate, When, Read, Hold, Acknowledge, Forget, Yield, Unwatch, Commit, Drop, Epoch),
+        *(Call, Cancel, CallPiece),
         *(Heads, Located, Moment, Reading, Held, Acknowledged, Forgotten, Committed, Dropped, EpochIs),
+        *(Returned, Available),
     )
 }
 """All messages, by their type on the wire."""

@@ -53,6 +53,8 @@ FACES = (
     Wrapped("ReceiverChannel", "receiver_channel", also="; an async iterator"),
     Wrapped("RetainedChannel", "retained_channels"),
     Wrapped("ChannelReader", "reader", "_reader", also="; an async context manager"),
+    Wrapped("Caller", "calling", "_caller", also="; an async context manager"),
+    Wrapped("Service", "serving", "_service", also="; an async context manager"),
     Wrapped("SenderServer", "sender", "_server"),
     Wrapped("ReceiverServer", "receiver", "_server"),
 )
@@ -60,7 +62,9 @@ FACES = (
 INTERNAL = {
     "SenderServer": {"descriptors"},
     "ReceiverServer": {"descriptors", "inside"},
-    "SenderChannel": {"committed", "core", "take"},
+    "Caller": {"over"},
+    "Service": {"detach"},
+    "SenderChannel": {"committed", "core", "next_upquery", "put_back", "take"},
     "ReceiverChannel": {"next_item", "put_back", "read", "unreadable"},
     "ChannelReader": {
         "begin",
@@ -70,6 +74,7 @@ INTERNAL = {
         "heads_within",
         "more",
         "over",
+        "renew",
         "schema_within",
         "to",
     },
@@ -99,6 +104,11 @@ TEMPLATES = {
                 raise
             if ticket is not None:
                 await self._thread.run(self._channel.committed(ticket))
+
+        async def recv_upquery(self) -> bytes:
+            """As `netchannel.SenderChannel.recv_upquery`."""
+            taken = await self._thread.run(self._channel.next_upquery(), self._channel.put_back)
+            return taken.body
     ''',
     "GroupClient": '''
         async def __aenter__(self) -> Self:
@@ -164,6 +174,18 @@ TEMPLATES = {
                 thread.tell(there.cancel, reading)
     ''',
 }
+TEMPLATES |= dict.fromkeys(
+    ("Caller", "Service"),
+    """
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            await self.close()
+    """,
+)
 TEMPLATES_FOR_THREADS = {
     "ChannelReader": '''
         def heads(self, beyond: int | None = None, timeout: float | None = None) -> Heads:
@@ -199,10 +221,10 @@ from typing import {typing}
 
 from netchannel.errors import EndOfChannel, ProtocolError
 from netchannel.process import services
-from netchannel.servers import group_channels, reader, sender_channel
+from netchannel.servers import calling, group_channels, reader, sender_channel
 
 if TYPE_CHECKING:
-    from netchannel.servers import receiver, receiver_channel, retained_channels, sender
+    from netchannel.servers import receiver, receiver_channel, retained_channels, sender, serving
 {imports}
 
 __all__ = {public}
@@ -254,6 +276,18 @@ def group_client(
     return GroupClient(thread, thread.call(group_channels.SharedGroupClient, client, to, channel_id, fault))
 
 
+def caller(
+    address: str,
+    *,
+    secret: str | None = None,
+    tls: Tls | None = None,
+) -> Caller:
+    """A `netchannel.Caller` on the process-wide thread; all that call one node share a connection to it."""
+    thread, client = services.services.calling_client(services.Trust(secret, tls))
+    over = calling.Caller.over(client, address)
+    return Caller(thread, thread.wait(over.__aenter__()))
+
+
 def channel_reader(
     to: str,
     channel_id: str,
@@ -271,7 +305,7 @@ def channel_reader(
     over = reader.ChannelReader.over(client, to, channel_id, codec=codec, fault=fault)
     return ChannelReader(thread, thread.wait(over.__aenter__()))
 '''
-FACTORIES = ("channel_reader", "group_client", "receiver_server", "sender_server")
+FACTORIES = ("caller", "channel_reader", "group_client", "receiver_server", "sender_server")
 _NAMES = "|".join(each.name for each in FACES)
 WITHOUT_AWAITING = (
     (r"\basync (def|for|with)\b", r"\1"),

@@ -26,11 +26,14 @@ import netchannel.transports
 from nebuli.cli import nebuli
 from nebuli.cli.exits import ExitCode
 from nebuli.dataflow.types import arrow_type
-from netchannel.core import accepted, control, sharing, states
+from netchannel.core import accepted, control, sharing, states, upqueries, waitlist
+from netchannel.core.calls import bodies, callees
+from netchannel.core.calls.caller_core import CallerControl
 from netchannel.core.groups import staged_channel as groups
 from netchannel.core.questions import ClientControl
 from netchannel.core.receiving import acknowledging, answering, offers, tombstones
 from netchannel.core.receiving.answering import RequestControl
+from netchannel.core.receiving.members import MemberControl
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.replay import consumers, read_server, retained
 from netchannel.core.sending import data_sender
@@ -58,7 +61,7 @@ TOPOLOGY, QUERY = DOCS / "reference" / "topology.md", DOCS / "reference" / "quer
 SCENARIOS = DOCS / "reference" / "scenarios.md"
 PROTOCOL = DOCS / "protocol.md"
 MEMBERS = DOCS / "protocol-members.md"
-OF_MEMBERS = ["member", "claim", "release", "over", "taken"]
+OF_MEMBERS = ["member", "claim", "release", "over", "provide", "withdraw", "taken", "provided"]
 
 
 # -- api.md
@@ -114,6 +117,7 @@ _MADE_BY_REGISTERING = {
     "ReceiverChannel",
     "RetainedChannel",
     "RetainedSenderChannel",
+    "Service",
 }
 _PUBLIC = {
     name: getattr(module, name)
@@ -298,7 +302,7 @@ def test_every_option_in_a_shell_block_is_one() -> None:
             if block.language not in {"sh", "console"}:
                 continue
             for name, arguments in re.findall(
-                r"^(?:\$ )?nebuli (certs \w+|\w+)(.*)", block.text, re.MULTILINE
+                r"^(?:\$ )?nebuli ((?:certs|collection|source|view) \w+|\w+)(.*)", block.text, re.MULTILINE
             ):
                 assert name in known, f"{page}: nebuli {name}"
                 assert set(re.findall(r"(?<= )--[\w-]+", arguments)) <= known[name], f"{page}: {arguments}"
@@ -468,10 +472,11 @@ def test_features_are_those_of_the_code() -> None:
         {name for name, who in rows.items() if role in who}
         for role in ("a receiver", "a client that reads", ": a sender", "a client")
     )
-    assert takers == ReceiverControl.features | {messages.MEMORY}
+    assert takers == ReceiverControl.features | RequestControl.features | {messages.MEMORY}
     assert RequestControl.features < takers
     assert askers == SenderControl.features
-    assert readers <= clients == ClientControl.features
+    assert readers <= clients == ClientControl.features | CallerControl.features
+    assert MemberControl.features <= takers
     assert table(PROTOCOL, "Features")[0][2].startswith(f"the largest body is {frames.WHOLE_LIMIT} bytes")
 
 
@@ -543,6 +548,8 @@ def test_limits_are_those_of_the_code() -> None:
         "piece in a `PART`, `SCHEMA` or `CONTEXT` frame": [frames.FRAME_LIMIT],
         "bodies and notes packed together": [frames.PACK_LIMIT],
         "messages in a frame": [frames.PACK_COUNT],
+        "upquery": [frames.UPQUERY_LIMIT],
+        "upqueries that wait for a producer": [upqueries.WAITING, upqueries.WAITING_BYTES],
         "note": [frames.NOTE_LIMIT],
         "body": [MESSAGE_LIMIT],
         "token": [messages.TOKEN_SIZE, timing.token_s],
@@ -557,7 +564,7 @@ def test_limits_are_those_of_the_code() -> None:
         "waiting for the other side to hear of the end": [timing.leave_s],
         "an acknowledgement that is put off": [acknowledging.ACK_DELAY_S, frames.ACK_BYTES],
         "tombstones": [tombstones.TOMBSTONES, tombstones.TOMBSTONE_S],
-        "channels that denied senders wait for": [answering.WAITING_LIMIT],
+        "channels that denied senders wait for": [waitlist.WAITING_LIMIT],
         "tokens that are out": [offers.OFFERS_LIMIT],
         "senders that are awaited with a token": [offers.COMING],
         "connections that have not shown who they are": [accepted.STRANGERS],
@@ -568,6 +575,11 @@ def test_limits_are_those_of_the_code() -> None:
         "schema in `open` and `heads`": [messages.SCHEMA_LIMIT],
         "watches and unused tokens of a client": [answering.HELD_LIMIT],
         "unanswered questions of a client": [answering.UNANSWERED_BYTES],
+        "body of a call, or of its answer": [messages.CALL_LIMIT],
+        "piece of such a body": [messages.PIECE_LIMIT],
+        "unanswered calls of a client's connection": [callees.CALLS_LIMIT],
+        "large bodies of these, together; those from where on": [callees.BODIES_LIMIT, bodies.SMALL],
+        "unsent answers while another call is begun": [callees.UNSENT_LIMIT],
         "attempts for a channel that are being written": [groups.ATTEMPTS_LIMIT],
         "channels that are over, and answer what was committed": [answering.OVER_LIMIT],
     }
@@ -601,6 +613,18 @@ def test_refusals_of_clients_that_are_for_good_are_those_of_the_code() -> None:
     from netchannel.core.questions import ERRORS
 
     assert [code(row[0]) for row in table(PROTOCOL, "Clients")] == list(ERRORS)
+
+
+def test_refusals_of_calls_are_those_of_the_code() -> None:
+    from netchannel.core.calls.caller_core import FOR_GOOD
+
+    rows = table(PROTOCOL, "Calls")
+    assert {code(row[0]) for row in rows if row[2] == "the call is over"} == set(FOR_GOOD)
+    sources = [ROOT / "netchannel" / each for each in ("core/calls/callees.py", "servers/serving.py")]
+    written = "\n".join(source.read_text() for source in sources)
+    refusing = r'(?:refuse|cancel|_end|_deny)\((?:(?:message\.service|service_id), request, )?"(\w+)"'
+    said = set(re.findall(refusing, written)) | set(re.findall(r'stopped_by or \("(\w+)"', written))
+    assert said == {code(row[0]) for row in rows[:-1]}
 
 
 def test_states_are_drawn_from_the_tables() -> None:

@@ -62,6 +62,8 @@ MESSAGES: list[dict[str, Any]] = [
      "secret": False, "features": "contexts ends gaps memory notes parts"},
     {"t": "hello", "version": 1, "node": "loader", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
      "secret": False, "features": None},
+    {"t": "hello", "version": 1, "node": "edge-1/4711", "dead_after_ms": 5000, "nonce": NONCE, "line": LINE,
+     "secret": False, "features": "elsewhere ports upqueries"},
     {"t": "proof", "mac": hmac.digest(b"", b"netchannel sender" + NONCE + OTHER_NONCE, "sha256")},
     {"t": "ping", "at": 1_000_000},
     {"t": "ping", "at": (1 << 64) - 1},
@@ -89,6 +91,9 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "over", "channel": "flights", "stream": "s", "count": 3, "reason": "end", "message": "it ended cleanly",
      "answers": None},
     {"t": "taken", "channel": "flights", "number": 1, "message": "hub/43 has it"},
+    {"t": "provide", "service": "prices", "number": 2},
+    {"t": "withdraw", "service": "prices"},
+    {"t": "provided", "service": "prices", "number": 2, "message": "hub/43 has it"},
     {"t": "watch", **_ASKED},
     {"t": "locate", **_ASKED, "stream": "s", "first": 0, "max_rows": 1000, "max_bytes": None},
     {"t": "when", **_ASKED, "stream": "s", "at": 1_700_000_000_000_000},
@@ -101,6 +106,17 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "commit", **_ASKED, "application": "job", "epoch": 3, "winners": WINNERS, "end": False},
     {"t": "drop", **_ASKED, "application": "job", "epoch": 3},
     {"t": "epoch", **_ASKED, "application": "job"},
+    {"t": "hello", "version": 1, "node": "hub/42", "dead_after_ms": 5000, "nonce": OTHER_NONCE, "line": None,
+     "secret": False, "features": "calls ends"},
+    {"t": "call", "service": "prices", "request": 10, "size": 3, "body": b"JFK"},
+    {"t": "call", "service": "prices", "request": 11, "size": 6, "body": b"LGA,"},
+    {"t": "piece", "request": 11, "body": b"EW"},
+    {"t": "cancel", "request": 11},
+    {"t": "returned", "request": 10, "size": 5, "body": b"12"},
+    {"t": "piece", "request": 10, "body": b".50"},
+    {"t": "deny", "channel": "prices", "request": 11, "code": "cancelled",
+     "message": "the client wanted it no more"},
+    {"t": "available", "service": "prices"},
     {"t": "heads", **_ASKED, "stream": "s", "codec": "bytes", "oldest": 0, "head": 3, "rows": 3, "bytes": 15,
      "ended": False, "failure": None, "schema": None},
     {"t": "located", **_ASKED, "until": 2, "rows": 2, "bytes": 10},
@@ -113,6 +129,8 @@ MESSAGES: list[dict[str, Any]] = [
     {"t": "dropped", **_ASKED},
     {"t": "epoch_is", **_ASKED, "epoch": 3},
 ]  # fmt: skip
+
+OPEN = next(each for each in MESSAGES if each["t"] == "open")
 
 AT = 1_700_000_000_000_000
 
@@ -168,6 +186,8 @@ FRAMES: list[dict[str, Any]] = [
     {"kind": "REFUSED", "payload": b"token the token is not, or no longer, good"},
     {"kind": "STARVED", "sequence": 10},
     {"kind": "RELEASED", "what": "two bodies", "count": 2, "payload": struct.pack("<QQ", 0, 1 << 20)},
+    {"kind": "UPQUERY", "what": "of bytes that only consumer and producer understand", "payload": b"7 shop=12"},
+    {"kind": "UPQUERY", "what": "of no bytes"},
     {"kind": "REQUEST", "what": "messages 5 to 10", "sequence": 5, "payload": struct.pack("<Q", 10)},
 ]  # fmt: skip
 
@@ -196,7 +216,7 @@ def wrong() -> list[dict[str, Any]]:
         ("message", "no map", enclosed(msgpack.packb(["ping", 1]))),
         ("message", "an id with a space that is none", message({"t": "ready", "channel": "a\u00a0b"})),
         ("message", "features that are an empty text", message({**MESSAGES[0], "features": ""})),
-        ("message", "a schema under bytes", message({**MESSAGES[-42], "schema": SCHEMA})),
+        ("message", "a schema under bytes", message({**OPEN, "schema": SCHEMA})),
         ("frame", "another check", _changed(ack, 4)),
         ("frame", "another checksum", _changed(ack, 0)),
         ("frame", "an unknown kind", frame({"kind": 99})),
@@ -217,7 +237,7 @@ KINDS = {
     "ATTACH": 1, "SCHEMA": 2, "CONTEXT": 3, "DATA": 4, "PART": 5, "END": 6, "FAIL": 7, "GAP": 8, "BLOCKED": 9,
     "ASK": 10, "SHARED": 11, "ATTACHED": 16, "ACK": 17, "RECEIPT": 18, "FINISHED": 19, "CLOSED": 20, "REFUSED": 21,
     "STARVED": 22,
-    "RELEASED": 23, "REQUEST": 32,
+    "RELEASED": 23, "UPQUERY": 24, "REQUEST": 32,
 }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def losses(actor: Actor) -> list[str]:
 
 def noticed(actor: Actor, times: int) -> None:
     """Wait until it has found so often that its peer is silent."""
-    wait_for(lambda: len(losses(actor)) >= times, f"loss {times} in {actor.logged}", 20)
+    wait_for(lambda: len(losses(actor)) >= times, f"loss {times} in {actor.logged}")
 
 
 def test_packets_that_get_lost_both_ways(

@@ -15,11 +15,11 @@ import pytest
 
 import netchannel
 from netchannel import BufferPolicy, FaultPolicy, ReceiverServer, SenderServer, Timing
+from netchannel.core import waitlist
 from netchannel.core.accepted import STRANGERS
 from netchannel.core.complaints import CAUSES, QUIET_S
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, GREETING, MAGIC, greeting, with_check
 from netchannel.core.link import Closing, Link
-from netchannel.core.receiving import answering
 from netchannel.core.receiving.receiver_core import ReceiverCore
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.core.states import SenderState
@@ -338,7 +338,7 @@ async def test_names_are_as_long_as_they_may_be(
 
 def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all senders together; one that is not remembered asks again by itself."""
-    monkeypatch.setattr(answering, "WAITING_LIMIT", 5)
+    monkeypatch.setattr(waitlist, "WAITING_LIMIT", 5)
     world = World()
     receiver = world.receiver()
     producers = [world.open(world.sender(), f"c{number}") for number in range(8)]
@@ -350,7 +350,8 @@ def test_so_many_channels_are_remembered_for_senders_that_wait(monkeypatch: pyte
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    ours = [record for record in caplog.records if record.name.startswith("netchannel")]
+    return [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
 
 
 BROKEN = {

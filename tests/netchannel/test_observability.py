@@ -303,6 +303,10 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
             await inbox.recv()
         await inbox.ack(3)
         await eventually(lambda: outbox.statistics().acknowledged == 3)
+        for _ in range(1027):
+            inbox.upquery(b"k=1")
+            await asyncio.sleep(0)
+        await eventually(lambda: outbox.statistics().upqueries == 1027)
         await eventually(lambda: sender.statistics().peers[0].round_trip_s is not None)
         text = await asyncio.to_thread(_get, f"http://127.0.0.1:{server.server_port}/metrics")
     finally:
@@ -323,6 +327,8 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_sender_reconnects_total": 0,
         "netchannel_sender_dropped_total": 0,
         "netchannel_sender_shared_bytes_total": 0,
+        "netchannel_sender_upqueries_total": 1027,
+        "netchannel_sender_upqueries_dropped_total": 3,
         "netchannel_sender_starved": 0,
         "netchannel_sender_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
     }
@@ -337,6 +343,7 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
         "netchannel_receiver_reconnects_total": 0,
         "netchannel_receiver_dropped_total": 0,
         "netchannel_receiver_shared_bytes_total": 0,
+        "netchannel_receiver_upqueries_total": 1027,
         "netchannel_receiver_starved": 0,
         "netchannel_receiver_state_timestamp_seconds": pytest.approx(time.time(), abs=20),
     }
@@ -352,7 +359,7 @@ async def test_metrics_agree_with_the_traffic(receiver: ReceiverServer, sender: 
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -56,7 +56,7 @@ address, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 draw = random.Random(seed)
 found = []
 with netchannel.channel_reader(address, "c", codec="bytes") as reader:
-    heads = reader.heads(beyond=count - 1, timeout=20)
+    heads = reader.heads(beyond=count - 1, timeout=60)
     for _ in range(20):
         first = draw.randrange(count)
         until = draw.randrange(first, count + 1)
@@ -258,7 +258,7 @@ source = sender.register_channel("live", to=receiver.address, codec="bytes")
 watchers = [netchannel.channel_reader(receiver.address, "live", codec="bytes") for _ in range(3)]
 for number in range(5):
     source.send(b"x")
-    assert [each.heads(beyond=number, timeout=10).head for each in watchers] == [number + 1] * 3
+    assert [each.heads(beyond=number, timeout=60).head for each in watchers] == [number + 1] * 3
 watchers[0].hold("me", holder="one")
 watchers[0].close()
 while True:

@@ -14,10 +14,13 @@ from netchannel.core.receiving.data_receiver import ReceiverData
 from netchannel.core.receiving.inbound import InboundChannel
 from netchannel.core.receiving.offers import Offer, Offers
 from netchannel.core.receiving.tombstones import Tombstones
+from netchannel.core.sending.data_sender import SenderData
 from netchannel.core.sending.lending import Lending, Loan
+from netchannel.core.sending.outbound import OutboundChannel
 from netchannel.core.sending.packing import Ticket
 from netchannel.core.sending.send_buffer import Record, SendBuffer
 from netchannel.core.states import RECEIVER_TABLE, SENDER_TABLE, ReceiverState, SenderState
+from netchannel.core.upqueries import Upqueries
 from netchannel.disk.durable import DurableWriter
 from netchannel.storage import SegmentLog
 from netchannel.storage.tail import Tail
@@ -31,7 +34,7 @@ from tests.support.world import World
 
 NOTICED_BY = {
     "fencing": 1191,
-    "tombstone": 82,
+    "tombstone": 30,
     "checksum": 43,
     "sync": 36,
     "memory in use": 41,
@@ -55,6 +58,8 @@ CLASSES = {
     "a receiver crashes with messages that it had acknowledged",
     "references in flight are lost",
     "a body is in use as its memory goes",
+    "upqueries arrive",
+    "upqueries are lost",
 }
 
 RARE = {("sender", "granted", "finished")}
@@ -158,6 +163,12 @@ def given_back_in_use(self: Lending) -> None:
         self._sharing.give_back(memory, 0, len(memory))
 
 
+def kept_over_connections(self: SenderData, channel: OutboundChannel, body: bytes) -> None:
+    """What a consumer asks waits with the channel, whichever connection it came on."""
+    self.upqueries = channel.__dict__.setdefault("waiting upqueries", Upqueries())
+    channel.on_upquery(self.upqueries, body)
+
+
 def nothing(*_: Any) -> None:
     """The safeguard does nothing."""
 
@@ -173,6 +184,7 @@ SAFEGUARDS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
         (DurableWriter, "_keep", nothing),
         (SegmentLog, "trim", nothing),  # which refuses what is acknowledged and not durable
     ],
+    "upqueries of a lost connection": [(SenderData, "_asked", kept_over_connections)],
     "memory of a lost connection": [(Lending, "lost", returned_when_lost)],
     "memory in use": [(Lending, "_holds", returned_when_over)],
     "memory in use of a lost session": [(Lending, "close", given_back_in_use)],

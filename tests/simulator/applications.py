@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -107,6 +108,7 @@ class Sending:
             self._placed = True
             assert self.stream is not None
             self._go_on_at(channel.head)
+        self._answer(channel)
         if self.detaching:
             self._detach(channel)
         elif channel.closing is None and channel.placed:
@@ -225,6 +227,14 @@ class Sending:
             number, _ = self._tickets.pop(0)
             assert self.stream is not None
             self.stream.returned = max(self.stream.returned, number + 1)
+
+    def _answer(self, channel: OutboundChannel) -> None:
+        """Take some of what the consumer asks for."""
+        questions, link = self.shared.questions, channel.link
+        if questions is None or link is None or link.upqueries is None:
+            return
+        for _ in range(min(questions.some(), len(link.upqueries))):
+            questions.answer(link.upqueries.take(), link.adapter)
 
     def _detach(self, channel: OutboundChannel) -> None:
         if channel.closing is not None:
@@ -348,8 +358,20 @@ class Receiving:
             stream.read(item.sequence, decoded(self.consumer, item))
             if self._chance.random() < self._keeps:
                 self._kept.append((item.body, bytes(item.body)))
+        self._ask(channel)
         if self.shared.plan.explicit and (channel.waiting or self.random.random() < 0.2):
             self.commit()
+
+    def _ask(self, channel: InboundChannel) -> None:
+        """Ask the producer for something, over the connection that there is."""
+        questions: Any = self.shared.questions
+        link: Any = channel.link
+        if questions is None or link is None or questions.waits(link.adapter.peer):
+            return
+        for _ in range(questions.some()):
+            body = questions.ask(link.adapter.peer)
+            if not channel.upquery(body):
+                del questions.out[body]
 
     def _hear_of_gaps(self, channel: InboundChannel, stream: Stream) -> None:
         stream.dropped += channel.dropped - self._dropped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 
 class Violation(AssertionError):
@@ -88,3 +89,44 @@ class Stream:
         """The producer's process came back, and its next number is ``head``."""
         if head < self.returned:
             raise Violation(f"{self.name} came back at {head}, and send had returned for {self.returned}")
+
+
+FEW = 10
+"""Upqueries that are out on a connection."""
+
+
+class Questions:
+    """What the consumers of a channel have asked their producers; what is asked, and when, is drawn from ``random``."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._count = self._last = self.answered = 0
+        self.out: dict[bytes, object] = {}  # that were not taken, and the connections that they went out on
+
+    def some(self) -> int:
+        """How many are asked, or taken, at a time."""
+        return self._random.choice([0] * 6 + [1, 4])
+
+    def waits(self, connection: object) -> bool:
+        """Whether the consumer asks no more for now: what is always busy gets nowhere."""
+        return sum(on is connection for on in self.out.values()) >= FEW
+
+    def ask(self, connection: object) -> bytes:
+        """One more, which no other is like."""
+        self._count += 1
+        body = b"%d:" % self._count + bytes(self._random.choice([0, 0, 20, 400]))
+        self.out[body] = connection
+        return body
+
+    def answer(self, body: bytes, connection: object) -> None:
+        """The producer was given ``body``, of the ``connection`` that it has now."""
+        on = self.out.pop(body, None)
+        if on is None:
+            raise Violation(f"upquery {body[:40]!r} was not asked, or is given out again")
+        if on is not connection:
+            raise Violation(f"upquery {body[:40]!r} was asked on a connection that was lost since")
+        number = int(body.partition(b":")[0])
+        if number < self._last:
+            raise Violation(f"upquery {number} is given out behind {self._last}")
+        self._last = number
+        self.answered += 1

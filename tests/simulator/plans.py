@@ -16,7 +16,7 @@ import pyarrow as pa
 from netchannel import BufferPolicy, FaultPolicy
 from tests.support.simulated_files import SimulatedFiles
 
-from .oracle import Stream
+from .oracle import Questions, Stream
 
 
 class Kind(StrEnum):
@@ -112,6 +112,7 @@ class Shared:
     streams: dict[str, Stream] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
     names: Iterator[int] = field(default_factory=count)
+    questions: Questions | None = None
 
     def new_stream(self) -> str:
         name = f"{self.plan.channel_id}.{next(self.names)}"

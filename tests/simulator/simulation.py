@@ -24,7 +24,7 @@ from tests.support.world import End
 
 from .applications import Receiving, Sending
 from .network import FaultyWorld
-from .oracle import Violation
+from .oracle import Questions, Violation
 from .plans import Shared, draw_plan
 
 FAULTS = 6
@@ -70,6 +70,9 @@ class Simulation:
         patience_s = 3.0 + 30 * self.world.latency_s  # else no way is short enough
         plans = [draw_plan(self.random, f"c{n}", MESSAGES // channels, patience_s) for n in range(channels)]
         self.shared = [Shared(plan, self.files, met=self.report.met) for plan in plans]
+        if seed % 5 == 4:  # in the others, no consumer asks for anything
+            for shared in self.shared:
+                shared.questions = Questions(Random(f"{seed} of upqueries on {shared.plan.channel_id}"))
         # From so many bytes on, bodies go through memory of this size, in half of the runs.
         self.chance = Random(f"{seed} of memory")
         self.shared_from = self.chance.choice([1 << 30, 1 << 30, 50, 300])
@@ -92,6 +95,9 @@ class Simulation:
         self._settle()
         for receiving in self.receiving:
             receiving.let_go()
+        for questions in filter(None, [shared.questions for shared in self.shared]):
+            self._meet("upqueries arrive", questions.answered > 0)
+            self._meet("upqueries are lost", bool(questions.out))
         self.report.digest = self._trace.hexdigest()
         self.report.virtual_s = self.world.now - 1000.0
         self.report.delivered = sum(

@@ -26,7 +26,7 @@ class Wire:
     """A connection through a proxy: forwards faithfully, unless it is cut or swallows.
 
     ``passed`` counts the bytes of each direction that were forwarded. ``resets`` says how it is cut: by a reset, or by
-    the end of the stream. ``latency_s`` is how long each direction takes.
+    the end of the stream. ``latency_s`` is how long each direction takes. ``over`` is set once neither end is open.
     """
 
     def __init__(self, *, resets: bool = True) -> None:
@@ -154,6 +154,7 @@ class Proxy:
         wire = self._make_wire(len(self.wires))
         self.wires.append(wire)
         connection = asyncio.create_task(self._forward(reader, writer, wire))
+        connection.add_done_callback(lambda _: wire.over.set())
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
 

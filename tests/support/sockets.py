@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 _ESTABLISHED = "01"
@@ -34,3 +35,10 @@ def ports(process: int | str = "self") -> list[tuple[int, int]]:
         if state == _ESTABLISHED and inode in held:
             found.append((int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)))
     return found
+
+
+def is_open(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netchannel.core.accepted import AcceptedControl
+from netchannel.core.calls.callees import CallsIn, at_port
 from netchannel.core.questions import ANSWERS, TOLD
+from netchannel.core.waitlist import Waitlist
 from netchannel.errors import NetChannelError, ProtocolError
 from netchannel.wire import messages
 from netchannel.wire.declared import as_map
@@ -15,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from netchannel.core.accepted import Connections
+    from netchannel.core.calls.callees import Callees
     from netchannel.core.link import Core
+    from netchannel.core.waitlist import Asker
     from netchannel.wire.declared import Message
+    from netchannel.wire.frames import Buffer
 
-
-WAITING_LIMIT = 100_000
-"""Channels that are asked for and that nobody has registered: so many are remembered, of all who ask."""
 OVER_LIMIT = 1000
 """Channels that are over, and still answer whether something was committed."""
 HELD_LIMIT = 10_000
@@ -68,15 +70,6 @@ class Committing(Service):
         """Why there is no attempt at the epoch any more, if it is committed, or below one that is."""
 
 
-class Asker(Protocol):
-    """The connection of somebody who waits until channels are ``waiting`` no more."""
-
-    waiting: set[str]
-
-    def say(self, message: Message) -> None:
-        """Send one message."""
-
-
 class Given(NamedTuple):
     """What a token was given for, and to whom."""
 
@@ -100,32 +93,19 @@ class Services:
         self.on_client_gone: Callable[[], None] = lambda: None
         self._core = core
         self._given: dict[bytes, Given] = {}
-        self._waiting: dict[str, dict[Asker, None]] = {}  # by channel
-        self._waits = 0  # of all channels together
+        self._waitlist = Waitlist(lambda channel_id: messages.Ready(channel=channel_id))
 
     def wait(self, link: Asker, channel_id: str) -> None:
         """Tell ``link`` when the channel is registered."""
-        if self._waits < WAITING_LIMIT and channel_id not in link.waiting:
-            self._waits += 1
-            link.waiting.add(channel_id)
-            self._waiting.setdefault(channel_id, {})[link] = None
+        self._waitlist.wait(link, channel_id)
 
     def invite(self, channel_id: str) -> None:
         """Tell whoever was denied the channel to ask again."""
-        for link in self._waiting.pop(channel_id, ()):
-            self._waits -= 1
-            link.waiting.discard(channel_id)
-            link.say(messages.Ready(channel=channel_id))
+        self._waitlist.invite(channel_id)
 
     def leave(self, link: Asker) -> None:
         """``link`` is gone, and waits for nothing any more."""
-        for channel_id in link.waiting:
-            self._waits -= 1
-            waiting = self._waiting[channel_id]
-            del waiting[link]
-            if not waiting:
-                del self._waiting[channel_id]
-        link.waiting.clear()
+        self._waitlist.leave(link)
 
     def ended(self, channel_id: str, service: Committing) -> None:
         """A channel is over, and ``service`` answers for it."""
@@ -162,11 +142,14 @@ class RequestControl(AcceptedControl):
     """The receiver's end of a client's connection."""
 
     role, other_role = b"receiver", b"client"
-    features = frozenset((messages.ENDS,))
+    features = frozenset((messages.CALLS, messages.ENDS))
 
-    def __init__(self, core: Core, connections: Connections, services: Services, remote: str) -> None:
+    def __init__(
+        self, core: Core, connections: Connections, services: Services, callees: Callees, remote: str
+    ) -> None:
         super().__init__(core, connections, remote)
         self._services = services
+        self.calls = CallsIn(self, callees)
         self.waiting: set[str] = set()
         self.asked_of: dict[Service, None] = {}
         self._held: set[Hashable] = set()
@@ -191,7 +174,31 @@ class RequestControl(AcceptedControl):
         """Stop counting what is not kept any more."""
         self._held.discard(what)
 
+    def _received(self, n: int, now: float) -> None:
+        self.calls.collecting = True
+        try:
+            super()._received(n, now)
+        finally:
+            self.calls.collecting = False
+        if self._output:
+            self.core.hurry(self)
+
+    def output(self) -> list[Buffer]:
+        """What is queued, then some pieces of what is large."""
+        if self.calls.has_turns:
+            self.calls.collecting = True
+            self.calls.take_turns()
+            self.calls.collecting = False
+        buffers = super().output()
+        if self.calls.parcels:
+            buffers += self.calls.parcels.next()
+        self.more = bool(self.calls.parcels) or self.calls.has_turns
+        return buffers
+
     def told(self, message: Message, now: float) -> None:
+        if isinstance(message, (messages.Call, messages.CallPiece, messages.Cancel)):
+            self.calls.told(message)
+            return
         if not isinstance(message, messages.Question):
             raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a client does not send")
         self._unanswered += _cost(message)
@@ -221,7 +228,7 @@ class RequestControl(AcceptedControl):
         elif messages.ELSEWHERE in self.peer_features:
             self._reply(message, messages.Elsewhere, port=port)
         else:
-            self.deny(message, "elsewhere", at_port(channel_id, port))
+            self.deny(message, "elsewhere", at_port(f"channel {channel_id!r}", port))
 
     def answer(self, message: messages.Question, **fields: Any) -> None:
         """Answer ``message``."""
@@ -239,14 +246,10 @@ class RequestControl(AcceptedControl):
         self.connections.gone(self)
         del self._services.clients[self]
         self._services.leave(self)
+        self.calls.lost()
         for service in self.asked_of:
             service.left(self, now)
         self._services.on_client_gone()
-
-
-def at_port(channel_id: str, port: int) -> str:
-    """What is said to whoever does not go to another process of the node by itself."""
-    return f"channel {channel_id!r} is with another process of this node: ask at port {port}"
 
 
 _OF_GROUPS = (messages.Commit, messages.Drop, messages.Epoch)

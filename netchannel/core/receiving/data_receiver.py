@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.link import Closing, Link
+from netchannel.core.upqueries import Upqueries
 from netchannel.errors import ProtocolError, SchemaMismatch
 from netchannel.wire.frames import (
     HEAD,
@@ -19,7 +20,7 @@ from netchannel.wire.frames import (
     refused,
     signal,
 )
-from netchannel.wire.messages import ENDS_SIZE, TOKEN_SIZE
+from netchannel.wire.messages import ENDS_SIZE, TOKEN_SIZE, UPQUERIES
 from netchannel.wire.parsing import FrameParser
 
 from .admission import Available, Refusal
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from .borrowing import Borrowing
     from .inbound import InboundChannel
     from .opening import Opening
+
+
+WRITE_LIMIT = 1 << 20
+"""Bytes of upqueries that are written at a time."""
 
 
 def _presented(frame: Frame) -> tuple[bytes, Available, bytes]:
@@ -70,6 +75,7 @@ class ReceiverData(Link):
         self._token = b""
         self._borrowing: Borrowing | None = None
         self._released: list[int] = []  # offsets of bodies in shared memory
+        self._upqueries: Upqueries | None = None  # that are still to be written
         self._leaving = False  # the last word is said; what still comes is passed over
         self._parting: InboundChannel | None = None  # whose last word that is
         self._now = 0.0  # when something was received last
@@ -182,6 +188,21 @@ class ReceiverData(Link):
         self._released.append(offset)
         self.core.touch(self)
 
+    def upquery(self, body: bytes) -> bool:
+        """Ask the sender at the end of this turn of the loop; False if it takes no upqueries, or too many wait here."""
+        channel = self._channel
+        if channel is None or channel.session is None or self.closing is not Closing.OPEN:
+            return False
+        if UPQUERIES not in channel.session.peer_features:
+            return False
+        if self._upqueries is None:
+            self._upqueries = Upqueries()
+        if not self._upqueries.fits(body):
+            return False
+        self._upqueries.add(body)
+        self.core.touch(self)
+        return True
+
     def acknowledge(self) -> None:
         """Say at the end of this turn of the loop what is acknowledged."""
         self.acknowledging = True
@@ -205,7 +226,7 @@ class ReceiverData(Link):
         self.core.touch(self)
 
     def output(self) -> list[Buffer]:
-        """What is queued, and the acknowledgements that are due."""
+        """What is queued, and the acknowledgements that are due; upqueries behind them, as many as a write takes."""
         buffers = super().output()
         if self.acknowledging and self._channel is not None:
             self.acknowledging = False
@@ -213,6 +234,21 @@ class ReceiverData(Link):
         if self._released:
             released, self._released = self._released, []
             buffers.append(signal(Kind.RELEASED, count=len(released), payload=packed_offsets(released)))
+        if self._upqueries is not None and self._channel is not None:  # nothing follows the last word
+            buffers += self._some_upqueries(self._upqueries)
+        return buffers
+
+    def _some_upqueries(self, waiting: Upqueries) -> list[Buffer]:
+        """As many as a write takes: what is acknowledged meanwhile goes in front of the rest."""
+        buffers: list[Buffer] = []
+        size = 0
+        while waiting and size < WRITE_LIMIT:
+            body = waiting.take()
+            size += len(body)
+            buffers.append(signal(Kind.UPQUERY, payload=body))
+        self.more = bool(waiting)
+        if not waiting:
+            self._upqueries = None
         return buffers
 
     def supersede(self) -> None:

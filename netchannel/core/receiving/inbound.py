@@ -12,13 +12,24 @@ from netchannel.errors import (
     ChannelClosed,
     ChannelFailed,
     EndOfChannel,
+    MessageTooLarge,
     NetChannelError,
     ProtocolError,
     SchemaMismatch,
 )
 from netchannel.reporting import because, encodable, log, printable
 from netchannel.values import Position
-from netchannel.wire.frames import ACK_BYTES, SEQUENCE_LIMIT, Buffer, Frame, Kind, refused, signal, unpack
+from netchannel.wire.frames import (
+    ACK_BYTES,
+    SEQUENCE_LIMIT,
+    UPQUERY_LIMIT,
+    Buffer,
+    Frame,
+    Kind,
+    refused,
+    signal,
+    unpack,
+)
 
 from .queue import Chunk, Queue
 
@@ -81,6 +92,7 @@ class InboundChannel:
         self.lossy = False  # whether its sender said that it may drop messages
         self.bytes = 0
         self.shared_bytes = 0  # of bodies that came through shared memory, each time
+        self.upqueries = 0  # that went out
         self.received = 0
         self.attachments = 0
         self.ended: int | None = None
@@ -210,6 +222,17 @@ class InboundChannel:
             self._blocked_at = -1  # the sender says again if this did not help
             self._touch()
             self.maybe_finish(now)
+
+    def upquery(self, body: bytes) -> bool:
+        """Ask the sender that is attached for something; whether that goes out. Raises MessageTooLarge."""
+        if len(body) > UPQUERY_LIMIT:
+            raise MessageTooLarge(
+                f"an upquery of {len(body)} bytes on channel {self.id!r}: the limit is {UPQUERY_LIMIT}; ask for less "
+                f"at a time"
+            )
+        asked = self.link is not None and self.ended is None and self.link.upquery(body)
+        self.upqueries += asked
+        return asked
 
     def close(self, reason: str, now: float) -> None:
         """Take no more, ever: the producer is told."""

@@ -28,8 +28,16 @@ def in_use(channel_id: str, holder: str) -> str:
     )
 
 
+def provided(service_id: str, holder: str) -> str:
+    """Why a service cannot be registered."""
+    return (
+        f"service {service_id!r} is registered at this node already, by {holder}: close it there first, or choose "
+        f"another id"
+    )
+
+
 class Members:
-    """The other processes of this node, and the channels that they have.
+    """The other processes of this node, and the channels and services that they have.
 
     Each channel has one process. Whoever claims it first keeps it, with one exception: when this process was started
     anew, and somebody without a sender has claimed a channel before the one came back that has its sender all along.
@@ -40,8 +48,10 @@ class Members:
         self._name = name
         self._registry = registry
         registry.services.member = self.answering
+        registry.callees.member = self._answering_calls
         self._holders: dict[str, MemberControl] = {}
         self._answering: dict[str, MemberControl] = {}  # for channels of theirs that are over
+        self._providers: dict[str, MemberControl] = {}  # of services
 
     def answering(self, channel_id: str) -> int | None:
         """The port of the member that is asked about the channel: it has it, or answers what was done there."""
@@ -51,6 +61,33 @@ class Members:
     def holder(self, channel_id: str) -> MemberControl | None:
         """The member that has the channel."""
         return self._holders.get(channel_id)
+
+    def provider(self, service_id: str) -> MemberControl | None:
+        """The member that has the service."""
+        return self._providers.get(service_id)
+
+    def _answering_calls(self, service_id: str) -> int | None:
+        provider = self._providers.get(service_id)
+        return None if provider is None else provider.port
+
+    def provide(self, link: MemberControl, claim: messages.Provide, now: float) -> None:
+        """A member has registered a service: calls are sent on to it, unless another process has the service."""
+        service_id = claim.service
+        provider = self._providers.get(service_id, link)
+        if service_id in self._registry.callees.registered:
+            link.provided(claim, self._name, now)
+        elif provider is not link:
+            link.provided(claim, provider.peer, now)
+        else:
+            self._providers[service_id] = link
+            link.services.add(service_id)
+            self._registry.callees.waitlist.invite(service_id)
+
+    def withdraw(self, link: MemberControl, service_id: str) -> None:
+        """A member has the service no more; if it was never given it, another one keeps it."""
+        if service_id in link.services:
+            link.services.remove(service_id)
+            del self._providers[service_id]
 
     def claim(self, link: MemberControl, claim: messages.Claim, now: float) -> None:
         """A member has registered a channel: senders are sent on to it, unless another process has the channel."""
@@ -113,6 +150,9 @@ class Members:
         for channel_id in link.claims:
             del self._holders[channel_id]
         link.claims.clear()
+        for service_id in link.services:
+            del self._providers[service_id]
+        link.services.clear()
         self._answering = {each: other for each, other in self._answering.items() if other is not link}
 
 
@@ -120,12 +160,14 @@ class MemberControl(AcceptedControl):
     """This process' end of the connection from a member."""
 
     role, other_role = b"node", b"member"
+    features = frozenset((messages.CALLS,))
 
     def __init__(self, core: Core, connections: Connections, members: Members, remote: str) -> None:
         super().__init__(core, connections, remote)
         self._members = members
         self.port = 0
         self.claims: dict[str, messages.Claim] = {}
+        self.services: set[str] = set()
 
     def statistics_as_member(self) -> MemberStatistics:
         """The member's name, its port, and how many channels it has."""
@@ -134,15 +176,17 @@ class MemberControl(AcceptedControl):
     def taken(self, claim: messages.Claim, holder: str, now: float) -> None:
         """The member cannot have a channel."""
         text = in_use(claim.channel, holder)
-        self.core.complain(
-            self.remote,
-            now,
-            "%s: a channel that %s registered is refused: %s",
-            self.core.name,
-            self.peer,
-            text,
-        )
+        self._complain("%s: a channel that %s registered is refused: %s", text, now)
         self.say(messages.Taken(channel=claim.channel, number=claim.number, message=text))
+
+    def provided(self, claim: messages.Provide, holder: str, now: float) -> None:
+        """The member cannot have a service."""
+        text = provided(claim.service, holder)
+        self._complain("%s: a service that %s registered is refused: %s", text, now)
+        self.say(messages.Provided(service=claim.service, number=claim.number, message=text))
+
+    def _complain(self, told: str, text: str, now: float) -> None:
+        self.core.complain(self.remote, now, told, self.core.name, self.peer, text)
 
     def told(self, message: Message, now: float) -> None:
         members = self._members
@@ -150,15 +194,23 @@ class MemberControl(AcceptedControl):
             case messages.Member():
                 self._introduce(message.port)
             case messages.Claim():
-                if not self.port:
-                    raise ProtocolError(f"{self.peer} claims a channel and has not said its port")
+                self._check_introduced("a channel")
                 members.claim(self, message, now)
+            case messages.Provide():
+                self._check_introduced("a service")
+                members.provide(self, message, now)
+            case messages.Withdraw():
+                members.withdraw(self, message.service)
             case messages.Release():
                 members.release(self, message.channel)
             case messages.Over():
                 members.over(self, message, now)
             case _:
                 raise ProtocolError(f"{self.peer} sent {message.kind!r}, which a member does not send")
+
+    def _check_introduced(self, what: str) -> None:
+        if not self.port:
+            raise ProtocolError(f"{self.peer} claims {what} and has not said its port")
 
     def _introduce(self, port: int) -> None:
         if self.port:

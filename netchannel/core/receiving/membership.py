@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Membership(Dialer):
     """The node that this process is a member of, by the address at which it takes members.
 
-    It is told of all channels that are registered here, and anew after each connection. ``port`` is where senders
-    reach this process, at the host that they dial.
+    It is told of all channels and services that are registered here, and anew after each connection. ``port`` is where
+    senders reach this process, at the host that they dial.
     """
 
     def __init__(self, core: Core, registry: Registry, address: str, port: int) -> None:
@@ -38,6 +38,7 @@ class Membership(Dialer):
         self.port = port
         self.link: NodeControl | None = None
         self._claims: dict[str, int] = {}
+        self._services: dict[str, int] = {}
         self._numbers = 0
         self._backoff = Backoff(core)
         self._episode = Episode()
@@ -61,6 +62,19 @@ class Membership(Dialer):
         del self._claims[channel_id]
         if (link := self._up) is not None:
             link.say(messages.Release(channel=channel_id))
+
+    def provide(self, service_id: str) -> None:
+        """A service is registered here."""
+        self._numbers += 1
+        self._services[service_id] = self._numbers
+        if (link := self._up) is not None and messages.CALLS in link.peer_features:
+            link.say(messages.Provide(service=service_id, number=self._numbers))
+
+    def withdraw(self, service_id: str) -> None:
+        """A service is registered here no more."""
+        del self._services[service_id]
+        if (link := self._up) is not None and messages.CALLS in link.peer_features:
+            link.say(messages.Withdraw(service=service_id))
 
     def tell(self, channel_id: str, stream: str, tombstone: Tombstone) -> None:
         """A stream is over."""
@@ -90,11 +104,23 @@ class Membership(Dialer):
                 self.tell(channel_id, stream, tombstone)
         for channel in self._registry.channels.values():
             self.claim(channel)
+        for service_id in self._registry.callees.registered:
+            self.provide(service_id)
+        if self._services and messages.CALLS not in link.peer_features:
+            log.warning(
+                "%s: the node at %s knows no services, so that nobody finds those of this process there: "
+                "%d of them; start a newer version of it", self.core.name, self.address, len(self._services),
+            )  # fmt: skip
 
     def taken(self, channel_id: str, number: int, message: str, now: float) -> None:
         """Another process of the node has the channel."""
         if self._claims.get(channel_id) == number:
             self._registry.channels[channel_id].fail(ChannelInUse(printable(message)), now)
+
+    def provided(self, service_id: str, number: int, message: str) -> None:
+        """Another process of the node has the service."""
+        if self._services.get(service_id) == number:
+            self._registry.callees.registered[service_id].on_taken(printable(message))
 
     def lost(self, reason: str, now: float) -> None:
         self.link = None
@@ -128,11 +154,15 @@ class NodeControl(DialedControl):
         self._owner = node
 
     def told(self, message: Message, now: float) -> None:
-        if not isinstance(message, messages.Taken):
-            raise ProtocolError(
-                f"{self.peer} sent {message.kind!r}, which a node does not send to its members"
-            )
-        self._owner.taken(message.channel, message.number, message.message, now)
+        match message:
+            case messages.Taken():
+                self._owner.taken(message.channel, message.number, message.message, now)
+            case messages.Provided():
+                self._owner.provided(message.service, message.number, message.message)
+            case _:
+                raise ProtocolError(
+                    f"{self.peer} sent {message.kind!r}, which a node does not send to its members"
+                )
 
     def refused(self, error: HandshakeError, now: float) -> None:
         self.abort(str(error))  # and tried again: the other process may be started anew with what it lacks

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from netchannel.core.calls.callees import at_port
 from netchannel.core.link import Closing
 from netchannel.wire import messages
 
 from .admission import Refusal, misplaced, refusal
-from .answering import at_port
 from .members import MemberControl
 from .offers import OFFERS_LIMIT, Offers
 from .tombstones import Tombstone
@@ -90,7 +90,7 @@ class Opening:
             case MemberControl(port=port) if messages.ELSEWHERE in session.peer_features:
                 session.say(messages.Elsewhere(channel=channel_id, request=number, port=port))
             case MemberControl() as member:
-                _deny(session, request, Refusal("elsewhere", at_port(channel_id, member.port)))
+                _deny(session, request, Refusal("elsewhere", at_port(f"channel {channel_id!r}", member.port)))
             case Refusal(error=None) as against:
                 if request.into is None or against.code == "unregistered":
                     self._registry.services.wait(session, _target(request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from netchannel.core.accepted import Connections
+from netchannel.core.calls.callees import Callee, Callees
 from netchannel.core.control import FOR_CONTROL, FOR_DATA, FOR_MEMBERS, FOR_REQUESTS
 from netchannel.core.link import Core
 from netchannel.core.states import ReceiverState
@@ -14,7 +15,7 @@ from .acknowledging import Later
 from .answering import RequestControl, Services
 from .data_receiver import ReceiverData
 from .inbound import InboundChannel
-from .members import MemberControl, Members, in_use
+from .members import MemberControl, Members, in_use, provided
 from .membership import Membership
 from .opening import Opening
 from .registry import Registry
@@ -57,7 +58,8 @@ class ReceiverCore(Core):
         self.message_limit = message_limit
         self.sessions: dict[ReceiverControl, None] = {}  # in the order in which they came
         self.services = Services(self)
-        self.registry = Registry(self.services)
+        self.callees = Callees()
+        self.registry = Registry(self.services, self.callees)
         self.members = Members(name, self.registry)
         self.node: Membership | None = None
         self.opening = Opening(self, self.registry, self.members, message_limit)
@@ -67,7 +69,9 @@ class ReceiverCore(Core):
             FOR_CONTROL: self._begin_session,
             FOR_DATA: lambda remote: ReceiverData(self, self.connections, self.opening, self._later, remote),
             FOR_MEMBERS: lambda remote: MemberControl(self, self.connections, self.members, remote),
-            FOR_REQUESTS: lambda remote: RequestControl(self, self.connections, self.services, remote),
+            FOR_REQUESTS: lambda remote: RequestControl(
+                self, self.connections, self.services, self.callees, remote
+            ),
         }
 
     @property
@@ -139,6 +143,26 @@ class ReceiverCore(Core):
                 f"channel {channel_id!r} is registered in this process already: close it first, or choose another id"
             )
         self.services.offered[channel_id] = service
+
+    def provide(self, callee: Callee) -> None:
+        """Have calls of a service answered; whoever wanted it before is told. Raises ChannelInUse."""
+        if callee.id in self.callees.registered:
+            raise ChannelInUse(
+                f"service {callee.id!r} is registered in this process already: close it first, or choose another id"
+            )
+        if (member := self.members.provider(callee.id)) is not None:
+            raise ChannelInUse(provided(callee.id, member.peer))
+        self.callees.registered[callee.id] = callee
+        if self.node is not None:
+            self.node.provide(callee.id)
+        self.callees.waitlist.invite(callee.id)
+
+    def withdraw(self, callee: Callee) -> None:
+        """Take no more calls of a service."""
+        if self.callees.registered.get(callee.id) is callee:
+            del self.callees.registered[callee.id]
+            if self.node is not None:
+                self.node.withdraw(callee.id)
 
     def announce(self, channel_id: str) -> None:
         """Senders of new streams may ask again: somebody has registered the channel, or has read all of the last."""

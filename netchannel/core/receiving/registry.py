@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from .tombstones import Tombstones
 
 if TYPE_CHECKING:
+    from netchannel.core.calls.callees import Callees
     from netchannel.wire import messages
 
     from .admission import Available, Refusal
@@ -29,12 +30,13 @@ class Staged(Protocol):
 
 
 class Registry:
-    """Channels by their ids, those among them that take groups, and what is done for clients."""
+    """Channels by their ids, those among them that take groups, what is done for clients, and services to call."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, callees: Callees) -> None:
         self.channels: dict[str, InboundChannel] = {}
         self.staged: dict[str, Staged] = {}
         self.services = services
+        self.callees = callees
         self.tombstones = Tombstones()
         services.is_channel = self.channels.__contains__
 

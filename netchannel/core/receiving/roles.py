@@ -26,6 +26,9 @@ class Feed(Protocol):
     def acknowledge_later(self) -> None:
         """The same, after a little while, with what is acknowledged by then."""
 
+    def upquery(self, body: bytes) -> bool:
+        """Ask the sender for something; whether that goes out, to one that takes upqueries."""
+
     def touched(self) -> None:
         """``reading`` has changed."""
 
@@ -39,10 +42,12 @@ class Feed(Protocol):
 class Session(Protocol):
     """The control connection of a sender, as its channels see it.
 
-    ``line`` is what it has in common with others of the same process, ``borrowing`` what memory the sender shares.
+    ``line`` is what it has in common with others of the same process, ``peer_features`` what the sender can do,
+    ``borrowing`` what memory it shares.
     """
 
     peer: str
+    peer_features: frozenset[str]
     line: bytes
     channels: dict[InboundChannel, None]
     borrowing: Borrowing | None

@@ -54,7 +54,8 @@ class RetainedInbound(RetainedService):
         self._fault = fault
         self._context_of: memoryview | None = None
         self._context = b""
-        self.received = self.bytes = self.shared_bytes = self.attachments = 0  # of the streams before
+        # Of the streams before.
+        self.received = self.bytes = self.shared_bytes = self.attachments = self.upqueries = 0
         self.channel: InboundChannel
 
     def start(self, history: History | None, now: float) -> None:
@@ -147,6 +148,7 @@ class RetainedInbound(RetainedService):
                 self.bytes += channel.bytes
                 self.shared_bytes += channel.shared_bytes
                 self.attachments += channel.attachments
+                self.upqueries += channel.upqueries
                 self._register(history, now)
         if history is not None and self._is_read(history):
             self.core.announce(self.id)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from netchannel.core.control import FOR_DATA, greeting
 from netchannel.core.link import Closing
 from netchannel.core.states import SenderEvent
+from netchannel.core.upqueries import Upqueries
 from netchannel.errors import HandshakeError, ProtocolError
 from netchannel.reporting import printable
 from netchannel.wire.frames import (
@@ -15,6 +16,7 @@ from netchannel.wire.frames import (
     HEAD,
     SHARED_FROM,
     UNSUMMED,
+    UPQUERY_LIMIT,
     Buffer,
     Frame,
     Kind,
@@ -107,6 +109,8 @@ class SenderData(Connection):
                 return
             if frame.kind == Kind.RELEASED:
                 self._returned(frame)
+            elif frame.kind == Kind.UPQUERY and self.attached:
+                self._asked(self.channel, bytes(frame.payload))
             else:
                 self._take(self.channel, frame, now)
 
@@ -141,6 +145,16 @@ class SenderData(Connection):
                     self.abort(f"it was refused: {printable(text)}")
             case kind:
                 raise ProtocolError(f"{self.remote} sent a frame {Kind(kind).name} out of place")
+
+    def _asked(self, channel: OutboundChannel, body: bytes) -> None:
+        if len(body) > UPQUERY_LIMIT:
+            raise ProtocolError(
+                f"{self.remote} sent an upquery of {len(body)} bytes on channel {channel.id!r}: the limit is "
+                f"{UPQUERY_LIMIT}"
+            )
+        if self.upqueries is None:
+            self.upqueries = Upqueries()
+        channel.on_upquery(self.upqueries, body)
 
     def output(self) -> list[Buffer]:
         """Handshake bytes first, then as much of the channel as a write takes."""

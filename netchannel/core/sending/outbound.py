@@ -11,6 +11,7 @@ from netchannel.core.backoff import Backoff
 from netchannel.core.link import Closing, JobOwner, Link
 from netchannel.core.retrying import Episode, Retries
 from netchannel.core.states import SENDER_TABLE, SENDER_TERMINAL, SenderEvent, SenderState
+from netchannel.core.upqueries import WAITING, WAITING_BYTES
 from netchannel.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from netchannel.core.link import Core
     from netchannel.core.timers import Timer
+    from netchannel.core.upqueries import Upqueries
     from netchannel.policies import BufferPolicy, FaultPolicy
 
     from .store import DurableStore, Store
@@ -61,6 +63,9 @@ class Connection(Link):
     attached = False
     held_back = False
     """Whether it could write, and waits until the receiver has more of what is in shared memory."""
+    upqueries: Upqueries | None = None
+    """What the consumer asks for, and the producer has not taken; None before the first. With the connection they go,
+    so that nothing that came on another one is ever given out."""
 
     @property
     @abstractmethod
@@ -133,8 +138,9 @@ class OutboundChannel(JobOwner):
         self.last_note = b""
         self.message_limit: int | None = None
         self.reconnects = 0
-        # Messages; and bytes of bodies that went through shared memory, each time that they were sent.
-        self.dropped = self.shared_bytes = 0
+        # Messages; bytes of bodies that went through shared memory, each time that they were sent; upqueries that
+        # came, and of them those that were too many.
+        self.dropped = self.shared_bytes = self.upqueries = self.upqueries_dropped = 0
         self.starved = False
         self.waiting = self.pacing = 0  # producers that wait for room, and that give the connection time
         self.asking = Asking()
@@ -336,6 +342,20 @@ class OutboundChannel(JobOwner):
                 self.id, self.to, self.head - self.acknowledged, self.acknowledged, self.buffer, self.head,
             )  # fmt: skip
 
+    def on_upquery(self, waiting: Upqueries, body: bytes) -> None:
+        """The consumer asks for something; what is ``waiting`` came on the same connection."""
+        self.upqueries += 1
+        dropped = waiting.force(body)
+        self.upqueries_dropped += dropped
+        if dropped and not waiting.overflown:
+            waiting.overflown = True
+            log.warning(
+                "channel %s to %s drops upqueries: %d wait until its producer takes them with recv_upquery(), and no "
+                "more than %d of them, or %d bytes, are kept: the oldest go",
+                self.id, self.to, len(waiting), WAITING, WAITING_BYTES,
+            )  # fmt: skip
+        self.on_change()
+
     def append(self, body: Body, note: bytes, context: bytes, cost: int) -> Ticket | None:
         """Take a message: it has number ``head`` now, and is kept until it is acknowledged.
 
@@ -404,6 +424,7 @@ class OutboundChannel(JobOwner):
             if self.store is not None:
                 self.store.request()
             self._touch()
+            self.on_change()
 
     def ending(self) -> bytes | None:
         """The frame that ends the stream, if it may go out."""

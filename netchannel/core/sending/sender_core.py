@@ -254,7 +254,7 @@ class SenderControl(DialedControl):
 
     role, other_role = b"sender", b"receiver"
     purpose = FOR_CONTROL
-    features = frozenset((messages.ELSEWHERE, messages.PORTS))
+    features = frozenset((messages.ELSEWHERE, messages.PORTS, messages.UPQUERIES))
 
     def __init__(self, peer: SenderPeer) -> None:
         super().__init__(peer, peer.address, peer.node)

@@ -12,7 +12,7 @@ from netchannel.core.link import Closing, Link
 from netchannel.core.receiving.sessions import ReceiverControl
 from netchannel.errors import ProtocolError
 from netchannel.wire.envelope import MessageParser, decode, encode
-from netchannel.wire.messages import MESSAGES, SCHEMA_LIMIT, Error, Hello
+from netchannel.wire.messages import CALL_LIMIT, MESSAGES, PIECE_LIMIT, SCHEMA_LIMIT, Error, Hello
 from tests.support.forged import forged, proof
 from tests.support.world import World
 
@@ -36,6 +36,8 @@ GOOD: dict[str, Any] = {
     "place": bytes(16),
     "meeting": bytes(16),
     "offsets": bytes(24),
+    "size": 1,
+    "piece": b"p",
 }
 WRONG: dict[str, list[Any]] = {
     "boolean": [0, None],
@@ -57,6 +59,8 @@ WRONG: dict[str, list[Any]] = {
     "place": [b"", bytes(15), bytes(17)],
     "meeting": [b"", bytes(15), bytes(17)],
     "offsets": [bytes(7), "o"],
+    "size": [-1, CALL_LIMIT + 1, True, None],
+    "piece": [bytes(PIECE_LIMIT + 1), "p", None],
 }
 
 

@@ -92,7 +92,7 @@ async def test_episodes_of_spilling_keep_the_order(free_address: str) -> None:
                 inbox = receiver.register_channel("c", codec="bytes", ack="explicit")
                 received += [bytes(await inbox.recv()) for _ in range(150)]
                 await inbox.ack(len(received))
-                await asyncio.wait_for(acknowledged(outbox, len(received)), 5)
+                await asyncio.wait_for(acknowledged(outbox, len(received)), 60)
         async with ReceiverServer(free_address) as receiver:
             inbox = receiver.register_channel("c", codec="bytes")
             closing = asyncio.create_task(outbox.close())

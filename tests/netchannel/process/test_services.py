@@ -297,6 +297,55 @@ def test_coroutines_of_other_loops_use_the_same_services() -> None:
     assert (acknowledged, counted) == (200, 200)
 
 
+UPQUERIES = """
+import asyncio, json, threading, netchannel.aio
+receiver, sender = netchannel.receiver_server(), netchannel.sender_server()
+inbox = receiver.register_channel("c", codec="bytes")
+outbox = sender.register_channel("c", to=receiver.address, codec="bytes")
+answered = []
+def answer():
+    try:
+        while True:
+            outbox.send(b"to " + outbox.recv_upquery())
+    except netchannel.ChannelClosed as error:
+        answered.append(type(error).__name__)
+thread = threading.Thread(target=answer)
+thread.start()
+outbox.attached()
+while not inbox.upquery(b"1"):
+    pass
+answered.append(bytes(inbox.recv()).decode())
+outbox.close()
+thread.join()
+async def main():
+    inbox = netchannel.aio.receiver_server().register_channel("d", codec="bytes")
+    outbox = netchannel.aio.sender_server().register_channel("d", to=receiver.address, codec="bytes")
+    await outbox.attached()
+    given = []
+    async def take():
+        given.append(int(await outbox.recv_upquery()))
+    while not inbox.upquery(b"0"):
+        pass
+    for number in range(1, 200):
+        taking = asyncio.create_task(take())
+        await asyncio.sleep(number % 10 / 10_000)
+        taking.cancel()
+        await asyncio.wait([taking])
+        assert inbox.upquery(b"%d" % number)
+    while len(given) < 200:
+        await take()
+    answered.append(given == list(range(200)))
+    await outbox.close()
+asyncio.run(main())
+print(json.dumps(answered))
+"""
+
+
+def test_a_producer_is_asked_from_threads_and_other_loops() -> None:
+    """CH-CAN-1: and a call that is cancelled takes nothing away, and changes no order."""
+    assert ended(script(UPQUERIES)) == ["to 1", "ChannelClosed", True]
+
+
 SECURE = """
 import asyncio, json, sys, netchannel.aio
 from dataclasses import replace

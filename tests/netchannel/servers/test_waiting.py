@@ -130,9 +130,12 @@ def test_a_consumer_that_ends_the_program_ends_it(new_loop: Callable[[], asyncio
             pass
         sys.exit("as it was told")
 
+    consumers: list[asyncio.Task[None]] = []
+
     async def program() -> None:
         async with ReceiverServer() as receiver, SenderServer() as sender:
             consumer = asyncio.create_task(consume(receiver.register_channel("c", codec="bytes")))
+            consumers.append(consumer)
             outbox = sender.register_channel("c", receiver.address, codec="bytes")
             await outbox.send(b"go on")
             await outbox.flush()
@@ -142,6 +145,9 @@ def test_a_consumer_that_ends_the_program_ends_it(new_loop: Callable[[], asyncio
 
     with pytest.raises(SystemExit, match="as it was told"), asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(program())
+    assert isinstance(
+        consumers[0].exception(), SystemExit
+    )  # which asyncio would log else, in another test's midst
 
 
 class _Failing(Link):

@@ -22,6 +22,7 @@ from netchannel.testing import (
     ChannelConformance,
     FaultyTransport,
     backpressure,
+    calls,
     connecting,
     deadlines,
     delivery,
@@ -31,6 +32,7 @@ from netchannel.testing import (
     replay,
     staged,
     suite,
+    upstream,
 )
 from netchannel.testing.channels import pair
 from netchannel.testing.deadlines import eventually
@@ -44,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 _names = itertools.count()
 
-OF_THE_KIT = [backpressure, delivery, ends, establishing, outages, replay, staged, suite]
+OF_THE_KIT = [backpressure, calls, delivery, ends, establishing, outages, replay, staged, suite, upstream]
 """Its modules that make receivers."""
 _PORTS = range(32_000, 32_768)
 """Between those that tests are given (tests/support/ports.py) and those that outgoing connections take."""
@@ -306,6 +308,7 @@ def test_what_the_kit_asserts_is_explained() -> None:
     """By pytest, which rewrites modules that are registered before they are imported."""
     modules = [
         backpressure,
+        calls,
         connecting,
         deadlines,
         delivery,
@@ -315,6 +318,7 @@ def test_what_the_kit_asserts_is_explained() -> None:
         replay,
         staged,
         suite,
+        upstream,
     ]
     explained = {module.__name__: isinstance(module.__loader__, AssertionRewritingHook) for module in modules}
     assert explained == dict.fromkeys(explained, True)

@@ -236,7 +236,7 @@ def test_nothing_is_left_of_a_runner_that_is_killed(tmp_path: Path) -> None:
         actors = psutil.Process(runner.pid).children()
         assert len(actors) == 3
         runner.kill()
-    _, alive = psutil.wait_procs(actors, timeout=20)
+    _, alive = psutil.wait_procs(actors, timeout=60)
     assert alive == []
 
 

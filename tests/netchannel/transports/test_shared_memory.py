@@ -29,6 +29,7 @@ from netchannel.core.receiving.borrowing import Borrowing
 from netchannel.testing.deadlines import eventually
 from netchannel.transports import shared_memory
 from netchannel.transports.shared_memory import SHARED_MEMORY, HostSharing, make_sharing
+from tests.support.waiting import until_async
 
 LARGE = 1 << 20
 
@@ -82,11 +83,7 @@ async def once_shared(outbox: SenderChannel, inbox: ReceiverChannel, sent: Calla
         await exchange(outbox, inbox, bytes(LARGE))
         return sent() - before < LARGE
 
-    for _ in range(200):
-        if await shared():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("nothing is shared")
+    await until_async(shared, "bodies go through memory")
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])

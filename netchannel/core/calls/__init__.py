@@ -1,0 +1,1 @@
+"""Calls: who asks a service of a receiver, and what goes on where it answers."""
