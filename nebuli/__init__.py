@@ -1,18 +1,33 @@
 """The system over topology, placement and network channels: workers, their engine, and the command line."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nebuli.circuits import Circuit
+    from nebuli.ingestion.source_client import Sources
+    from nebuli.storage.collections.collections import Collections
+
+# gRPC has handlers for forks, as uvloop does them, which run in children that only ever exec: one that aborts there, or
+# waits for ever, is no member. It looks at this once, when it is used first.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__ = "0.1.0"
-__all__ = ["Circuit"]
+__all__ = ["Circuit", "Collections", "Sources"]
 
 
 def __getattr__(name: str) -> Any:
     """What is public, imported when it is first asked for: commands start without it."""
-    if name in __all__:
-        from nebuli import circuits
+    if name == "Circuit":
+        from nebuli.circuits import Circuit
 
-        return getattr(circuits, name)
+        return Circuit
+    if name == "Collections":
+        from nebuli.storage.collections.collections import Collections
+
+        return Collections
+    if name == "Sources":
+        from nebuli.ingestion.source_client import Sources
+
+        return Sources
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST_MEMBERS = 64
+"""How many members a query in steps may have."""
 DEFAULT_MAX_STATE_BYTES = 1 << 30
 """What the state of an operator may hold."""
 DEFAULT_KEEP_OUTPUT_BYTES = 1 << 30

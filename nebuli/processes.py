@@ -1,4 +1,4 @@
-"""Processes as whoever started them sees them: what they write, line by line, what killed them, and how to end them."""
+"""Processes as whoever started them sees them: what they write and are told, what killed them, and how to end them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-__all__ = ["lines", "send_signal", "signal_name"]
+__all__ = ["lines", "send_signal", "signal_name", "tell"]
 
 _TOO_LONG = "(a line, or a part of one, that is too long to be shown)"
 
@@ -28,6 +28,16 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
         if not data:
             return
         yield data.decode(errors="replace").rstrip()
+
+
+async def tell(process: Process, line: str) -> None:
+    """Write a line on the standard input of a process; harmless when it has ended: its end says so itself."""
+    assert process.stdin is not None
+    if process.stdin.is_closing():  # uvloop raises RuntimeError, which says nothing of why
+        return
+    with suppress(ConnectionError):
+        process.stdin.write(line.encode() + b"\n")
+        await process.stdin.drain()
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:

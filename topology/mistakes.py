@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Location = tuple[str | int, ...]
 """The way from a document's root to a value: keys and indices."""
+MISPLACED = "misplaced"
+"""The type of a `PydanticCustomError` of a whole model: it says ``what`` is wrong, and ``at`` which path in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from topology.connectors import Connectors
 from topology.consistency import did_you_mean
+from topology.mistakes import MISPLACED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +29,15 @@ _WANTED = {
     "tuple_type": "a list",
 }
 _TEMPLATES = {
+    "bool_parsing": "expected true or false{as_key}, got {given}",
     "connector_unusable": "{message}",
     "enum": "expected one of {expected}{as_key}, got {given}{hint}",
     "finite_number": "expected a finite number{as_key}, got {given}",
     "greater_than_equal": "expected at least {ge}{as_key}, got {given}",
+    "less_than_equal": "expected at most {le}{as_key}, got {given}",
     "literal_error": "expected one of {expected}{as_key}, got {given}{hint}",
     "missing": "missing key {key!r}",
+    MISPLACED: "{what}",
     "string_pattern_mismatch": "expected printable characters without spaces{as_key}, got {given}",
     "string_too_long": "expected at most {max_length} characters{as_key}, got {given}",
     "string_too_short": "expected {key} not to be empty",
@@ -50,6 +54,7 @@ def validation_mistakes(error: ValidationError, model: type[BaseModel], marks: M
     missing: list[tuple[Location, Mistake]] = []
     for details in error.errors(include_url=False):
         path, models = _resolve(model, details["loc"])
+        path += details.get("ctx", {}).get("at", ())
         if details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]:
             continue  # of enough items, not enough are valid: each of the others is reported itself
         match details["type"]:
@@ -123,7 +128,7 @@ def _message(details: ErrorDetails) -> str:
     key = str(details["loc"][-1]) if details["loc"] else ""
     as_key = f" as {key}" if key and not key.isdigit() else ""
     if kind in _WANTED:
-        hint = "; put it in quotes" if kind == "string_type" and isinstance(given, int | float) else ""
+        hint = _as_text(given) if kind == "string_type" else ""
         return f"expected {_WANTED[kind]}{as_key}, got {_shown(given)}{hint}"
     template = _TEMPLATES.get(kind, "{message}, got {given}")
     context = {name: _plain(str(value)) for name, value in details.get("ctx", {}).items()}
@@ -135,6 +140,16 @@ def _message(details: ErrorDetails) -> str:
         hint=_hint(context, given),
         message=details["msg"],
     )
+
+
+def _as_text(given: Any) -> str:
+    """How a text is written that YAML takes for something else."""
+    match given:
+        case bool():
+            return "; YAML takes yes, no, on and off for true and false: put it in quotes, as in 'yes'"
+        case int() | float():
+            return "; put it in quotes"
+    return ""
 
 
 def _hint(context: dict[str, str], given: Any) -> str:

@@ -32,7 +32,7 @@ async def checkpoint(work: Work, _: str) -> Result:
     """That of a state of so many bytes; or the one after it, so many steps later."""
     after = work.options["after"]
     with tempfile.TemporaryDirectory() as folder:
-        async with Store.in_folder(folder) as store:
+        async with Store.at(folder) as store:
             stepping = _Stepping(_filled(work.options["bytes"]))
             state = SavedState(store.state_store(DATABASE))
             await state.open(0)

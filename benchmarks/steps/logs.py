@@ -42,7 +42,7 @@ async def durable_steps(work: Work, _: str) -> Result:
     """Rows are pushed, count for a step, and are given out by it; ``p50_ms`` is that of the last two together."""
     pushes, fixes, writes = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        async with Store.in_folder(folder) as store, _input_log(store, work) as log:
+        async with Store.at(folder) as store, _input_log(store, work) as log:
             output = await OutputLog.open(store, CIRCUIT, {OUTPUT: _rows(work, 0).schema})
             for number in range(WARM_UP + work.options["steps"]):
                 began = time.perf_counter()
@@ -85,11 +85,11 @@ async def read_back(work: Work, _: str) -> Result:
     """All steps of a log, each with one push, as Z-sets, by who opens the store anew; no circuit has a part in it."""
     steps, rows = work.options["steps"], work.options["rows"]
     with tempfile.TemporaryDirectory() as folder:
-        async with Store.in_folder(folder) as store, _input_log(store, work) as log:
+        async with Store.at(folder) as store, _input_log(store, work) as log:
             for number in range(steps):
                 await log.push(HANDLE, _rows(work, number), producer=PRODUCER, sequence=number)
                 await log.fix(number)
-        async with Store.in_folder(folder) as store, _input_log(store, work) as log:
+        async with Store.at(folder) as store, _input_log(store, work) as log:
             came = 0
             began = time.perf_counter()
             for number in range(steps):

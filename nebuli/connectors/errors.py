@@ -62,6 +62,15 @@ class FragmentError(Exception):
     """Base of what a fragment's sources and sinks raise; the message is a sentence for people."""
 
 
+class ViewInUse(FragmentError):
+    """Views are read by names, at a node by each one."""
+
+    def __init__(self, view: str, error: Exception) -> None:
+        super().__init__(
+            f"a view {view!r} is at this node already ({error}): stop its query, or give this one another name"
+        )
+
+
 class InputError(FragmentError):
     """The input is wrong: no retry helps before somebody mends the file or the topology."""
 

@@ -21,6 +21,10 @@ MAX_BATCH_ROWS = 65536
 """No operator gives out batches longer than this, except as long as they came in."""
 _SAMPLE = 512
 """So many rows show whether groups are few; of fewer rows each way costs the same."""
+_FEW = 64
+"""So many values are compared by Python, which takes less than calls of Arrow."""
+_FEWEST = 16
+"""So many rows are grouped by Python."""
 _UINT16 = 1 << 16
 
 
@@ -55,7 +59,29 @@ class Groups:
 
 def group_rows(columns: Sequence[Any], *hashes: NDArray[np.uint64]) -> Groups:
     """Group equal rows, ordered by ``hashes`` (the first leads); equal rows have equal hashes."""
+    if len(hashes) == 1 and len(hashes[0]) <= _FEWEST and columns:
+        found = _fewest_groups(columns, hashes[0])
+        if found is not None:
+            return found
     return _few_groups(columns, hashes) or _sorted_groups(columns, hashes)
+
+
+def _fewest_groups(columns: Sequence[Any], hashes: NDArray[np.uint64]) -> Groups | None:
+    """The groups of few rows, by Python; None where Python tells values apart that are equal here."""
+    if any(pa.types.is_temporal(column.type) or is_coded(column) for column in columns):
+        return None
+    rows_of: dict[tuple[Any, ...], list[int]] = {}
+    for row, values in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
+        rows_of.setdefault(values, []).append(row)
+    if len(rows_of) == 1:
+        return Groups(np.arange(len(hashes)), np.zeros(1, dtype=np.int64))
+    if any(value != value for values in rows_of for value in values):  # noqa: PLR0124 - NaN is NaN
+        return None
+    listed = hashes.tolist()
+    groups = sorted(rows_of.values(), key=lambda rows: listed[rows[0]])
+    order = [row for rows in groups for row in rows]
+    starts = np.cumsum([0, *(len(rows) for rows in groups[:-1])])
+    return Groups(np.array(order, dtype=np.int64), starts[: len(groups)])
 
 
 def neighbours(columns: Sequence[Any], hashes: NDArray[np.uint64]) -> Groups:
@@ -162,6 +188,17 @@ def equal_values(a: Any, b: Any) -> NDArray[np.bool_]:
     if a.null_count or b.null_count:
         equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(a), pc.is_null(b)))
     return np.asarray(equal.to_numpy(zero_copy_only=False))
+
+
+def equal_few(wanted: Any, values: Any, rows: Sequence[int]) -> bool:
+    """Whether few values are known to be equal, each to that of ``wanted`` in its row; False says nothing."""
+    if len(rows) > _FEW or pa.types.is_temporal(values.type):
+        return False
+    listed = wanted.to_pylist()
+    return all(
+        value == listed[row] or (value != value and listed[row] != listed[row])  # noqa: PLR0124 - NaN is NaN
+        for row, value in zip(rows, values.to_pylist(), strict=True)
+    )
 
 
 def _equal_codes(a: Any, b: Any) -> NDArray[np.bool_]:

@@ -35,6 +35,14 @@ def arrow_type(type_: DataType) -> pa.DataType:
     return _ARROW[type_]
 
 
+_NAMES = {arrow: str(type_) for type_, arrow in _ARROW.items()}
+
+
+def type_name(type_: pa.DataType) -> str:
+    """A planner's name of an Arrow type, or Arrow's own where it has none."""
+    return _NAMES.get(type_, str(type_))
+
+
 def arrow_schema(columns: Schema) -> pa.Schema:
     """The Arrow schema of ``columns``, without a weight."""
     return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in columns])

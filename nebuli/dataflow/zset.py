@@ -18,11 +18,12 @@ from nebuli.dataflow.rows import MAX_BATCH_ROWS, group_rows, with_one_zero
 from placement.checking.schemas import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
 WEIGHT = RESERVED
+_FEW = 8
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64())
 
 
@@ -41,6 +42,11 @@ def empty(schema: pa.Schema) -> pa.RecordBatch:
 def insertions(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The Z-set that has every row of ``batch`` once."""
     return with_weights(batch, np.ones(batch.num_rows, dtype=np.int64))
+
+
+def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The Z-set of what was read: with the weights that are its last column, or else with every row once."""
+    return batch if batch.schema.names[-1:] == [WEIGHT] else insertions(batch)
 
 
 def with_weights(batch: pa.RecordBatch, weights: NDArray[np.int64]) -> pa.RecordBatch:
@@ -64,6 +70,29 @@ def consolidate(batches: pa.RecordBatch | pa.Table | Sequence[pa.RecordBatch]) -
     Null equals null, NaN equals NaN, and -0.0 equals 0.0.
     """
     return _merged(_one(batches))[0]
+
+
+def together(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """As ``consolidate``, of any number of batches of ``schema``."""
+    some = [batch for batch in batches if batch.num_rows]
+    if not some:
+        return empty(schema)
+    rows = _one(some)
+    return rows if is_consolidated(rows) else consolidate(rows)
+
+
+def is_consolidated(batch: pa.RecordBatch) -> bool:
+    """Whether a Z-set is known to have every distinct row once and no weight zero; of many rows that is not known."""
+    if batch.num_rows == 1:
+        return bool(batch.column(batch.num_columns - 1)[0].as_py())
+    if batch.num_rows > _FEW or any(pa.types.is_temporal(type_) for type_ in batch.schema.types):
+        return False
+    *columns, weights = batch.columns
+    if not all(weights.to_pylist()):
+        return False
+    values = [column.to_pylist() for column in columns]
+    rows = set(zip(*values, strict=True))
+    return len(rows) == batch.num_rows and all(value == value for row in rows for value in row)  # noqa: PLR0124
 
 
 def merged(batch: pa.RecordBatch, *order: NDArray[np.uint64]) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -91,13 +120,27 @@ def canonical(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     Equal Z-sets are thus equal batches, if equal floats in them have equal bits.
     """
+    return canonical_and_hashes(batch)[0]
+
+
+def canonical_and_hashes(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.uint64]]:
+    """As ``canonical``; and the hashes of its rows, without their weights."""
     rows, _, hashes = _merged(batch)
     if not (hashes[1:] == hashes[:-1]).any():
-        return rows
+        return rows, hashes
     columns = [pa.array(hashes), *rows.columns[:-1]]
     names = [str(index) for index, _ in enumerate(columns)]
     order = pc.sort_indices(pa.record_batch(columns, names), [(name, "ascending") for name in names])
-    return rows.take(order)
+    return rows.take(order), hashes
+
+
+def consolidated_hashes(batch: pa.RecordBatch) -> NDArray[np.uint64] | None:
+    """The hashes of its rows, where every row is known to stand once, and with a weight: no two have one hash."""
+    if not weights_of(batch).all():
+        return None
+    hashes = hashing.hash_rows(batch.columns[:-1], batch.num_rows)
+    in_order = np.sort(hashes)
+    return None if (in_order[1:] == in_order[:-1]).any() else hashes
 
 
 def portions(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

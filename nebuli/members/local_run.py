@@ -117,7 +117,7 @@ class LocalRun:
             raise FolderUnusable(path, _why(error)) from error
         self._lock_sinks()
         for member in range(self.query.plan.members):
-            store = await self._stack.enter_async_context(Store.in_folder(self._folder.member(member)))
+            store = await self._stack.enter_async_context(Store.at(self._folder.member(member)))
             self.remaps.append(await Remap.open(store, LOG, {}))
             await self._open_outputs(member, store)
         secret = secrets.token_urlsafe()
@@ -129,7 +129,7 @@ class LocalRun:
             Line(circuit, member, None, sender, receiver, beside=calls)
             for member, calls in enumerate(self.calls)
         ]
-        store = await self._stack.enter_async_context(Store.in_folder(self._folder.coordinator))
+        store = await self._stack.enter_async_context(Store.at(self._folder.coordinator))
         epochs = await EpochLog.open(store, circuit)
         self.coordinator = Coordinator(Lockstep(plan.members, self._settings), epochs, lines, self._hear)
         orders = [self._order(member, secret) for member in range(plan.members)]

@@ -46,7 +46,7 @@ async def opened_member(
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
     """
     async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(Store.in_folder(folder))
+        store = await stack.enter_async_context(Store.at(folder))
         shapes = SteppedCircuit(plan, number)
         log = await InputLog.open(store, LOG, shapes.inputs)
         await stack.enter_async_context(log)

@@ -91,8 +91,8 @@ class StateFolder:
 
     def _check_all_there(self, members: int) -> None:
         """A member without what it kept would begin anew, with what it writes, where no other has a checkpoint."""
-        if not Store.is_in(self.coordinator):
+        if not Store.is_at(self.coordinator):
             return
-        gone = [store for store in map(self.member, range(members)) if not Store.is_in(store)]
+        gone = [store for store in map(self.member, range(members)) if not Store.is_at(store)]
         if gone:
             raise StateGone(str(gone[0]), "that member", f"the rest of {self.path}", "give another --state")

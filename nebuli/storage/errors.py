@@ -3,11 +3,14 @@
 ::
 
     StorageError
+    ├── StoreUrlInvalid        what was given as the URL of a store is none
+    ├── ExtraMissing           what this needs is not installed
     ├── StoreUnusable          the folder cannot be used as a store, or is of another format
     ├── StoreClosed            it was closed, here
     ├── StoreBusy              others wrote all the time
     ├── StoreFull              no space is left; nothing happened
     ├── StoreFailed            the system refused; nothing happened
+    │   └── StoreAway            its server did not answer for too long; nothing happened
     ├── Unclear                the system failed in the middle: it happened or it did not
     ├── Damaged                what was written is not there as it was written
     │   ├── EntryDamaged         an entry of the ordering
@@ -25,9 +28,13 @@
     ├── StepOutOfRange         a step that a log does not have, and will not have next
     ├── LogTaken               another one writes the log now
     ├── EpochTaken             another one has claimed a greater epoch of the circuit
+    ├── StagingError           what is staged for a log
+    │   ├── StagedLost           is not there any more
+    │   └── StagingFull          is so much that no more is taken
     └── SequenceError          a producer and the log do not agree
         ├── SequenceGap          something is missing before it
-        └── SequenceReused       the number was used for something else
+        ├── SequenceReused       the number was used for something else
+        └── SequencePassed       a later one has been logged
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FINISHED = 1 << 64
 """The upper of a shard to which nothing can be appended any more: above every time, which has 64 bits."""
@@ -43,6 +50,20 @@ FINISHED = 1 << 64
 
 class StorageError(Exception):
     """The store could not do it; the message says what happened, and what to do."""
+
+
+class StoreUrlInvalid(StorageError):
+    """What was given as the URL of a store is none; the message never repeats a password."""
+
+
+class ExtraMissing(StorageError):
+    """What ``what`` needs is not installed."""
+
+    def __init__(self, what: str, lacking: Sequence[str], extras: str) -> None:
+        super().__init__(
+            f"{what} needs {' and '.join(lacking)}, which this installation does not have: "
+            f"pip install 'nebuli[{extras}]'"
+        )
 
 
 class StoreUnusable(StorageError):
@@ -82,6 +103,18 @@ class StoreFailed(StorageError):
 
     def __init__(self, where: str, doing: str, cause: object) -> None:
         super().__init__(f"{doing} {where} failed: {cause}; nothing happened: check the disk, and try again")
+
+
+class StoreAway(StoreFailed):
+    """The server of the store did not answer during all of ``waited_s``; nothing happened."""
+
+    def __init__(self, where: str, waited_s: float, cause: object) -> None:
+        self.waited_s = waited_s
+        StorageError.__init__(
+            self,
+            f"{where} did not answer for {waited_s:.3g} s ({cause}); nothing happened: have it answer, and begin "
+            f"again, which goes on where it was",
+        )
 
 
 class Unclear(StorageError):
@@ -149,6 +182,7 @@ class Locked(StorageError):
 
     def __init__(self, name: str, holder: str) -> None:
         self.name = name
+        self.holder = holder
         super().__init__(f"{name} is open already, by {holder}: close it there first, or end that process")
 
 
@@ -212,12 +246,13 @@ class SinceMismatch(StorageError):
 class NotYet(StorageError):
     """The shard's upper did not get above the time that was asked for within the deadline."""
 
-    def __init__(self, shard: str, asked: int, upper: int, deadline_s: float) -> None:
+    def __init__(self, shard: str, asked: int, upper: int, deadline_s: float, what: str = "") -> None:
         self.shard = shard
         self.asked = asked
         self.upper = upper
         super().__init__(
-            f"shard {shard} is written below {upper} only, {asked} was asked for and did not come within "
+            what
+            or f"shard {shard} is written below {upper} only, {asked} was asked for and did not come within "
             f"{deadline_s:g} s: wait longer, or look whether its writer is alive"
         )
 
@@ -274,6 +309,29 @@ class EpochTaken(StorageError):
         )
 
 
+class StagingError(StorageError):
+    """What is staged for a log cannot be logged, or no more can be staged."""
+
+
+class StagedLost(StagingError):
+    """A piece is not there any more, as it was staged, or never was; nothing happened."""
+
+    def __init__(self, piece: str) -> None:
+        self.piece = piece
+        super().__init__(
+            f"{piece[:200]!r} is not staged here any more, or was staged for something else: stage it again"
+        )
+
+
+class StagingFull(StagingError):
+    """So many bytes are staged that no more are taken; nothing happened."""
+
+    def __init__(self, staged_bytes: int, max_bytes: int) -> None:
+        self.staged_bytes = staged_bytes
+        self.max_bytes = max_bytes
+        super().__init__(f"{staged_bytes} bytes are staged here, and {max_bytes} at most are")
+
+
 class SequenceError(StorageError):
     """A producer and the log do not agree about its sequence."""
 
@@ -299,6 +357,15 @@ class SequenceReused(SequenceError):
     def __init__(self, producer: str, expected: int, got: int) -> None:
         super().__init__(
             producer, expected, got, "it was kept with other content; give every content a number of its own"
+        )
+
+
+class SequencePassed(SequenceError):
+    """A later number of the producer has been logged; nothing happened."""
+
+    def __init__(self, producer: str, expected: int, got: int) -> None:
+        super().__init__(
+            producer, expected, got, "numbers may be left out, and only the last one may come again"
         )
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 from typing import TYPE_CHECKING, Literal, Self
 
-from nebuli.storage.blobs.blob_files import FileBlobs
+from nebuli.storage.blobs.blob_folder import BlobFolder
 from nebuli.storage.errors import StoreClosed
 from nebuli.storage.names import checked
-from nebuli.storage.ordering.sqlite import FILE, SqliteOrdering
+from nebuli.storage.seams import is_store, remove_store, seams_at
 from nebuli.storage.shards.access import ShardAccess
 from nebuli.storage.shards.changes import Create, SetHolds
 from nebuli.storage.shards.shard import Shard
 from nebuli.storage.shards.shard_state import Hold
 from nebuli.storage.shards.updates import check_schema
 from nebuli.storage.states.state_store import StateStore
+from nebuli.storage.store_url import StoreUrl, store_place
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nebuli.storage.blobs import Blobs
     from nebuli.storage.ordering import Ordering
     from nebuli.storage.shards.access import NewPart
+    from nebuli.storage.store_url import StorePlace
 
 Keeps = Literal["contents", "updates"]
 
@@ -42,32 +44,44 @@ class Store:
         self._entered: ShardAccess | None = None
 
     @classmethod
-    def in_folder(cls, folder: str | os.PathLike[str]) -> Self:
-        """A store in a folder of this machine, which is made if it is not there."""
-        return cls(SqliteOrdering(Path(folder)), FileBlobs(Path(folder) / "blobs"))
+    def at(cls, place: str | os.PathLike[str] | StoreUrl) -> Self:
+        """The store of a folder, or of a URL, which is made when it is entered if it is not there.
+
+        Two of one database, or of one bucket and prefix, do not see each other where their schemas differ. Raises
+        StoreUrlInvalid, ExtraMissing.
+        """
+        return cls(*seams_at(place if isinstance(place, StoreUrl) else store_place(place)))
 
     @staticmethod
-    def is_in(folder: str | os.PathLike[str]) -> bool:
-        """Whether there is one in a folder."""
-        return (Path(folder) / FILE).exists()
+    def is_at(place: StorePlace) -> bool:
+        """Whether there is one. Blocking. Raises StoreUnusable."""
+        return is_store(place)
 
     @classmethod
-    async def is_blank(cls, folder: str | os.PathLike[str]) -> bool:
-        """Whether there is none in a folder, or one to whose shards nothing was ever appended.
+    async def is_blank(cls, place: StorePlace) -> bool:
+        """Whether there is none, or one to whose shards nothing was ever appended.
 
         Raises StoreUnusable, StoreFull.
         """
-        if not cls.is_in(folder):
+        if not await asyncio.to_thread(cls.is_at, place):
             return True
-        async with cls.in_folder(folder) as store:
+        async with cls.at(place) as store:
             return all([not (await store.open_shard(name)).upper for name in await store.shards()])
 
     @staticmethod
-    def make_in(folder: str | os.PathLike[str]) -> None:
-        """Have one in a folder, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
-        ordering = SqliteOrdering(Path(folder))
+    def make(place: StorePlace) -> None:
+        """Have one, for whoever opens it; harmless where it is. Blocking. Raises as `__aenter__`."""
+        ordering, _ = seams_at(place)
         ordering.open()
         ordering.close()
+
+    @staticmethod
+    def remove(place: StorePlace) -> None:
+        """Forget all of one that nobody has open; harmless where there is none. Blocking.
+
+        Raises StorageError, OSError.
+        """
+        remove_store(place)
 
     async def __aenter__(self) -> Self:
         """Open it. Raises StoreUnusable, StoreFull."""
@@ -82,6 +96,11 @@ class Store:
         """End what was begun, and close."""
         if self._entered is not None:
             await self._entered.close()
+
+    @property
+    def access(self) -> ShardAccess:
+        """What is done to shards of several kinds at once."""
+        return self._access
 
     @property
     def _access(self) -> ShardAccess:
@@ -120,6 +139,10 @@ class Store:
         await self._access.change(
             [SetHolds(shard.name, {name: Hold(at, None)}) for shard, at in times.items()]
         )
+
+    def blob_folder(self, name: str) -> BlobFolder:
+        """A folder of blobs, which is no shard's and no database's."""
+        return BlobFolder(f"folder/{checked(name)}", self._blobs, self._access.work)
 
     def state_store(self, name: str) -> StateStore:
         """A database with at most two versions, which is there from its first `StateStore.open` on."""

@@ -112,7 +112,7 @@ class Node:
         none_yet = 0 if isinstance(fragment, CoordinatorFragment) else None
         status = FragmentStatus(id_, fragment.id, FragmentState.REGISTERED, checkpoint=none_yet)
         if not isinstance(fragment, Fragment) and (folder := self._host.folder(id_)) is not None:
-            Store.make_in(folder)  # now, so that a process of it that finds none knows that it is gone
+            Store.make(folder)  # now, so that a process of it that finds none knows that it is gone
         self._save(status, fragment)
         self._add(status, fragment)
         return status.id

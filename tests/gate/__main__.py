@@ -53,7 +53,7 @@ def _pytest(folder: Path, record: Path, marks: str, jobs: int) -> tuple[str, ...
 
 
 def _pytest_alone(folder: Path, record: Path) -> tuple[str, ...]:
-    return (str(folder / "python"), "-m", "pytest", "--gate", "--failures", str(record))
+    return (str(folder / "python"), "-m", "pytest", "--gate", "--durations=15", "--failures", str(record))
 
 
 def run(wanted: Sequence[Part], folder: Path, records: Path, say: Callable[[str], None]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -21,6 +21,12 @@ from .outages import failing_store
 
 NODES = 3
 CLIENTS = 8
+_END_S = 10.0
+"""How long what clients have asked for may take at the end."""
+
+
+class NeverAnswered(Exception):
+    """A node works on something for ever: it waits for what others do not do."""
 
 
 class LocalNode:
@@ -42,8 +48,17 @@ class LocalNode:
         return answer
 
     async def end(self) -> None:
-        """Wait until all is answered."""
-        await asyncio.gather(*self._asked)
+        """Wait until all is answered. Raises NeverAnswered."""
+        if not self._asked:
+            return
+        answered, waiting = await asyncio.wait(self._asked, timeout=_END_S)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for each in answered:
+            each.result()
+        if waiting:
+            raise NeverAnswered(f"{len(waiting)} questions are not answered within {_END_S:g} s")
 
 
 async def told(
@@ -55,18 +70,21 @@ async def told(
     ordering: Callable[[Path], Ordering] = SqliteOrdering,
     one_in: int = 0,
 ) -> tuple[list[Transaction], Counter[str]]:
-    """What clients were told in so many transactions or some more, and which faults there were in the stores."""
+    """What clients were told in so many transactions or some more, and which faults there were in the stores.
+
+    Raises NeverAnswered.
+    """
     random = Random(seed)
     faults: Counter[str] = Counter()
     async with AsyncExitStack() as stack:
         nodes = []
-        for number in range(NODES):
+        for _ in range(NODES):
             store = failing_store(
                 folder, random.randrange(1 << 32), one_in, lambda fault: faults.update([fault]), ordering
             )
-            node = LocalNode(Node(await stack.enter_async_context(store), lists))
-            stack.push_async_callback(node.end)
-            nodes.append(node)
+            nodes.append(LocalNode(Node(await stack.enter_async_context(store), lists)))
+        stack.push_async_callback(_end, nodes)
+        for number, node in enumerate(nodes):
             await node.ask({"type": "init", "node_id": f"n{number}", "node_ids": []})
         clients = Clients(nodes, random)
         async with asyncio.TaskGroup() as group:
@@ -74,3 +92,9 @@ async def told(
                 group.create_task(clients.go_on(lambda: len(clients.history) >= transactions))
         await clients.read_all()
     return clients.history, faults
+
+
+async def _end(nodes: Sequence[LocalNode]) -> None:
+    for ended in await asyncio.gather(*(node.end() for node in nodes), return_exceptions=True):
+        if ended is not None:
+            raise ended

@@ -23,7 +23,7 @@ from nebuli.storage.shards.updates import Update
 from .checker import check
 from .history import Append, Operation
 from .lists import Lists
-from .local import told
+from .local import NeverAnswered, told
 
 pytestmark = pytest.mark.long
 
@@ -158,14 +158,19 @@ async def test_without_a_safeguard_a_violation_is_found(
     without = _WITHOUT[safeguard]
     without.patch(monkeypatch)
     for seed in range(_RUNS):
-        history, _ = await told(
-            seed,
-            tmp_path / f"{seed}",
-            _TRANSACTIONS,
-            lists=without.lists,
-            ordering=without.ordering,
-            one_in=without.one_in,
-        )
+        try:
+            history, _ = await told(
+                seed,
+                tmp_path / f"{seed}",
+                _TRANSACTIONS,
+                lists=without.lists,
+                ordering=without.ordering,
+                one_in=without.one_in,
+            )
+        except (
+            NeverAnswered
+        ):  # shards whose times have come apart: what was told is as it was, and no violation
+            continue
         if check(history):
             return
     pytest.fail(f"{_RUNS} runs have found nothing without {safeguard}")

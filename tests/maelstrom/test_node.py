@@ -104,7 +104,7 @@ async def test_an_error_says_whether_the_transaction_may_have_happened(
         async def transact(self, operations: object) -> tuple[()]:
             raise error
 
-    async with Store.in_folder(tmp_path / "store") as store:
+    async with Store.at(tmp_path / "store") as store:
         node = Node(store, Failing)
         init = {"type": "init", "msg_id": 1, "node_id": "n1", "node_ids": ["n1"]}
         await node.answer({"src": "c1", "dest": "n1", "body": init})

@@ -107,7 +107,7 @@ async def stage(say: Say, directory: str, address: str, channel: str) -> None:
 
 async def store(say: Say, directory: str) -> None:
     """Append to a shard, compact it now and then, and commit a state store beside it: for ever."""
-    async with Store.in_folder(directory) as opened:
+    async with Store.at(directory) as opened:
         states = opened.state_store("state")
         shard = await opened.create_shard("shard", SCHEMA)
         say("opened", shard.upper, (await states.versions())[-1])

@@ -42,7 +42,7 @@ class Audit:
             folder = self.folder / f"member-{member}"
             if not folder.exists():
                 return
-            async with Store.in_folder(folder) as store:
+            async with Store.at(folder) as store:
                 versions = await self.versions(store, member)
                 kept.append(set(versions.items()))
                 needed = min(versions.values())

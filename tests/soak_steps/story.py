@@ -189,7 +189,7 @@ class Story:
         for member in range(self.members):
             folder = self.folder / "state" / f"member-{member}"
             if (folder / FILE).exists():
-                async with Store.in_folder(folder) as store:
+                async with Store.at(folder) as store:
                     await self._audit.versions(store, member)
 
     def _some_member(self) -> int | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 JAVA = 17
 """The first version that Spark 4 runs on."""
+_POSTGRES = Path("/usr/lib/postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ PROGRAMS = (
     Program("mount", "disks that are full", "mount"),
     Program("unshare", "the demo over hosts", "util-linux"),
     Program("systemd-analyze", "the unit of a worker", "systemd"),
+    Program("initdb", "stores in PostgreSQL", "postgresql"),
     Program("java", "Spark", "default-jre-headless"),
 )
 
@@ -58,7 +60,24 @@ def why_not(wanted: Program) -> str | None:
     """What is wrong with it here; None: nothing."""
     if wanted.name == "java":
         return _why_no_java()
+    if wanted.name == "initdb":
+        return _why_no_postgres()
     return None if shutil.which(wanted.name) else f"there is no {wanted.name} on PATH"
+
+
+def postgres_programs() -> Path | None:
+    """The folder with the programs of the newest server of PostgreSQL that there is, which Debian has on no PATH."""
+    found = shutil.which("initdb")
+    if found is not None:
+        return Path(found).resolve().parent
+    versions = sorted(_POSTGRES.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return versions[-1].parent if versions else None
+
+
+def _why_no_postgres() -> str | None:
+    if postgres_programs() is not None:
+        return None
+    return f"there is no initdb on PATH, and none of PostgreSQL's in {_POSTGRES}/*/bin"
 
 
 def _why_no_java() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +11,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pytest
 
 from nebuli.dataflow.zset import weighted
 from nebuli.storage import Shard, Span, Store
-from nebuli.storage.blobs.blob_files import FileBlobs
-from nebuli.storage.errors import FINISHED
-from nebuli.storage.ordering.sqlite import SqliteOrdering
+from nebuli.storage.blobs import Blobs
+from nebuli.storage.errors import FINISHED, StoreFailed
+from nebuli.storage.ordering import Change, Ordering
+from nebuli.storage.seams import seams_at
+from nebuli.storage.store_url import StoreUrl
 
 SCHEMA = weighted(pa.schema([("n", pa.int64()), ("text", pa.string())]))
 
@@ -59,6 +63,18 @@ def by_time(heard: Iterable[Span]) -> dict[int, dict[int, int]]:
     return {at: changed for at, rows in sorted(found.items()) if (changed := weights(rows))}
 
 
+def fill(ordering: Ordering, key: str, *entries: bytes) -> None:
+    """Append entries to a log, one after the other."""
+    (head,) = ordering.heads([key]).values()
+    for sequence, data in enumerate(entries, head):
+        ordering.append([Change(key, sequence, data)])
+
+
+def found(ordering: Ordering, key: str, after: int = 0) -> list[tuple[int, bytes]]:
+    """What a log has."""
+    return [(entry.sequence, entry.data) for entry in ordering.scan(key, after)]
+
+
 class Killed(BaseException):
     """Nothing happens any more."""
 
@@ -93,7 +109,36 @@ class Plan:
         return error
 
 
-_LIFE = ("open", "close", "bell", "unchanged", "lock")
+class HeldPuts:
+    """Blobs that are put wait, while `held`, until it is set that they go on."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if name == "put" and self.held:
+            self.begun.set()
+            assert self.go_on.wait(30)
+        return call(*arguments)
+
+
+class RefusedDeletes:
+    """Blobs whose names begin so cannot be deleted; `tried` has all that were to be."""
+
+    def __init__(self, *prefixes: str) -> None:
+        self.prefixes = prefixes
+        self.tried: list[str] = []
+
+    def around(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if name == "delete":
+            self.tried += arguments[1]
+            if any(each.startswith(self.prefixes) for each in arguments[1]):
+                raise StoreFailed("the store", "deleting", "it is not allowed")
+        return call(*arguments)
+
+
+_LIFE = ("open", "hurry", "close", "bell", "unchanged", "lock")
 
 
 class Around(Protocol):
@@ -116,9 +161,84 @@ class Faulty:
         return lambda *arguments: self._plan.around(name, call, *arguments)
 
 
+class Place(Protocol):
+    """Where a store is."""
+
+    def seams(self) -> tuple[Ordering, Blobs]:
+        """New ones of the same store."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """In a folder of this machine."""
+
+    folder: Path
+
+    def seams(self) -> tuple[Ordering, Blobs]:
+        return seams_at(self.folder)
+
+
+@dataclass(frozen=True)
+class Away:
+    """In a schema of a database, and a bucket of objects."""
+
+    url: StoreUrl
+
+    def seams(self) -> tuple[Ordering, Blobs]:
+        return seams_at(self.url)
+
+
+def place_of(request: pytest.FixtureRequest) -> Place:
+    """Here, away, or away by ways that fail now and then."""
+    match request.param:
+        case "here":
+            return Here(request.getfixturevalue("folder"))
+        case "away":
+            return Away(request.getfixturevalue("url"))
+    return Away(request.getfixturevalue("unsteady_url"))
+
+
+PLACES = ["here", pytest.param("away", marks=pytest.mark.processes)]
+UNSTEADY = pytest.param("unsteady", marks=[pytest.mark.processes, pytest.mark.long])
+only_here = pytest.mark.parametrize("place", ["here"], indirect=True)
+"""Marks tests that look at files, or at what SQLite does."""
+
+
+def store_at(place: Place, plan: Plan | None = None) -> Store:
+    """A store, whose seams go by a plan if there is one."""
+    ordering, blobs = place.seams()
+    return Store(ordering, blobs) if plan is None else Store(Faulty(ordering, plan), Faulty(blobs, plan))
+
+
+def store_with(place: Place, blobs_go: Around) -> Store:
+    """A store of which the calls to blobs are made in some way."""
+    ordering, blobs = place.seams()
+    return Store(ordering, Faulty(blobs, blobs_go))
+
+
+def blobs_at(place: Place) -> Sequence[str]:
+    """The names of the blobs of all its shards and databases, and what is left of unfinished ones."""
+    if isinstance(place, Here):
+        return files(place.folder)
+    ordering, _ = place.seams()
+    ordering.open()
+    try:
+        return sorted(name for key in ordering.keys("") for name in opened_blobs(place).names(key))
+    finally:
+        ordering.close()
+
+
+def opened_blobs(place: Place) -> Blobs:
+    """The blobs of a store that was made, past that."""
+    ordering, blobs = place.seams()
+    ordering.open()
+    ordering.close()
+    return blobs
+
+
 def faulty_store(folder: Path, plan: Plan) -> Store:
     """A store in a folder whose seams go by a plan."""
-    return Store(Faulty(SqliteOrdering(folder), plan), Faulty(FileBlobs(folder / "blobs"), plan))
+    return store_at(Here(folder), plan)
 
 
 def files(folder: Path) -> Sequence[str]:
@@ -128,14 +248,29 @@ def files(folder: Path) -> Sequence[str]:
 
 __all__ = [
     "FINISHED",
+    "PLACES",
     "SCHEMA",
+    "UNSTEADY",
+    "Away",
     "Faulty",
+    "HeldPuts",
+    "Here",
     "Killed",
+    "Place",
     "Plan",
+    "RefusedDeletes",
+    "blobs_at",
     "by_time",
     "faulty_store",
     "files",
+    "fill",
+    "found",
     "listened",
+    "only_here",
+    "opened_blobs",
+    "place_of",
+    "store_at",
+    "store_with",
     "weights",
     "zset",
 ]

@@ -158,13 +158,13 @@ class Members:
         """The steps of the versions of all members."""
         found = []
         for member in range(self.count):
-            async with Store.in_folder(self.store(member)) as store:
+            async with Store.at(self.store(member)) as store:
                 found.append(await store.state_store(LOG).steps())
         return found
 
     async def output(self, name: str = "rows") -> list[pa.RecordBatch]:
         """An output, step by step."""
-        async with Store.in_folder(self.store(self.query.plan.homes[name])) as store:
+        async with Store.at(self.store(self.query.plan.homes[name])) as store:
             log = await OutputLog.open(store, LOG, self.own_outputs(name))
             return [await log.read(name, step) for step in range(log.first, log.last)]
 
@@ -210,7 +210,7 @@ class Members:
         observe: Callable[[ev.Order], None] = lambda order: None,
     ) -> AsyncIterator[Coordinator]:
         """With a coordinator, which is left without a word; ``coordinator.run`` is its task's."""
-        async with self.lines() as lines, Store.in_folder(self.folder / "coordinator") as store:
+        async with self.lines() as lines, Store.at(self.folder / "coordinator") as store:
             epochs = await EpochLog.open(store, self.query.circuit)
             coordinator = Coordinator(Lockstep(self.count, settings, paused=paused), epochs, lines, observe)
             running = asyncio.create_task(coordinator.run())

@@ -10,24 +10,25 @@ __all__ = ["ArrowColumns"]
 
 
 class ArrowColumns:
-    """The columns ``wanted`` of what sentences call ``place``, an ``owner`` such as a file.
+    """The columns ``wanted``, by ``asker``, of what sentences call ``place``, an ``owner`` such as a file.
 
     Columns are found by name, others are passed over. A column may be narrower than it is wanted (int32 for int64), or
     another form of the same (a dictionary of strings, a timestamp in another unit); anything else is an error, as is a
     value that does not fit.
     """
 
-    def __init__(self, wanted: pa.Schema, place: str, owner: str) -> None:
+    def __init__(self, wanted: pa.Schema, place: str, owner: str, asker: str = "the logical source") -> None:
         self.wanted = wanted
         self._place = place
         self._owner = owner
+        self._asker = asker
 
     def check(self, found: pa.Schema) -> None:
         """Raise InputError where ``found`` does not have the columns."""
         missing = [name for name in self.wanted.names if name not in found.names]
         if missing:
             raise InputError(
-                f"{self._place}: no column {', '.join(missing)}, which the logical source has; "
+                f"{self._place}: no column {', '.join(missing)}, which {self._asker} has; "
                 f"the {self._owner}'s columns are {', '.join(found.names)}"
             )
         doubled = [name for name in self.wanted.names if found.names.count(name) > 1]
@@ -37,7 +38,7 @@ class ArrowColumns:
             type_ = found.field(wanted.name).type
             if not _holds(wanted.type, type_):
                 raise InputError(
-                    f"{self._place}: column {wanted.name} is {type_}, and {wanted.type} in the logical source"
+                    f"{self._place}: column {wanted.name} is {type_}, and {wanted.type} in {self._asker}"
                 )
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:

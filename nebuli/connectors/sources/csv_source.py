@@ -83,8 +83,13 @@ class CsvSource(Source):
         ) as error:
             raise unreadable(self._path, error) from error
 
+    @property
+    def columns_there(self) -> list[str]:
+        """All columns of the file, which is open."""
+        return self._header
+
     def poll(self) -> pa.RecordBatch | Signal:
-        """The next block of rows, each with weight 1."""
+        """The next block of rows, each with weight 1 unless its weights are read, too."""
         if self._reader is None:  # a header and nothing below it
             return Signal.END
         try:
@@ -96,7 +101,7 @@ class CsvSource(Source):
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise unreadable(self._path, error) from error
         self._rows_given += batch.num_rows
-        return zset.insertions(batch)
+        return zset.as_read(batch)
 
     def close(self, reason: str) -> None:
         """Close reader and file."""

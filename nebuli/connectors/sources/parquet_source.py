@@ -46,13 +46,18 @@ class ParquetSource(Source):
             _BATCH_ROWS, columns=self._columns.wanted.names, use_threads=False
         )
 
+    @property
+    def columns_there(self) -> list[str]:
+        """All columns of the file, which is open."""
+        return [] if self._file is None else self._file.schema_arrow.names
+
     def poll(self) -> pa.RecordBatch | Signal:
-        """The next batch of rows, each with weight 1."""
+        """The next batch of rows, each with weight 1 unless its weights are read, too."""
         try:
             batch = next(self._batches, None)
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(self._path, error) from error
-        return Signal.END if batch is None else zset.insertions(self._columns.of(batch))
+        return Signal.END if batch is None else zset.as_read(self._columns.of(batch))
 
     def close(self, reason: str) -> None:
         """Close the file."""

@@ -115,23 +115,24 @@ class Driven:
 @contextmanager
 def nothing_held(limit_s: float) -> Iterator[None]:
     """Fail where threads run, or descriptors are open, that were not before, and are so for longer than that."""
-    before = _held()
+    before = held()
     yield
     deadline = time.monotonic() + limit_s
-    while (more := _held() - before) and time.monotonic() < deadline:
+    while (more := held() - before) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
     assert not more, f"not let go of: {', '.join(more)}"
 
 
-def _held() -> Counter[str]:
-    held = Counter(f"thread {each.name}" for each in threads())
+def held() -> Counter[str]:
+    """Threads that run and descriptors that are open now, by what they are."""
+    there = Counter(f"thread {each.name}" for each in threads())
     for each in _DESCRIPTORS.iterdir() if _DESCRIPTORS.exists() else ():
         try:
-            held[f"descriptor of {each.readlink()}"] += 1
+            there[f"descriptor of {each.readlink()}"] += 1
         except OSError:  # that by which the directory is read
             continue
-    return held
+    return there
 
 
 def counted(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Counter[str]:

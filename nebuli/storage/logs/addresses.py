@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nebuli.storage.shards.access import NewPart
     from nebuli.storage.shards.shard import Shard
+    from nebuli.storage.shards.updates import Update
 
 SCHEMA = weighted(
     pa.schema(
@@ -23,6 +24,7 @@ SCHEMA = weighted(
             ("position", pa.string()),
             ("rows", pa.uint64()),
             ("checksum", pa.uint64()),
+            ("awaited", pa.bool_()),
         ]
     )
 )
@@ -30,10 +32,15 @@ SCHEMA = weighted(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in a source, in the source's own words (the empty text is its beginning), behind so many rows."""
+    """A place in a source, in the source's own words (the empty text is its beginning), behind so many rows.
+
+    ``awaited``: event time waits for what follows; not where nothing followed, or nothing came for long. It is
+    the same place all the same.
+    """
 
     position: str = ""
     rows: int = 0
+    awaited: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +72,12 @@ class Addresses:
         """What is appended where a step is fixed: each source's address behind it, with what was read for it."""
         until = {source: (at, 0) for source, at in self.assigned.items()}
         until |= {source: (passage.until, passage.checksum) for source, passage in read.items()}
-        rows = [(source, at.position, at.rows, checksum, 1) for source, (at, checksum) in until.items()]
-        if not rows:
-            return self.shard.part([], step, step + 1)
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)]
-        return self.shard.part([(step, pa.record_batch(arrays, schema=SCHEMA))], step, step + 1)
+        return self.shard.part(_updates(step, until), step, step + 1)
+
+    def beginning(self, step: int, at: Mapping[str, Address], hold: str) -> NewPart:
+        """What is appended where nothing is yet, so that each source's address is there when this step begins."""
+        until = {source: (address, 0) for source, address in at.items()}
+        return self.shard.part(_updates(step - 1, until), 0, step, holds={hold: step - 1})
 
     async def passages(self, step: int) -> Mapping[str, Passage]:
         """What counts for a step that the log has, by source."""
@@ -95,9 +102,9 @@ class Addresses:
 
     async def _ends(self, step: int) -> Mapping[str, tuple[Address, int]]:
         return {
-            source: (Address(position, rows), checksum)
+            source: (Address(position, rows, awaited), checksum)
             for _, batch in await self.shard.read(step, step + 1)
-            for source, position, rows, checksum in zip(
+            for source, position, rows, checksum, awaited in zip(
                 *(column.to_pylist() for column in batch.columns[:-1]), strict=True
             )
         }
@@ -106,3 +113,15 @@ class Addresses:
     def kept_from(step: int) -> int:
         """The first step that is still needed when those below ``step`` are forgotten: its passages begin there."""
         return max(step - 1, 0)
+
+
+def _updates(step: int, until: Mapping[str, tuple[Address, int]]) -> list[Update]:
+    """The address of each source behind a step, and the checksum of what it has of it."""
+    rows = [
+        (source, at.position, at.rows, checksum, at.awaited, 1) for source, (at, checksum) in until.items()
+    ]
+    if not rows:
+        return []
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, SCHEMA, strict=True)]
+    return [(step, pa.record_batch(arrays, schema=SCHEMA))]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from nebuli.storage.errors import LogTaken, StorageError, StoreClosed, UpperMismatch
+from nebuli.storage.staging import Staging
 
 from . import producers
 from .addresses import NOTHING
 from .handle_log import HandleLog
 from .producers import Producers
 from .remap import Remap
-from .sums import digest
+from .standing import Standing
+from .sums import added, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from nebuli.storage.store import Store
 
     from .addresses import Address, Passage
+    from .producers import Sent
     from .remap import Offsets
 
 _HOLD = "log"
@@ -59,12 +63,16 @@ class InputLog:
         self._arrivals = arrivals
         self._remap = remap
         self._known = known
+        self.staging = Staging(store.blob_folder(f"{name}/staged"))
+        """What is there of pushes that are brought in pieces."""
         self._producers = Producers([])
         self._failure: StorageError | None = None
         self._pushes: list[_Push] = []
         self._appending: list[_Push] = []
         self._pushed = asyncio.Event()
         self._on_their_way: dict[tuple[str, int], asyncio.Future[None]] = {}
+        self._free = asyncio.Event()
+        self._free.set()
         self._writer: asyncio.Task[None] | None = None
 
     @classmethod
@@ -80,6 +88,7 @@ class InputLog:
 
     async def __aenter__(self) -> Self:
         """Learn where it is."""
+        await self.staging.catch_up()
         self._producers = await self._known_producers()
         await self._remap.catch_up()
         await self._count()
@@ -94,6 +103,7 @@ class InputLog:
             self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
         self._fail([*self._appending, *self._pushes], StoreClosed())
+        await self.staging.close()
 
     @property
     def first(self) -> int:
@@ -119,21 +129,56 @@ class InputLog:
         if it stood for something else; SchemaMismatch.
         After any other error, or a cancel, it may be sent again.
         """
+        await self._let_in(handle, rows)
+        sent = (producer, sequence, handle, digest(rows))
+        if self._producers.is_new(sent):
+            self._take(sent, rows)
+        await self._logged(producer, sequence)
+
+    async def push_later(self, handle: str, rows: pa.RecordBatch, *, producer: str, number: int) -> None:
+        """The same for a producer whose numbers grow, and which may leave some out.
+
+        The last one has no effect if it comes again, whatever its rows are then. Raises SequencePassed for one before
+        that; SchemaMismatch.
+        """
+        await self._let_in(handle, rows)
+        if self._producers.is_later(producer, number):
+            self._take((producer, number, handle, digest(rows)), rows)
+        await self._logged(producer, number)
+
+    async def has_logged(self, producer: str, number: int) -> bool:
+        """Whether that is the last number of a producer, of those that grow; waits if it is on its way.
+
+        Raises SequencePassed for one before the last, and what its append fails with.
+        """
+        if self._producers.is_later(producer, number):
+            return False
+        await self._logged(producer, number)
+        return True
+
+    async def _let_in(self, handle: str, rows: pa.RecordBatch) -> None:
+        if not self._free.is_set():
+            await self._free.wait()  # without a deadline: who holds it lets go, or ends
         if self._failure is not None:
             raise self._failure
-        shard = self._arrivals[handle].shard
-        shard.part([(0, rows)], 0, 1)  # its schema is checked before its number is taken
-        sent = (producer, sequence, handle, digest(rows))
-        key = (producer, sequence)
-        if self._producers.is_new(sent):
-            change = self._producers.take(sent, rows.num_rows)
-            push = _Push(handle, producer, rows, change, asyncio.get_running_loop().create_future())
-            self._on_their_way[key] = push.logged
-            push.logged.add_done_callback(lambda _: self._on_their_way.pop(key))
-            self._pushes.append(push)
-            self._pushed.set()
-        if key in self._on_their_way:
-            await asyncio.shield(self._on_their_way[key])
+        self._arrivals[handle].shard.part(
+            [(0, rows)], 0, 1
+        )  # its schema is checked before its number is taken
+
+    def _take(self, sent: Sent, rows: pa.RecordBatch) -> None:
+        """Have the next append have them."""
+        producer, number, handle, _ = sent
+        change = self._producers.take(sent, rows.num_rows)
+        push = _Push(handle, producer, rows, change, asyncio.get_running_loop().create_future())
+        self._on_their_way[producer, number] = push.logged
+        push.logged.add_done_callback(lambda _: self._on_their_way.pop((producer, number)))
+        self._pushes.append(push)
+        self._pushed.set()
+
+    async def _logged(self, producer: str, number: int) -> None:
+        """Wait for what is on its way."""
+        if (producer, number) in self._on_their_way:
+            await asyncio.shield(self._on_their_way[producer, number])
 
     def next_sequence(self, producer: str) -> int:
         """The number that a producer sends next."""
@@ -214,6 +259,51 @@ class InputLog:
         """Count the rows of what has arrived and is not counted."""
         for each in self._arrivals.values():
             await each.count()
+
+    async def refresh(self) -> None:
+        """Learn which steps another process has fixed by now, if one has."""
+        await self._remap.refresh()
+
+    # -- where it stands
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Have whoever pushes wait as long as the context is; entered once nothing is on its way any more."""
+        self._free.clear()
+        try:
+            while self._on_their_way:
+                await asyncio.wait([*self._on_their_way.values()])
+            yield
+        finally:
+            self._free.set()
+
+    async def standing(self) -> Standing:
+        """Where it stands, which nothing may change meanwhile."""
+        known = self._known
+        producers_ = (await known.snapshot(known.upper - 1)).to_batches() if known.upper else []
+        return Standing(
+            self.last,
+            {handle: await each.read(each.assigned, each.upper) for handle, each in self._arrivals.items()},
+            added(producers_, known.schema),
+            await self.where(self.last),
+            self.ended_at,
+        )
+
+    async def stand(self, at: Standing) -> None:
+        """Have a log that is blank, and not entered, stand there: durably, all of it or nothing.
+
+        Raises LogTaken if it is not blank.
+        """
+        parts = self._remap.beginning(at)
+        for handle, rows in at.waiting.items():
+            if rows.num_rows:
+                parts.append(self._arrivals[handle].shard.part([(0, rows)], 0, 1))
+        if at.producers.num_rows:
+            parts.append(self._known.part([(0, at.producers)], 0, 1, holds={_HOLD: 0}))
+        try:
+            await self._store.append(parts)
+        except UpperMismatch as error:
+            raise LogTaken(f"input log {self.name}") from error
 
     # -- what counts for which step
 

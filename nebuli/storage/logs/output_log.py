@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from nebuli.dataflow.zset import consolidate
+import pyarrow as pa
+
+from nebuli.dataflow.zset import consolidate, weighted
 from nebuli.storage.errors import LogTaken, SinceMismatch, StepOutOfRange, UpperMismatch
 
 from .delivered import Delivered
@@ -14,9 +17,7 @@ from .net_rows import NetRows
 from .sums import added, digest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    import pyarrow as pa
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from nebuli.storage.shards.shard import Shard, Span
     from nebuli.storage.shards.updates import Update
@@ -29,6 +30,22 @@ _ADDED_BYTES = 1 << 26
 """So much is added up at once."""
 _SINK_HOLD = "sink"
 """What the sink of an output has not had for good."""
+TIMES = weighted(pa.schema([pa.field("time", pa.uint64())]))
+"""The schema of what says which times steps have: one that has none of its own says nothing."""
+
+
+def time_row(time: int | None) -> pa.RecordBatch:
+    """What a step says whose time this is."""
+    rows = [] if time is None else [time]
+    return pa.record_batch([pa.array(rows, pa.uint64()), pa.array([1] * len(rows), pa.int64())], schema=TIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Dating:
+    """``times`` is the output that says which times steps have, and ``outputs`` are those that are written at them."""
+
+    times: str
+    outputs: tuple[str, ...]
 
 
 class OutputLog:
@@ -37,8 +54,11 @@ class OutputLog:
     A step is kept as long as `trim` leaves it, and until `has_delivered` says that the output's sink has had it.
     """
 
-    def __init__(self, name: str, store: Store, shards: Mapping[str, Shard], *, compares: bool) -> None:
+    def __init__(
+        self, name: str, store: Store, shards: Mapping[str, Shard], *, compares: bool, dating: Dating | None
+    ) -> None:
         self.name = name
+        self._dating = dating
         self.mismatches = 0
         """Steps that were produced again and came out different."""
         self.schemas = {output: shard.schema for output, shard in shards.items()}
@@ -48,12 +68,21 @@ class OutputLog:
 
     @classmethod
     async def open(
-        cls, store: Store, name: str, outputs: Mapping[str, pa.Schema], *, compares: bool = True
+        cls,
+        store: Store,
+        name: str,
+        outputs: Mapping[str, pa.Schema],
+        *,
+        compares: bool = True,
+        dating: Dating | None = None,
     ) -> Self:
         """Open a log, made if it is not there, with these outputs, one at least, and the schemas of their Z-sets.
 
-        ``compares``: what is produced again is compared with what is there. Raises SchemaMismatch.
+        ``compares``: what is produced again is compared with what is there. With a ``dating`` steps have times. Raises
+        SchemaMismatch.
         """
+        if dating is not None:
+            outputs = {**outputs, dating.times: TIMES}
         shards = {
             output: await store.create_shard(f"{name}/output/{output}", schema, keeps="updates")
             for output, schema in outputs.items()
@@ -62,7 +91,7 @@ class OutputLog:
         unheld = {shard: shard.since for shard in shards.values() if _HOLD not in shard.holds}
         if unheld:
             await store.hold(_HOLD, unheld)
-        return cls(name, store, shards, compares=compares)
+        return cls(name, store, shards, compares=compares, dating=dating)
 
     @property
     def first(self) -> int:
@@ -120,6 +149,22 @@ class OutputLog:
                 ", ".join(different),
             )
 
+    async def continue_with(self, output: str, first: int, until: int, updates: Sequence[Update]) -> None:
+        """Append what another log has of an output up to a step: all from ``first`` on, in order, in pieces.
+
+        Before ``first``, which may rise from piece to piece, nothing is there, and was forgotten; all from there on
+        stays until the sink has had it.
+        """
+        shard = self._shards[output]
+        if until == shard.upper:
+            return
+        is_new = not shard.upper or first > shard.since
+        holds = {_HOLD: first, _SINK_HOLD: first} if is_new else {}
+        try:
+            await self._store.append([shard.part(updates, shard.upper, until, holds=holds)])
+        except UpperMismatch as error:
+            raise LogTaken(f"output log {self.name}") from error
+
     async def read(self, output: str, step: int) -> pa.RecordBatch:
         """The output of a step. Raises SinceMismatch, NotYet."""
         shard = self._shards[output]
@@ -151,9 +196,25 @@ class OutputLog:
         """What the steps of an output add up to, as far as its sink has had them added up."""
         return await NetRows.open(self._store, f"{self.name}/net/{output}", self.schemas[output])
 
+    async def times(self, first: int, until: int) -> Mapping[int, int]:
+        """The times of steps, all of which are written; those that have none of their own are not among them."""
+        assert self._dating is not None, "there are no times otherwise"
+        found: dict[int, int] = {}
+        while first < until:
+            span = await anext(self.follow(self._dating.times, first))
+            rows = [(step, rows) for step, rows in span.updates if step < until and rows.num_rows]
+            found |= {step: each.column(0)[0].as_py() for step, each in rows}
+            first = span.upper
+        return found
+
     async def has_delivered(self, output: str, step: int) -> None:
         """The sink of an output needs nothing below a step any more; until it says so it may need all that there is."""
-        await self._store.hold(_SINK_HOLD, self._within({self._shards[output]: step}))
+        needed = {self._shards[output]: step}
+        if self._dating is not None and output in self._dating.outputs:
+            others = [self._shards[each].holds for each in self._dating.outputs if each != output]
+            steps = [holds[_SINK_HOLD].time if _SINK_HOLD in holds else 0 for holds in others]
+            needed[self._shards[self._dating.times]] = min([step, *steps])
+        await self._store.hold(_SINK_HOLD, self._within(needed))
 
     async def trim(self, step: int, *, keep_bytes: int = 0) -> None:
         """Forget all steps below that sinks have had, but for the newest ``keep_bytes`` of the log on disk."""

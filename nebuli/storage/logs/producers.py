@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage.errors import SequenceGap, SequenceReused
+from nebuli.storage.errors import SequenceGap, SequencePassed, SequenceReused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,13 @@ class Producers:
         if before[:2] != (handle, digest):
             raise SequenceReused(producer, expected, sequence)
         return False
+
+    def is_later(self, producer: str, number: int) -> bool:
+        """Whether it is a number beyond the last one, not the last one itself. Raises SequencePassed."""
+        expected = self.next(producer)
+        if number + 1 < expected:
+            raise SequencePassed(producer, expected, number)
+        return number >= expected
 
     def take(self, sent: Sent, rows: int) -> pa.RecordBatch:
         """How the shard changes with what is sent, so many rows: it has what is remembered."""

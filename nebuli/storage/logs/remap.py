@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .addresses import Address, Passage
     from .handle_log import HandleLog
+    from .standing import Standing
 
 _HOLD = "log"
 _SCHEMA = weighted(pa.schema([("handle", pa.string()), ("first", pa.uint64()), ("until", pa.uint64())]))
@@ -190,6 +191,16 @@ class Remap:
             if self.last > step + 1:  # others have fixed steps since, so many that ids are forgotten
                 raise LogTaken(self._log) from error
             raise
+
+    def beginning(self, at: Standing) -> list[NewPart]:
+        """What makes one that is blank begin at a step, as if all below had been there, and were forgotten."""
+        parts = []
+        if at.step:
+            parts.append(self._shard.part([], 0, at.step, holds={_HOLD: at.step}))
+            parts.append(self._addresses.beginning(at.step, at.addresses, _HOLD))
+        if at.ended_at is not None:
+            parts.append(self._ends.part([], 0, at.ended_at + 1))
+        return parts
 
     async def trim(self, step: int) -> None:
         """Forget all steps below, and the arrivals that count for them. Raises StepOutOfRange."""

@@ -54,6 +54,9 @@ class Ordering(Protocol):
     def open(self) -> None:
         """Make it, if it is not there, and open it; called before all others."""
 
+    def hurry(self) -> None:
+        """Have calls wait for nothing that may take long, as `close` is called soon; from any thread."""
+
     def close(self) -> None:
         """Close it; called after all others, and maybe again."""
 

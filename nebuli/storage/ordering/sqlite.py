@@ -10,8 +10,6 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64_intdigest
-
 from nebuli.disk_room import lacking, what_to_do
 from nebuli.durable_files import make_directory, sync_directory
 from nebuli.storage.errors import (
@@ -30,6 +28,7 @@ from nebuli.storage.names import file_name
 
 from . import Entry
 from .bell import FileBell
+from .entry_checksum import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +41,6 @@ APPLICATION, FORMAT = 0x4E424C53, 1  # "NBLS"
 _BITS = 40
 """Bits of an entry's id for its sequence; those above are for its log's number."""
 _MASK = (1 << _BITS) - 1
-_SIGNED = 1 << 63
 _PAGES = 2000
 """Pages in the write-ahead log, at about which it is copied into the file: 8 MB."""
 _TABLES = (
@@ -91,6 +89,9 @@ class SqliteOrdering:
             if (lack := self._lack()) is not None:
                 raise StoreFull(self._path, *lack) from error
             raise StoreUnusable(f"{self._folder} cannot be used as a store: {error}") from error
+
+    def hurry(self) -> None:
+        """What it waits for, other writers, is soon over."""
 
     def close(self) -> None:
         """Another one may be open in this process."""
@@ -164,10 +165,10 @@ class SqliteOrdering:
                 ((number << _BITS) + after + 1, (number << _BITS) + _MASK),
             ).fetchall()
         found = []
-        for id_, checksum, data in rows:
-            computed = _checksum(key, id_ & _MASK, data)
-            if computed != checksum:
-                raise EntryDamaged(key, id_ & _MASK, checksum % (1 << 64), computed % (1 << 64))
+        for id_, expected, data in rows:
+            computed = checksum(key, id_ & _MASK, data)
+            if computed != expected:
+                raise EntryDamaged(key, id_ & _MASK, expected % (1 << 64), computed % (1 << 64))
             found.append(Entry(id_ & _MASK, data))
         return found
 
@@ -217,7 +218,7 @@ class SqliteOrdering:
                     number = row.lastrowid or 0
                 self._connection.execute(
                     "insert into entries values (?, ?, ?)",
-                    ((number << _BITS) + sequence, _checksum(each.key, sequence, each.data), each.data),
+                    ((number << _BITS) + sequence, checksum(each.key, sequence, each.data), each.data),
                 )
         self._ring()
 
@@ -350,9 +351,3 @@ class FileLock:
     def close(self) -> None:
         """Let it go."""
         os.close(self._descriptor)
-
-
-def _checksum(key: str, sequence: int, data: bytes) -> int:
-    """The checksum of the entry in its place, signed as SQLite's integers are."""
-    value = xxh3_64_intdigest(data, seed=xxh3_64_intdigest(f"{key}\0{sequence}".encode()))
-    return value - (value >= _SIGNED) * (1 << 64)

@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nebuli.storage.errors import StorageError, Unclear
+from nebuli.storage.errors import ShardUnknown, StorageError, Unclear
 from nebuli.storage.waking import Waking
 from nebuli.storage.work import Work
 
 from . import payloads
 from .changes import AppendPart, Compact, Fenced, Superseded
-from .compacting import LARGE_BYTES, compacted, is_dead, is_due, is_left, plan
+from .compacting import LARGE_BYTES, compacted, is_dead, is_due, is_left, is_overdue, plan, settled
 from .ledger import Ledger, key_of
 from .tracked import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from nebuli.storage.blobs import Blobs
     from nebuli.storage.ordering import Ordering
@@ -34,13 +36,17 @@ _log = logging.getLogger("nebuli.storage")
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """What is to be appended to a shard: updates in the order of their times, none without rows."""
+    """What is to be appended to a shard: updates in the order of their times, none without rows.
+
+    Or, if that is given, the ``payload`` that was kept before; who has it kept drops it.
+    """
 
     shard: Tracked
     updates: Sequence[Update]
     lower: int
     upper: int
     holds: Mapping[str, int] = field(default_factory=dict)
+    payload: Payload | None = None
 
 
 class ShardAccess:
@@ -67,6 +73,7 @@ class ShardAccess:
 
     async def close(self) -> None:
         """Close, once what was begun is ended; whoever still waits gets StoreClosed."""
+        self._ordering.hurry()
         await self._waking.close()
         for task in self._compacting.values():
             task.cancel()
@@ -83,8 +90,34 @@ class ShardAccess:
 
     async def track(self, name: str) -> Tracked:
         """The shard as it is followed here. Raises ShardUnknown."""
-        state = await self.work.in_order(self._ledger.known, name)
-        return self._tracked.setdefault(name, Tracked(name, state))
+        return self._followed(name, await self.work.in_order(self._ledger.known, name))
+
+    async def track_all(self, names: Sequence[str]) -> list[Tracked]:
+        """The same of several, of which what is not there is left out."""
+        states = await self.work.in_order(self._ledger.all_known, names)
+        return [self._followed(name, states[name]) for name in names if name in states]
+
+    def _followed(self, name: str, state: ShardState) -> Tracked:
+        tracked = self._tracked.setdefault(name, Tracked(name, state))
+        _bring_up_to(tracked, state)
+        return tracked
+
+    async def refresh(self, shards: Sequence[Tracked]) -> None:
+        """Bring some up to date, as they are at one moment or later."""
+        states = await self.work.in_order(self._ledger.all_known, [each.name for each in shards])
+        for each in shards:
+            if each.name in states:
+                _bring_up_to(each, states[each.name])
+
+    async def known_behind(
+        self, first: Tracked, others: Sequence[Tracked]
+    ) -> tuple[ShardState, list[ShardState]]:
+        """The state of one, and behind it those of others, which are of that moment or later. Raises ShardUnknown."""
+        names = [each.name for each in others]
+        known, states = await self.work.in_order(self._ledger.known_behind, first.name, names)
+        for tracked, state in zip([first, *others], [known, *states], strict=True):
+            _bring_up_to(tracked, state)
+        return known, states
 
     async def refreshed(self, shard: Tracked) -> ShardState:
         """The state that the ordering has now, which may be a newer one than that of the shard."""
@@ -113,16 +146,29 @@ class ShardAccess:
         """Make all of them, or raise what one of them raises and make none."""
         await self.work.in_order(self._ledger.change, decisions)
 
-    async def append(self, parts: Sequence[NewPart], append_id: bytes | None) -> None:
-        """Append to all of the shards or to none."""
-        id_ = append_id or os.urandom(16)
-        while not await self._appended(parts, id_, may_have_happened=append_id is not None):
-            for each in parts:
-                await self.refreshed(each.shard)
-        for each in parts:
-            self._compact_if_due(each.shard)
+    async def append(
+        self,
+        parts: Sequence[NewPart],
+        append_id: bytes | None,
+        also: Sequence[Decision] = (),
+        *,
+        is_first: bool = False,
+    ) -> None:
+        """Append to all of the shards, and make what else is decided of others; or none of it.
 
-    async def _appended(self, parts: Sequence[NewPart], id_: bytes, *, may_have_happened: bool) -> bool:
+        ``is_first``: nothing was tried by this id before. Raises Fenced where a payload that was given has to be kept
+        anew.
+        """
+        id_ = append_id or os.urandom(16)
+        may_have_happened = append_id is not None and not is_first
+        while not await self._appended(parts, id_, also, may_have_happened=may_have_happened):
+            await self.refresh([each.shard for each in parts])
+        for each in parts:
+            self.compact_if_due(each.shard)
+
+    async def _appended(
+        self, parts: Sequence[NewPart], id_: bytes, also: Sequence[Decision], *, may_have_happened: bool
+    ) -> bool:
         """Whether it was, and need not be done again with other blobs."""
         kept: list[Payload | None] = []
         try:
@@ -135,9 +181,12 @@ class ShardAccess:
                     )
                     for each, payload in zip(parts, kept, strict=True)
                 ]
+                + list(also)
             )
         except Fenced:
             await self._drop_unused(parts, kept)
+            if any(each.payload is not None for each in parts):
+                raise
             return False
         except Unclear as error:
             raise Unclear("the append", error, id_) from error
@@ -148,8 +197,8 @@ class ShardAccess:
         return True
 
     async def _kept(self, part: NewPart) -> Payload | None:
-        if not part.updates:
-            return None
+        if part.payload is not None or not part.updates:
+            return part.payload
         state = part.shard.state
         if sum(rows.nbytes for _, rows in part.updates) <= payloads.INLINE_BYTES:
             # At once: to wake another thread, and be woken by it, takes longer.
@@ -160,17 +209,41 @@ class ShardAccess:
 
     async def _drop_unused(self, parts: Sequence[NewPart], kept: Sequence[Payload | None]) -> None:
         for each, payload in zip(parts, kept, strict=False):
-            if payload is not None and not _is_used(each.shard.state, payload):
+            if payload is not None and each.payload is None and not _is_used(each.shard.state, payload):
                 await self.work.on_blobs(payloads.drop, self.blobs, each.shard.name, payload)
+
+    async def keep(self, shard: Tracked, rows: pa.RecordBatch) -> Payload:
+        """Rows, kept so that they can be appended at any one time. Raises Fenced."""
+        return await self.work.on_blobs(payloads.kept, self.blobs, shard.name, shard.state, [(0, rows)])
+
+    async def drop_payload(self, shard: Tracked, payload: Payload) -> None:
+        """Delete what was kept, if it is of no part."""
+        if not await self._is_used_now(shard, payload):
+            await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
+
+    async def delete_dropped(self, names: Sequence[str]) -> None:
+        """Delete what is left of shards that were dropped; killed in the middle, it can be done again."""
+        for name in names:
+            await self.work.in_order(self._ledger.truncate, name)
+            # Whoever waits for it is told by now.
+            self._tracked.pop(name, None)
+            self._last_read.pop(name, None)
+            blobs = await self.work.on_blobs(self.blobs.names, key_of(name))
+            await self.work.on_blobs(self.blobs.delete, key_of(name), blobs)
 
     # -- reading
 
     async def read(
         self, shard: Tracked, select: Callable[[ShardState], Sequence[Part]]
     ) -> list[tuple[Part, list[Runs]]]:
-        """The parts that are selected of the shard's state, or of a newer one. Raises what ``select`` does; Damaged."""
+        """The parts that are selected of the shard's state, or of a newer one.
+
+        Raises what ``select`` does; ShardUnknown, Damaged.
+        """
         state = shard.state
         while True:
+            if state.dropped:  # which has no parts, and is not empty
+                raise ShardUnknown(shard.name)
             parts = select(state)
             try:
                 return [(part, await self._runs(shard.name, state, part)) for part in parts]
@@ -192,7 +265,8 @@ class ShardAccess:
 
     # -- compaction
 
-    def _compact_if_due(self, shard: Tracked) -> None:
+    def compact_if_due(self, shard: Tracked) -> None:
+        """Begin to compact, if the log is long enough."""
         if is_due(shard.state):
             self._begin_compacting(shard)
 
@@ -212,8 +286,25 @@ class ShardAccess:
         try:
             while await self.compact(shard, full=False) and is_left(await self.refreshed(shard), due):
                 pass
+        except ShardUnknown:
+            pass  # it was dropped: nothing is left to be compacted
         except StorageError as error:
             _log.warning("shard %s was not compacted, which is tried again later: %s", shard.name, error)
+
+    async def compact_overdue(self, shards: Sequence[Tracked]) -> None:
+        """Compact those whose log is long, and return when it is done."""
+        await self.refresh(shards)
+        for each in shards:
+            if is_overdue(each.state):
+                self._begin_compacting(each)
+        begun = [self._compacting[each.name] for each in shards if each.name in self._compacting]
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    async def compact_settled(self, shard: Tracked) -> None:
+        """Put together what lies below the since, where that is of use. Raises ShardUnknown."""
+        state = await self.refreshed(shard)
+        if parts := settled(state):
+            await self._compact(shard, state, parts)
 
     async def compact(self, shard: Tracked, *, full: bool) -> bool:
         """Make fewer parts and a short log; whether it was this compaction that did it.
@@ -221,7 +312,9 @@ class ShardAccess:
         Killed at any point nothing is lost, and what it leaves behind the next one deletes.
         """
         state = await self.refreshed(shard)
-        parts = plan(state, full=full)
+        return await self._compact(shard, state, plan(state, full=full))
+
+    async def _compact(self, shard: Tracked, state: ShardState, parts: Sequence[Part]) -> bool:
         if not await self._replaced(shard, state, parts):
             return False
         await self.work.in_order(self._ledger.truncate, shard.name)
@@ -244,7 +337,7 @@ class ShardAccess:
         try:
             await self.change([Compact(shard.name, state.sequence, [each.number for each in parts], payload)])
         except Superseded:
-            if payload is not None and payload.blob and _is_used(await self.refreshed(shard), payload):
+            if payload is not None and payload.blob and await self._is_used_now(shard, payload):
                 return True  # it had happened, and could not say so
             await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
             return False
@@ -254,6 +347,12 @@ class ShardAccess:
             await self.work.on_blobs(payloads.drop, self.blobs, shard.name, payload)
             raise
         return True
+
+    async def _is_used_now(self, shard: Tracked, payload: Payload) -> bool:
+        try:
+            return _is_used(await self.refreshed(shard), payload)
+        except ShardUnknown:  # it was dropped: nobody else deletes what was kept behind that
+            return payload.blob is None
 
     def _merged(self, name: str, state: ShardState, parts: Sequence[Part]) -> Payload | None:
         """The parts as one. Blocking."""
@@ -267,6 +366,12 @@ class ShardAccess:
         there = set(self.blobs.names(key_of(name)))
         part = next((each for each in parts if each.blob is not None and each.blob not in there), parts[0])
         return payloads.missing(name, part)
+
+
+def _bring_up_to(tracked: Tracked, state: ShardState) -> None:
+    """Have it know this state: what was told of a shard before anybody followed it here is not told again."""
+    if tracked.state.sequence < state.sequence:
+        tracked.changed(state)
 
 
 def _is_used(state: ShardState, payload: Payload) -> bool:

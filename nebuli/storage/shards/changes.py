@@ -6,7 +6,7 @@ None does I/O. `decide` is asked again with a newer state whenever another entry
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from nebuli.storage.errors import (
@@ -51,16 +51,25 @@ class Decision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the shard, if it is not there. Raises SchemaMismatch for one that is another."""
+    """Make the shard, if it is not there. Raises SchemaMismatch for one that is another.
+
+    It begins with the rows of ``first``, if there are any, and is written below ``upper``.
+    """
 
     shard: str
     schema: pa.Schema
     keeps_contents: bool
+    first: Payload | None = None
+    upper: int = 0
+    holds: Mapping[str, int] = field(default_factory=dict)
 
     def decide(self, state: ShardState | None) -> bytes | None:
-        """A whole state that is empty."""
+        """A whole state."""
         if state is None:
-            return ShardState(self.schema, self.keeps_contents).pack()
+            parts = () if self.first is None else (self.first.part(1, 0, self.upper),)
+            holds = {name: Hold(time, None) for name, time in self.holds.items()}
+            state = ShardState(self.schema, self.keeps_contents, upper=self.upper, parts=parts, holds=holds)
+            return state.pack()
         if state.schema != self.schema:
             raise SchemaMismatch(self.shard, state.schema, self.schema)
         if state.keeps_contents != self.keeps_contents:
@@ -74,8 +83,26 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Have the shard be no more; it does not matter whether it was."""
+
+    shard: str
+
+    def decide(self, state: ShardState | None) -> bytes | None:
+        """An empty state, by which all who know the shard learn of it."""
+        if state is None:
+            return None
+        gone = replace(state, parts=(), holds={}, recent={}, fence=state.sequence + 1, dropped=True)
+        return gone.pack()
+
+    def again(self) -> Drop:
+        """The same change, as it is."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Payload:
-    """The bytes of updates, here or in a blob that was begun after the entry ``born``."""
+    """The bytes of updates, here or in a blob begun after the entry ``born``; all ``at`` a time, if it is set."""
 
     rows: int
     size: int
@@ -84,6 +111,7 @@ class Payload:
     blob: str | None
     born: int
     consolidated: bool = False
+    at: int | None = None
 
     def is_fenced(self, state: ShardState) -> bool:
         """Whether its blob may have been swept away."""
@@ -101,6 +129,7 @@ class Payload:
             self.inline,
             self.blob,
             self.consolidated,
+            self.at,
         )
 
 

@@ -19,16 +19,21 @@ _RATIO = 2
 """A part is left as it is if it is more than so many times as large as all that came after it."""
 LARGE_BYTES = 1 << 26
 """Parts of a log are not put together to more bytes: nothing would become less, and who reads one reads all of it."""
-
-
 _DEAD_BYTES = 1 << 24
 """Bytes of no use that are worth a compaction before it is due."""
+_LOOSE_BYTES = 1 << 16
+"""Bytes below the since that may be of no use, and are left as they are."""
 
 
 def is_due(state: ShardState) -> bool:
     """Whether the shard's log is long enough; where compaction fails, it is tried again as much later."""
     entries = state.sequence - state.compacted
     return entries > 0 and entries % ENTRIES == 0
+
+
+def is_overdue(state: ShardState) -> bool:
+    """Whether it was due, and whoever appended then has not done it: it had ended, for instance."""
+    return state.sequence - state.compacted >= ENTRIES
 
 
 def is_dead(state: ShardState) -> bool:
@@ -48,6 +53,19 @@ def plan(state: ShardState, *, full: bool) -> Sequence[Part]:
     alive = [each for each in state.parts if state.alive(each)]
     chosen = alive if full else _newest(alive, state)
     return chosen if _is_of_use(state, chosen) else []
+
+
+def settled(state: ShardState) -> Sequence[Part]:
+    """The parts below the since, if they are worth being one, whatever comes above: nothing is told apart there.
+
+    So what adds up to nothing takes no more room than half of what is left, and a little.
+    """
+    if not state.keeps_contents:
+        return []
+    below = [each for each in state.parts if each.upper <= state.since + 1]
+    whole = max((each.size for each in below if each.consolidated), default=0)
+    rest = sum(each.size for each in below) - whole
+    return below if rest > max(whole // _RATIO, _LOOSE_BYTES) else []
 
 
 def _newest(alive: Sequence[Part], state: ShardState) -> Sequence[Part]:

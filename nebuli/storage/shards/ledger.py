@@ -33,15 +33,32 @@ class Ledger:
 
     def names(self) -> list[str]:
         """The names of all shards."""
-        return [key.removeprefix(_PREFIX) for key in self._ordering.keys(_PREFIX)]
+        names = [key.removeprefix(_PREFIX) for key in self._ordering.keys(_PREFIX)]
+        self.refresh(names)
+        return [name for name in names if not self._states[name].dropped]
 
     def known(self, shard: str) -> ShardState:
         """The shard's state as it is now. Raises ShardUnknown."""
         self.refresh([shard])
         state = self._states.get(shard)
-        if state is None:
+        if state is None or state.dropped:
             raise ShardUnknown(shard)
         return state
+
+    def all_known(self, shards: Sequence[str]) -> dict[str, ShardState]:
+        """The states of those that there are, as they are now."""
+        self.refresh(shards)
+        found = {shard: self._states[shard] for shard in shards if shard in self._states}
+        return {shard: state for shard, state in found.items() if not state.dropped}
+
+    def known_behind(self, first: str, others: Sequence[str]) -> tuple[ShardState, list[ShardState]]:
+        """The state of one, and then those of others as they are behind it. Raises ShardUnknown."""
+        before = self.known(first)
+        known = self.all_known(others)
+        for each in others:
+            if each not in known:
+                raise ShardUnknown(each)
+        return before, [known[each] for each in others]
 
     def refresh(self, shards: Iterable[str]) -> None:
         """Learn what others have appended."""
@@ -118,7 +135,7 @@ class Ledger:
         changes = []
         for each in decisions:
             state = self._states.get(each.shard)
-            data = each.decide(state)
+            data = each.decide(None if state is None or state.dropped else state)
             if data is not None:
                 changes.append(Change(key_of(each.shard), state.sequence if state else 0, data))
         return changes
@@ -144,7 +161,9 @@ class Ledger:
 
     def truncate(self, shard: str) -> None:
         """Forget the entries that the last whole state has made superfluous."""
-        self._ordering.truncate(key_of(shard), self._states[shard].compacted)
+        self.refresh([shard])
+        if shard in self._states:
+            self._ordering.truncate(key_of(shard), self._states[shard].compacted)
 
 
 def key_of(shard: str) -> str:

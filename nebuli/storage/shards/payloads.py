@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
@@ -13,7 +14,7 @@ from nebuli.storage.errors import BlobDamaged, BlobMissing, StorageError
 
 from .changes import Fenced, Payload
 from .ledger import key_of
-from .updates import decoded, encoded
+from .updates import Runs, decoded, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from nebuli.storage.blobs import Blobs
 
     from .shard_state import Part, ShardState
-    from .updates import Runs, Update
+    from .updates import Update
 
 INLINE_BYTES = 1 << 16
 """Updates of no more bytes are in the entry itself: a blob costs three syncs, an entry one."""
@@ -82,7 +83,11 @@ def read(blobs: Blobs, shard: str, schema: pa.Schema, part: Part) -> list[Runs]:
     found = xxh3_64_intdigest(buffer)
     if found != part.checksum or buffer.size != part.size:
         raise BlobDamaged(f"shard {shard}", name, part.checksum, found)
-    return decoded(buffer, schema)
+    runs = decoded(buffer, schema)
+    if part.at is None:
+        return runs
+    times = np.array([part.at], np.uint64)
+    return [Runs(each.rows, times, np.array([each.rows.num_rows])) for each in runs]
 
 
 def missing(shard: str, part: Part) -> BlobMissing:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from nebuli.storage.errors import FINISHED, SchemaMismatch, SinceMismatch, StorageError
 
 from .access import NewPart
+from .adding_up import Piece, each_once, none_taken_back
 from .changes import SetHolds
 from .shard_state import Hold
-from .updates import accumulated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -42,6 +42,11 @@ class Shard:
     def __init__(self, tracked: Tracked, access: ShardAccess) -> None:
         self._tracked = tracked
         self._access = access
+
+    @property
+    def tracked(self) -> Tracked:
+        """The shard as its process follows it."""
+        return self._tracked
 
     @property
     def name(self) -> str:
@@ -125,24 +130,45 @@ class Shard:
 
     # -- reading
 
-    async def snapshot(self, as_of: int, *, deadline_s: float = DEADLINE_S) -> pa.Table:
+    async def snapshot(self, as_of: int, *, deadline_s: float | None = DEADLINE_S) -> pa.Table:
         """The contents at a time: a Z-set with every row once.
 
         Waits until the time is written. Raises SinceMismatch, NotYet, Damaged.
         """
+        await self._access.reach(self._tracked, as_of, deadline_s)
+        return await self.contents(as_of)
 
+    async def contents(self, as_of: int) -> pa.Table:
+        """The same, of what is known here to be written by now. Raises SinceMismatch, Damaged."""
+        return await self._added_up(as_of, each_once)
+
+    async def contents_as_written(self, as_of: int) -> pa.Table:
+        """The same Z-set, where a row that was written several times may stand as often.
+
+        So it need not be looked at, unless it was taken back.
+        """
+        return await self._added_up(as_of, none_taken_back)
+
+    async def _added_up(
+        self, as_of: int, add_up: Callable[[Sequence[Piece], pa.Schema], pa.Table]
+    ) -> pa.Table:
         def select(state: ShardState) -> list[Part]:
             if as_of < state.since or (state.since and not state.keeps_contents):
                 raise SinceMismatch(self.name, as_of, state.since)
             return state.overlapping(0, as_of + 1)
 
-        await self._access.reach(self._tracked, as_of, deadline_s)
         found = await self._access.read(self._tracked, select)
-        runs = [each for _, runs in found for each in runs]
-        consolidated = len(found) == 1 and found[0][0].consolidated
-        return await self._access.work.on_blobs(
-            lambda: accumulated(runs, as_of, self.schema, is_consolidated=consolidated)
+        # Several may be consolidated, each by itself.
+        whole = max(
+            (part for part, _ in found if part.consolidated), key=lambda part: part.rows, default=None
         )
+        pieces = [
+            Piece(rows, part is whole)
+            for part, runs in found
+            for each in runs
+            if (rows := each.between(0, as_of + 1)).num_rows
+        ]
+        return await self._access.work.on_blobs(add_up, pieces, self.schema)
 
     async def written(self, at: int, *, deadline_s: float | None = DEADLINE_S) -> None:
         """Wait until the upper is above a time. Raises NotYet."""
@@ -155,8 +181,23 @@ class Shard:
         """
         if until > self.upper:
             await self._access.reach(self._tracked, until - 1, 0.0)
+        return await self.between(first, until)
+
+    async def between(self, first: int, until: int) -> list[Update]:
+        """The same, of what is known here to be written by now. Raises SinceMismatch, Damaged."""
         found = await self._access.read(self._tracked, lambda state: self._apart(state, first, until))
         return [update for _, runs in found for each in runs for update in each.updates(first, until)]
+
+    def end_of_some(self, first: int, until: int, rows: int) -> int:
+        """A time above ``first``, at most ``until``, up to which there are no more than so many rows, if it can be."""
+        end, found = until, 0
+        for part in self._tracked.state.overlapping(first, until):
+            if found and found + part.rows > rows:
+                break
+            end, found = min(part.upper, until), found + part.rows
+        else:
+            return until
+        return end
 
     async def listen(self, first: int) -> AsyncIterator[Span]:
         """All that changes from time ``first`` on, until the shard is finished; a snapshot at the time before lacks it.

@@ -26,7 +26,7 @@ class Part:
     """Updates of times from ``lower`` up to but not including ``upper``; their bytes are in ``inline`` or in a blob.
 
     ``number`` is the sequence of the entry that it came with. ``consolidated`` is one with a single time and every row
-    once.
+    once. All rows are of the time ``at``, whatever the bytes say, if that is set.
     """
 
     number: int
@@ -38,12 +38,13 @@ class Part:
     inline: bytes | None
     blob: str | None
     consolidated: bool
+    at: int | None = None
 
     def pack(self) -> list[Any]:
         """The part as it is in an entry."""
         return [
             self.number, self.lower, _packed_time(self.upper), self.rows, self.size, self.checksum, self.inline,
-            self.blob, self.consolidated,
+            self.blob, self.consolidated, self.at,
         ]  # fmt: skip
 
 
@@ -77,7 +78,7 @@ class ShardState:
     """A shard after the entry ``sequence``.
 
     ``parts`` are in the order of their times. ``fence``: a blob that was begun by a lower entry, and is of no part,
-    will never be. ``compacted``: the last entry that was a whole state.
+    will never be. ``compacted``: the last entry that was a whole state. ``dropped``: it was, and is not any more.
     """
 
     schema: pa.Schema
@@ -90,6 +91,7 @@ class ShardState:
     recent: Mapping[bytes, Appended] = field(default_factory=dict)
     fence: int = 0
     compacted: int = 0
+    dropped: bool = False
 
     # -- what is asked
 
@@ -157,6 +159,7 @@ class ShardState:
             "holds": {name: [each.time, each.expires] for name, each in self.held.items()},
             "recent": [[each.id, each.lower, _packed_time(each.upper)] for each in self.recent.values()],
             "fence": self.fence,
+            "dropped": self.dropped,
         }
         packed: bytes = msgpack.packb({"state": whole})
         return packed
@@ -174,6 +177,7 @@ def unpacked(sequence: int, whole: dict[str, Any]) -> ShardState:
         holds={name: Hold(*each) for name, each in whole["holds"].items()},
         recent={id_: Appended(id_, lower, _time(upper)) for id_, lower, upper in whole["recent"]},
         fence=whole["fence"],
+        dropped=whole.get("dropped", False),
         compacted=sequence,
     )
 

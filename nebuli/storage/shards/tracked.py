@@ -6,7 +6,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from nebuli.storage.errors import NotYet, StoreClosed
+from nebuli.storage.errors import NotYet, ShardUnknown, StoreClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +54,15 @@ class Tracked:
                 waiter.set_result(None)
 
     async def reach(self, time: int, deadline_s: float | None) -> None:
-        """Wait until the upper is above ``time``. Raises NotYet, StoreClosed."""
+        """Wait until the upper is above ``time``. Raises NotYet, ShardUnknown, StoreClosed."""
         try:
             async with asyncio.timeout(deadline_s):
-                while self.state.upper <= time:
+                while self.state.upper <= time and not self.state.dropped:
                     await self._next_state()
         except TimeoutError:
             raise NotYet(self.name, time, self.state.upper, deadline_s or 0.0) from None
+        if self.state.dropped:
+            raise ShardUnknown(self.name)
         if self._closed:
             raise StoreClosed
 

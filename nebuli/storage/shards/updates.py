@@ -140,12 +140,3 @@ def merged(runs: Iterable[Runs], since: int, *, keeps_contents: bool) -> list[Up
         contents = consolidate(pa.Table.from_batches(below))
         rest.insert(0, (since, contents))
     return [update for update in rest if update[1].num_rows]
-
-
-def accumulated(runs: Iterable[Runs], as_of: int, schema: pa.Schema, *, is_consolidated: bool) -> pa.Table:
-    """The contents at a time: every row once, with the sum of its weights."""
-    batches = [rows for each in runs if (rows := each.between(0, as_of + 1)).num_rows]
-    table = pa.Table.from_batches(batches, schema=schema)
-    if is_consolidated or not batches:
-        return table
-    return pa.Table.from_batches([consolidate(table)], schema=schema)

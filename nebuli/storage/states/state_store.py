@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,14 +13,13 @@ from xxhash import xxh3_64_intdigest
 from nebuli.storage.errors import (
     BlobDamaged,
     BlobMissing,
-    Conflict,
     DatabaseClosed,
     Locked,
     StorageError,
-    Unclear,
     VersionUnavailable,
 )
 from nebuli.storage.ordering import Change
+from nebuli.storage.ordering.appending import append_once
 
 from .versions import Value, packed_commit, read
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 1 << 12
 """Values of no more bytes are in the entry itself."""
-_PAUSES_S = (0.0, 0.01, 0.1, 0.5)
 
 
 class StateStore:
@@ -84,9 +81,9 @@ class StateStore:
             opened = next((each for each in found if each.number == version), None)
             if opened is None:
                 raise VersionUnavailable(self.name, version, range(found[0].number, found[-1].number + 1))
-            if len(found) > 1 or not last:
-                self._append(last, opened.pack())
-                last += 1
+            # Always: whoever had it, and has lost the lock without a word, cannot commit behind this any more.
+            self._append(last, opened.pack(os.urandom(16)))
+            last += 1
             self._ordering.truncate(self._key, last)
             unused = [name for name in self._blobs.names(self._key) if name not in opened.blobs]
             self._blobs.delete(self._key, unused)
@@ -97,21 +94,8 @@ class StateStore:
 
     def _append(self, last: int, data: bytes) -> None:
         """Append durably, once. Blocking, in order. Raises Locked if somebody else has appended all the same."""
-        for pause in _PAUSES_S:
-            time.sleep(pause)
-            try:
-                self._ordering.append([Change(self._key, last, data)])
-            except Unclear as error:
-                unclear = error
-                continue
-            except Conflict:
-                if not self._is_last(last, data):
-                    raise Locked(self._key, "another that opened it meanwhile") from None
-            return
-        raise unclear
-
-    def _is_last(self, after: int, data: bytes) -> bool:
-        return [entry.data for entry in self._ordering.scan(self._key, after)] == [data]
+        other = Locked(self._key, "another that opened it meanwhile")
+        append_once(self._ordering, Change(self._key, last, data), other)
 
     # -- what a database asks for
 

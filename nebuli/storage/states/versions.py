@@ -55,9 +55,9 @@ class Version:
             values.pop(key, None)
         return replace(self, number=self.number + 1, step=step, values=values)
 
-    def pack(self) -> bytes:
-        """The whole of it, as an entry."""
-        whole = {"version": self.number, "step": self.step, "values": _packed(self.values)}
+    def pack(self, id_: bytes) -> bytes:
+        """The whole of it, as an entry; the id tells it from that of another who opens the same."""
+        whole = {"id": id_, "version": self.number, "step": self.step, "values": _packed(self.values)}
         packed: bytes = msgpack.packb({"whole": whole})
         return packed
 

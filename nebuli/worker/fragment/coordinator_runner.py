@@ -141,7 +141,7 @@ class CoordinatorRunner(StepRunner):
         )
 
         async with AsyncExitStack() as stack:
-            store = await stack.enter_async_context(Store.in_folder(self._folder))
+            store = await stack.enter_async_context(Store.at(self._folder))
             epochs = await EpochLog.open(store, self._order.circuit)
             self._record = CoordinatorRecord.at(self._folder)
             if self._record.known.ending:

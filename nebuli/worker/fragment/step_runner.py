@@ -79,7 +79,7 @@ class StepRunner(ABC):
 
         Its worker has made the store when it took the fragment.
         """
-        if not Store.is_in(self._folder):
+        if not Store.is_at(self._folder):
             rest = "what the other fragments of the query have"
             raise StateGone(
                 str(self._folder), self._fragment.id, rest, "unregister the query and register it again"

@@ -301,7 +301,7 @@ async def test_without_a_common_version_it_ends_and_touches_nothing(tmp_path: Pa
     async with Members(query, tmp_path):
         pass
     for member, version in ((0, 3), (1, 5)):
-        async with Store.in_folder(tmp_path / f"member-{member}") as store:
+        async with Store.at(tmp_path / f"member-{member}") as store:
             states = store.state_store(LOG)
             for number in range(version):
                 database = await states.open(number)

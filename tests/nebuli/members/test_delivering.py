@@ -31,7 +31,7 @@ def row(number: int) -> pa.RecordBatch:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with Store.in_folder(tmp_path / "store") as store:
+    async with Store.at(tmp_path / "store") as store:
         yield store
 
 

@@ -57,7 +57,7 @@ async def test_its_checkpoints_are_the_versions_of_its_database(tmp_path: Path) 
             assert await circuit.steps() == [expected]
         (joined,) = await greeted_again(told, 2)
         assert joined.checkpoints == (say.Checkpoint(4, 8), say.Checkpoint(5, 10))
-        async with Store.in_folder(circuit.store(0)) as store:
+        async with Store.at(circuit.store(0)) as store:
             assert await store.state_store(LOG).versions() == range(4, 6)
 
 
@@ -99,7 +99,7 @@ async def test_a_process_whose_log_another_one_has_taken_follows_nobody_any_more
         await told.open(1, joined.checkpoints[0], [joined.address])
         await told.hear(say.Opened)
         old = circuit.members[0]
-        async with Store.in_folder(circuit.store(0)) as store:
+        async with Store.at(circuit.store(0)) as store:
             log = await InputLog.open(store, LOG, old.inputs)
             async with log:
                 await log.fix(0)

@@ -166,7 +166,7 @@ async def test_a_consumer_sees_nothing_twice_though_members_are_killed_at_twenty
 async def _consume(state: Path, circuit: SteppedQuery, output: str, rows: int) -> Counter[tuple[str, ...]]:
     """So many rows of an output, from its first step on; no step comes twice."""
     home = circuit.plan.homes[output]
-    async with Store.in_folder(state / f"member-{home}") as store:
+    async with Store.at(state / f"member-{home}") as store:
         log = await OutputLog.open(store, LOG, _outputs(circuit, home))
         found: Counter[tuple[str, ...]] = Counter()
         next_step = 0
@@ -264,7 +264,7 @@ async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -
     observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
     (here / "state").mkdir()
     (here / "state" / CLAIM).write_text(numbers.claim(here / "state"))
-    async with asyncio.timeout(120), Store.in_folder(here / "state" / "member-1") as store:
+    async with asyncio.timeout(120), Store.at(here / "state" / "member-1") as store:
         database = await store.state_store(LOG).open(0)
         async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:
 

@@ -83,7 +83,7 @@ async def test_rows_may_be_wide_or_narrow(tmp_path: Path) -> None:
         "long": pa.record_batch([["x" * 1_000_000, ""], [1, -1]], schema=schemas["long"]),
         "narrow": pa.record_batch([[7], [3]], schema=schemas["narrow"]),
     }
-    async with Store.in_folder(tmp_path) as store:
+    async with Store.at(tmp_path) as store:
         async with await InputLog.open(store, "m", schemas) as log:
             for number, (handle, batch) in enumerate(given.items()):
                 await log.push(handle, batch, producer="p", sequence=number)
@@ -100,7 +100,7 @@ from nebuli.storage.logs.input_log import InputLog
 from tests.support.stores import SCHEMA, zset
 
 async def take(folder, first):
-    async with Store.in_folder(folder) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
+    async with Store.at(folder) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
         for number in range(first, first + 200):
             await log.push("a", zset(*((each, 1) for each in range(10 * number, 10 * number + 10))),
                            producer="p", sequence=number)
@@ -132,7 +132,7 @@ async def test_what_was_not_acknowledged_is_sent_again_under_its_number_and_coun
         random = Random(seed)
         for _ in range(8):
             acknowledged = killed(tmp_path, acknowledged, random.randrange(1, 15))
-        async with Store.in_folder(tmp_path) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
+        async with Store.at(tmp_path) as store, await InputLog.open(store, "m", {"a": SCHEMA}) as log:
             logged = log.next_sequence("p")
             assert acknowledged <= logged <= acknowledged + 1
             await log.fix(log.last)
@@ -153,7 +153,7 @@ async def test_consumers_read_one_history_from_wherever_they_are(tmp_path: Path)
         history = [numbers(each) for each in await circuit.output()]
         assert sum(history, Counter[int]()) == Counter(range(100))
         steps = len(history)
-        async with Store.in_folder(circuit.store(circuit.query.plan.homes["rows"])) as store:
+        async with Store.at(circuit.store(circuit.query.plan.homes["rows"])) as store:
             log = await OutputLog.open(store, LOG, circuit.own_outputs("rows"))
 
             async def consume(first: int, until: int) -> list[tuple[int, Counter[int]]]:
@@ -191,7 +191,7 @@ async def test_the_offsets_of_a_step_say_what_its_output_came_from(tmp_path: Pat
             await until_out(circuit, Counter(range(75)))
         log, (again,) = circuit.members[0].log, [SteppedCircuit(query.plan, 0)]
         outputs = {name: await circuit.output(name) for name in ("rows", "sums")}
-        async with Store.in_folder(circuit.store(0)) as store:
+        async with Store.at(circuit.store(0)) as store:
             shards = {handle: await store.open_shard(f"{LOG}/input/{handle}") for handle in "ab"}
             upper = dict.fromkeys("ab", 0)
             for step in range(log.last):

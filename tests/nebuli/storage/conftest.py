@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nebuli.storage import Store
+from tests.support.stores import PLACES, Place, place_of, store_at
 
 
 @pytest.fixture
@@ -15,14 +16,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Where the store is: in a folder, or without a disk that is shared."""
+    return place_of(request)
+
+
 @pytest.fixture
-async def store(folder: Path) -> AsyncIterator[Store]:
-    async with Store.in_folder(folder) as opened:
+async def store(place: Place) -> AsyncIterator[Store]:
+    async with store_at(place) as opened:
         yield opened
 
 
 @pytest.fixture
-async def other(folder: Path, store: Store) -> AsyncIterator[Store]:
+async def other(place: Place, store: Store) -> AsyncIterator[Store]:
     """The same store, opened once more, as another process would."""
-    async with Store.in_folder(folder) as opened:
+    async with store_at(place) as opened:
         yield opened

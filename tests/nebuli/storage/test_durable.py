@@ -54,7 +54,7 @@ def promised(process: Process) -> tuple[int, int]:
 
 async def check(folder: Path, upper: int, version: int) -> None:
     """All of it is there, and at most what was being done beside it."""
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         if "shard" in await store.shards():
             shard = await store.open_shard("shard")
             assert shard.upper in (upper, upper + 1), f"{upper} were appended, {shard.upper} are there"

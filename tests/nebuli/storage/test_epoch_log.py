@@ -13,7 +13,7 @@ from nebuli.storage.errors import EpochTaken, StoreFailed, Unclear
 from nebuli.storage.logs.epoch_log import EpochLog
 from tests.support.sizes import some
 from tests.support.starter import Forked, start_program
-from tests.support.stores import Plan, faulty_store
+from tests.support.stores import Place, Plan, store_at
 
 
 @pytest.fixture
@@ -128,12 +128,12 @@ def failing(name: str) -> BaseException:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", some(_CALLS))
-async def test_a_claim_that_fails_at_any_call_is_made_once(folder: Path, at: int, when: str) -> None:
-    async with Store.in_folder(folder) as store:
+async def test_a_claim_that_fails_at_any_call_is_made_once(place: Place, at: int, when: str) -> None:
+    async with store_at(place) as store:
         await EpochLog.open(store, "flights")
     plan = Plan(at, **{when: failing})  # type: ignore[arg-type]
     claimed: list[int] = []
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         epochs = None
         while len(claimed) < 3:
             try:
@@ -144,9 +144,9 @@ async def test_a_claim_that_fails_at_any_call_is_made_once(folder: Path, at: int
     assert claimed == [1, 2, 3]
 
 
-async def test_three_claims_make_fewer_calls_than_are_tried(folder: Path) -> None:
+async def test_three_claims_make_fewer_calls_than_are_tried(place: Place) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         epochs = await EpochLog.open(store, "flights")
         assert [await epochs.claim(n) for n in range(3)] == [1, 2, 3]
     assert len(plan.calls) < len(_CALLS)
@@ -154,11 +154,11 @@ async def test_three_claims_make_fewer_calls_than_are_tried(folder: Path) -> Non
 
 @pytest.mark.parametrize("more", [0, 1])
 async def test_a_claim_that_is_unclear_for_long_can_be_repeated(
-    folder: Path, theirs: EpochLog, more: int
+    place: Place, theirs: EpochLog, more: int
 ) -> None:
     """It has happened, and the ordering says nothing any more; ``more`` are claimed meanwhile by another one."""
     plan = Plan()
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         epochs = await EpochLog.open(store, "flights")
         around = plan.around
 
@@ -191,7 +191,7 @@ from nebuli.storage.errors import EpochTaken
 from nebuli.storage.logs.epoch_log import EpochLog
 
 async def race(folder, until, said):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         epochs = await EpochLog.open(store, "flights")
         while (seen := await epochs.last()) < until:
             try:

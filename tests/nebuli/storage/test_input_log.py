@@ -26,7 +26,7 @@ from nebuli.storage.shards.ledger import _PAUSES_S
 from tests.support.seeds import drawn_seed
 from tests.support.sizes import examples, some
 from tests.support.starter import start_program
-from tests.support.stores import SCHEMA, Plan, faulty_store, weights, zset
+from tests.support.stores import SCHEMA, Place, Plan, store_at, weights, zset
 
 _HANDLES = {"a": SCHEMA, "b": SCHEMA}
 
@@ -108,9 +108,9 @@ async def test_what_is_on_its_way_is_neither_in_the_position_nor_waiting(log: In
     assert (log.position("p"), log.waiting_rows()) == (2, 2)
 
 
-async def test_what_could_not_be_logged_is_in_no_position(folder: Path) -> None:
+async def test_what_could_not_be_logged_is_in_no_position(place: Place) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
         await push(log, 1)
         plan.before, plan.at = lambda _: StoreFull("the store", "the disk is full"), len(plan.calls)
         with pytest.raises(StoreFull):
@@ -123,10 +123,10 @@ async def test_what_could_not_be_logged_is_in_no_position(folder: Path) -> None:
 
 
 async def test_who_pushes_while_another_push_fails_can_send_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
         count, sending = log._count, []
 
         async def counting() -> None:
@@ -144,10 +144,10 @@ async def test_who_pushes_while_another_push_fails_can_send_again(
         assert numbers(await log.fix(0)) == {1: 1}
 
 
-async def test_what_was_logged_counts_though_that_was_not_known_for_a_while(folder: Path) -> None:
+async def test_what_was_logged_counts_though_that_was_not_known_for_a_while(place: Place) -> None:
     """The append happened; the ordering says nothing until the log asks it what is there."""
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
         await push(log, 1)
         around = plan.around
         silent: list[str] = []
@@ -217,12 +217,12 @@ async def test_a_step_that_is_passed_over_has_nothing_and_what_arrived_waits(
 async def test_what_waits_is_read_at_once_after_a_step_was_passed_over(log: InputLog) -> None:
     await push(log, 1)
     await log.pass_over(0)
-    found = await asyncio.wait_for(log.read(1, asyncio.Event()), 10)
+    found = await asyncio.wait_for(log.read(1, asyncio.Event()), 60)
     assert numbers(found or {}) == {1: 1}
     reading = asyncio.create_task(log.read(2, asyncio.Event()))
     await log.pass_over(1)
     await push(log, 2)
-    assert numbers(await asyncio.wait_for(reading, 10) or {}) == {2: 1}
+    assert numbers(await asyncio.wait_for(reading, 60) or {}) == {2: 1}
 
 
 @pytest.mark.parametrize("trimmed", [1, 2])
@@ -368,7 +368,8 @@ async def check(log: InputLog) -> None:
     assert log.ended_at == max((step for step in range(2, log.last, 3)), default=None)
 
 
-_CALLS = range(60)
+_CALLS = range(32)
+"""A few more than a story makes: at those beyond, nothing goes wrong."""
 
 
 def refused(name: str) -> BaseException:
@@ -382,10 +383,10 @@ def failing(name: str) -> BaseException:
 @pytest.mark.parametrize("how", [{"before": refused}, {"before": failing}, {"after": failing}])
 @pytest.mark.parametrize("at", some(_CALLS))
 async def test_a_call_that_fails_can_be_repeated_and_has_happened_once(
-    folder: Path, at: int, how: dict[str, Any]
+    place: Place, at: int, how: dict[str, Any]
 ) -> None:
     plan = Plan(at, **how)
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         try:
             log = await InputLog.open(store, "m", _HANDLES)
             await log.__aenter__()
@@ -398,14 +399,14 @@ async def test_a_call_that_fails_can_be_repeated_and_has_happened_once(
             await story(log, 6)
         await check(log)
         await log.__aexit__(None, None, None)
-    async with Store.in_folder(folder) as later, await InputLog.open(later, "m", _HANDLES) as log:
+    async with store_at(place) as later, await InputLog.open(later, "m", _HANDLES) as log:
         assert log.last == 6
         await check(log)
 
 
-async def test_the_story_makes_fewer_calls_than_are_tried(folder: Path) -> None:
+async def test_the_story_makes_fewer_calls_than_are_tried(place: Place) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
         await story(log, 6)
         await check(log)
     assert len(plan.calls) < len(_CALLS)
@@ -434,10 +435,10 @@ async def test_what_a_cancelled_call_has_fixed_counts_once(log: InputLog, store:
 
 
 @pytest.mark.parametrize("name", ["fix", "pass_over", "end"])
-async def test_a_step_that_is_unclear_for_long_is_fixed_once(folder: Path, name: str) -> None:
+async def test_a_step_that_is_unclear_for_long_is_fixed_once(place: Place, name: str) -> None:
     """It was fixed, and the ordering says nothing any more; meanwhile, more has arrived by another way."""
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", _HANDLES) as log:
         await push(log, 1)
         around = plan.around
         appended: list[Any] = []
@@ -467,7 +468,7 @@ from nebuli.storage.logs.input_log import InputLog
 from tests.nebuli.storage.test_input_log import _HANDLES, story
 
 async def live(folder):
-    async with Store.in_folder(folder) as store, await InputLog.open(store, "m", _HANDLES) as log:
+    async with Store.at(folder) as store, await InputLog.open(store, "m", _HANDLES) as log:
         await story(log, 10_000, lambda step: print(step, flush=True))
 
 asyncio.run(live(sys.argv[1]))
@@ -495,7 +496,7 @@ async def test_what_a_killed_member_said_is_so(folder: Path) -> None:
         for _ in range(6):
             step += random.randrange(1, 20)
             await asyncio.to_thread(killed_after, folder, step)
-            async with Store.in_folder(folder) as store, await InputLog.open(store, "m", _HANDLES) as log:
+            async with Store.at(folder) as store, await InputLog.open(store, "m", _HANDLES) as log:
                 assert log.last > step
                 await check(log)
                 await log.trim(random.randrange(log.first, log.last + 1))
@@ -524,7 +525,7 @@ class InputLogAgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def enter(self) -> None:
-        self.store = Store.in_folder(self.folder)
+        self.store = Store.at(self.folder)
         self.run(self.store.__aenter__())
         self.log: InputLog = self.run(InputLog.open(self.store, "m", _HANDLES))
         self.run(self.log.__aenter__())

@@ -26,9 +26,9 @@ from nebuli.storage.errors import (
 )
 from nebuli.storage.logs import producers
 from nebuli.storage.logs.input_log import InputLog
-from nebuli.storage.logs.output_log import OutputLog
+from nebuli.storage.logs.output_log import Dating, OutputLog, time_row
 from nebuli.storage.logs.sums import digest
-from tests.support.stores import SCHEMA, Plan, by_time, faulty_store, listened, weights, zset
+from tests.support.stores import SCHEMA, Place, Plan, by_time, listened, only_here, store_at, weights, zset
 
 _WIND = weighted(pa.schema([("speed", pa.float64())]))
 _HANDLES = {"flights": SCHEMA, "wind": _WIND}
@@ -92,16 +92,17 @@ async def test_only_steps_that_are_there_and_the_next_can_be_read(log: InputLog)
         assert await read(log, step) == {}
 
 
-async def test_the_next_step_waits_until_something_arrives(log: InputLog) -> None:
-    """DBSP-IN-7."""
+async def test_the_next_step_waits_until_something_arrives(
+    log: InputLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DBSP-IN-7: at once, and not by looking now and then."""
+    monkeypatch.setattr("nebuli.storage.waking._FALLBACK_S", 1000.0)
     reading = asyncio.create_task(log.read(0, asyncio.Event()))
     await asyncio.sleep(0.05)
     assert not reading.done()
     assert log.last == 0
     await log.push("wind", wind(3.5), producer="p", sequence=0)
-    pushed = time.monotonic()
-    found = await reading
-    assert time.monotonic() - pushed < 1  # milliseconds, on a machine with time
+    found = await asyncio.wait_for(reading, 60)
     assert found is not None
     assert found["wind"].to_pylist() == [{"speed": 3.5, "_weight": 1}]
 
@@ -126,7 +127,7 @@ async def test_what_arrives_several_times_is_added(log: InputLog) -> None:
     assert await read(log, 0) == {2: 2, 3: 1}
 
 
-async def test_a_step_is_the_same_whenever_it_is_read(log: InputLog, store: Store, folder: Path) -> None:
+async def test_a_step_is_the_same_whenever_it_is_read(log: InputLog, store: Store, place: Place) -> None:
     """DBSP-IN-10."""
     for n in range(5):
         await push(log, (n, 1), (n + 1, 2))
@@ -142,7 +143,7 @@ async def test_a_step_is_the_same_whenever_it_is_read(log: InputLog, store: Stor
     await log.trim(0)
     shard = await store.open_shard("member 0/input/flights")
     await shard.compact(full=True)
-    async with Store.in_folder(folder) as later:
+    async with store_at(place) as later:
         again_log = await InputLog.open(later, "member 0", _HANDLES)
         assert await again_log.fix(0) == first
     await log.__aexit__(None, None, None)
@@ -150,15 +151,17 @@ async def test_a_step_is_the_same_whenever_it_is_read(log: InputLog, store: Stor
 
 async def test_a_read_that_is_cancelled_fixes_nothing_and_disturbs_no_later_one(log: InputLog) -> None:
     """DBSP-IN-11."""
-    for _ in range(3):
+    took = []
+    for _ in range(3):  # a busy machine takes its time from some of them
         cancelled = asyncio.Event()
         reading = asyncio.create_task(log.read(0, cancelled))
         await asyncio.sleep(0.01)
         cancelled.set()
         began = time.monotonic()
         assert await reading is None
-        assert time.monotonic() - began < 0.05
+        took.append(time.monotonic() - began)
         assert log.last == 0
+    assert min(took) < 0.05
     await push(log, (1, 1))
     assert await log.read(0, cancelled) is None  # that token stays cancelled, and what arrived is not lost
     assert await read(log, 0) == {1: 1}
@@ -197,7 +200,7 @@ from nebuli.storage.logs.input_log import InputLog
 from tests.support.stores import SCHEMA, zset
 
 async def live(folder, rows):
-    async with Store.in_folder(folder) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
+    async with Store.at(folder) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
         for row in rows:
             await log.push("in", zset((row, 1)), producer="p", sequence=log.next_sequence("p"))
         print(log.last, flush=True)
@@ -214,7 +217,8 @@ asyncio.run(live(sys.argv[1], map(int, sys.argv[2:])))
 
 
 @pytest.mark.processes
-async def test_nothing_is_added_to_a_step_after_a_crash(folder: Path) -> None:
+@only_here
+async def test_nothing_is_added_to_a_step_after_a_crash(place: Place, folder: Path) -> None:
     """DBSP-IN-2, DBSP-IN-3: three rows count for step 5, then two more arrive, each time with a kill -9."""
     lives = [((), "0\n"), ((1, 2, 3), "5\nfixed\n"), ((4, 5), "6\n")]
     for rows, said in lives:
@@ -223,7 +227,7 @@ async def test_nothing_is_added_to_a_step_after_a_crash(folder: Path) -> None:
         )
         output, _ = await process.communicate()
         assert (output.decode(), process.returncode) == (said, -signal.SIGKILL)
-    async with Store.in_folder(folder) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
+    async with store_at(place) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
         found = [await log.fix(step) for step in range(log.last + 1)]
         assert [weights([each["in"]]) for each in found] == [*[{}] * 5, {1: 1, 2: 1, 3: 1}, {4: 1, 5: 1}]
 
@@ -343,9 +347,9 @@ def push_of(log: InputLog, producer: str, sequence: int) -> asyncio.Task[None]:
     return asyncio.create_task(log.push("flights", zset((row, 1)), producer=producer, sequence=sequence))
 
 
-async def test_what_could_not_be_logged_can_be_sent_again(folder: Path) -> None:
+async def test_what_could_not_be_logged_can_be_sent_again(place: Place) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
+    async with store_at(place, plan) as store, await InputLog.open(store, "m", {"in": SCHEMA}) as log:
         await log.push("in", zset((0, 1)), producer="p", sequence=0)
         plan.before = lambda _: StoreFull("the store", "the disk is full")
         plan.at = len(plan.calls)
@@ -417,6 +421,30 @@ async def test_a_step_that_comes_out_the_same_is_dropped_and_another_is_told(
     assert output.last == 1
 
 
+async def test_steps_have_times_as_long_as_a_sink_may_need_them(store: Store, other: Store) -> None:
+    """Those that are asked for, in whatever pieces they are stored; some steps have none of their own."""
+    dating = Dating("step time", ("delays", "wind"))
+    schemas = {"delays": SCHEMA, "wind": _WIND}
+    output = await OutputLog.open(store, "m", schemas, dating=dating)
+    for step, at in enumerate([100, None, 120, 130, None, 150]):
+        await output.write(step, {"delays": zset((step, 1)), "step time": time_row(at)})
+    theirs = await OutputLog.open(other, "m", schemas, dating=dating)
+    for log in (output, theirs):
+        assert await log.times(0, 3) == {0: 100, 2: 120}
+        assert await log.times(3, 6) == {3: 130, 5: 150}
+    await output.has_delivered("wind", 0)
+    await output.has_delivered("delays", 5)
+    await output.trim(4)
+    assert await output.times(0, 6) == {0: 100, 2: 120, 3: 130, 5: 150}, (
+        "the sink of the other has had nothing"
+    )
+    await output.has_delivered("wind", 3)
+    await output.has_delivered("delays", 5)
+    assert await output.times(3, 6) == {3: 130, 5: 150}
+    with pytest.raises(SinceMismatch):
+        await output.times(2, 6)
+
+
 async def test_it_need_not_be_compared(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """DBSP-OUT-4: optionally."""
     output = await OutputLog.open(store, "m", {"out": SCHEMA}, compares=False)
@@ -476,13 +504,27 @@ async def test_output_that_was_lost_is_produced_again_from_the_older_version(sto
         assert (output.mismatches, again.mismatches) == (0, 0)
 
 
+async def test_a_log_continues_with_what_another_has_in_pieces_that_may_begin_later(
+    output: OutputLog,
+) -> None:
+    """What was forgotten between two pieces is forgotten here, too, and is no step without rows."""
+    await output.continue_with("delays", 2, 4, [(2, zset((2, 1))), (3, zset((3, 1)))])
+    await output.continue_with("delays", 3, 4, [])
+    assert (output.first_of("delays"), weights([await output.read("delays", 2)])) == (2, {2: 1})
+    await output.continue_with("delays", 6, 8, [(6, zset((6, 1))), (7, zset((7, 1)))])
+    assert output.first_of("delays") == 6
+    with pytest.raises(SinceMismatch):
+        await output.read("delays", 5)
+    assert weights([await output.read("delays", 7)]) == {7: 1}
+
+
 async def test_whoever_follows_hears_each_step_once(output: OutputLog, other: Store) -> None:
     theirs = await OutputLog.open(other, "member 0", {"delays": SCHEMA, "wind": _WIND})
     heard = theirs.follow("delays", 0)
     for step in range(5):
         await output.write(step, {"delays": zset((step, 1))})
         await output.write(step, {"delays": zset((step, 1))})
-        span = await asyncio.wait_for(anext(heard), 10)
+        span = await asyncio.wait_for(anext(heard), 60)
         assert (span.lower, span.upper) == (step, step + 1)
         assert weights([rows for _, rows in span.updates]) == {step: 1}
     await heard.aclose()  # type: ignore[attr-defined]

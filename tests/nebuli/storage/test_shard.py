@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from nebuli.dataflow.zset import weighted
-from nebuli.storage import FINISHED, Shard, StorageError, Store
+from nebuli.storage import FINISHED, Shard, Span, StorageError, Store
 from nebuli.storage.errors import (
     NotYet,
     SchemaMismatch,
@@ -22,10 +21,28 @@ from nebuli.storage.errors import (
 )
 from nebuli.storage.shards.compacting import ENTRIES
 from nebuli.storage.shards.payloads import INLINE_BYTES
-from tests.support.stores import SCHEMA, by_time, files, listened, weights, zset
+from nebuli.storage.shards.shard_state import ShardState
+from tests.support.stores import (
+    PLACES,
+    SCHEMA,
+    UNSTEADY,
+    Place,
+    blobs_at,
+    by_time,
+    listened,
+    place_of,
+    store_at,
+    weights,
+    zset,
+)
 
 _LONG = INLINE_BYTES // 2
 """A padding with which three rows are too many for an entry."""
+
+
+@pytest.fixture(params=[*PLACES, UNSTEADY])
+def place(request: pytest.FixtureRequest) -> Place:
+    return place_of(request)
 
 
 @pytest.fixture
@@ -39,19 +56,25 @@ async def fill(shard: Shard, *zsets: pa.RecordBatch) -> None:
         await shard.compare_and_append([(shard.upper, rows)], shard.upper, shard.upper + 1)
 
 
+async def shard_state(shard: Shard) -> ShardState:
+    """The shard's state by now."""
+    await shard.refresh()
+    return shard.tracked.state
+
+
 async def test_a_new_shard_is_empty(shard: Shard, store: Store) -> None:
     assert (shard.since, shard.upper, shard.holds) == (0, 0, {})
     assert shard.schema == SCHEMA
     assert await store.shards() == ["s"]
 
 
-async def test_what_was_appended_is_there_for_all_and_after_it_was_closed(folder: Path, other: Store) -> None:
-    async with Store.in_folder(folder) as store:
+async def test_what_was_appended_is_there_for_all_and_after_it_was_closed(place: Place, other: Store) -> None:
+    async with store_at(place) as store:
         shard = await store.create_shard("s", SCHEMA)
         await shard.compare_and_append([(3, zset((1, 1), (2, 5))), (0, zset((1, 1)))], 0, 5)
         await fill(shard, zset((2, -5)))
     for name in ("other", "later"):
-        async with Store.in_folder(folder) as later:
+        async with store_at(place) as later:
             shard = await (other if name == "other" else later).open_shard("s")
             assert shard.upper == 6
             assert weights(await shard.snapshot(2)) == {1: 1}
@@ -62,6 +85,7 @@ async def test_what_was_appended_is_there_for_all_and_after_it_was_closed(folder
 
 
 async def test_of_several_that_expect_the_same_upper_one_wins(shard: Shard, other: Store) -> None:
+    """ST-SH-4: and the others are told its upper."""
     shards = [shard, await other.open_shard("s")] * 4
     results = await asyncio.gather(
         *(each.compare_and_append([(0, zset((n, 1)))], 0, n + 1) for n, each in enumerate(shards)),
@@ -84,7 +108,7 @@ async def test_an_upper_that_was_not_reached_yet_is_a_mismatch_too(shard: Shard,
 
 
 async def test_an_append_that_is_repeated_with_its_id_happens_once(
-    shard: Shard, other: Store, folder: Path
+    shard: Shard, other: Store, place: Place
 ) -> None:
     for padding in (0, _LONG):
         upper = shard.upper
@@ -97,7 +121,7 @@ async def test_an_append_that_is_repeated_with_its_id_happens_once(
         await fill(shard, zset((4, 1)))
         await theirs.compare_and_append([(upper, rows)], upper, upper + 1, append_id=b"this%d" % padding)
     assert weights(await shard.snapshot(shard.upper - 1)) == {1: 2, 2: 2, 3: 2, 4: 2}
-    assert len(files(folder)) == 1  # the blobs of those that did not happen are gone
+    assert len(blobs_at(place)) == 1  # the blobs of those that did not happen are gone
 
 
 async def test_several_shards_are_appended_to_or_none(shard: Shard, store: Store, other: Store) -> None:
@@ -115,13 +139,14 @@ async def test_several_shards_are_appended_to_or_none(shard: Shard, store: Store
 
 
 async def test_a_snapshot_waits_for_its_time(shard: Shard, other: Store) -> None:
+    """ST-SH-3: at the upper, and beyond it."""
     snapshot = asyncio.create_task(shard.snapshot(1))
     theirs = await other.open_shard("s")
     await fill(theirs, zset((1, 1)))
     await asyncio.sleep(0)
     assert not snapshot.done()
     await fill(theirs, zset((2, 1)), zset((3, 1)))
-    assert weights(await asyncio.wait_for(snapshot, 10)) == {1: 1, 2: 1}
+    assert weights(await asyncio.wait_for(snapshot, 60)) == {1: 1, 2: 1}
 
 
 async def test_a_snapshot_that_does_not_come_says_so(shard: Shard) -> None:
@@ -132,6 +157,7 @@ async def test_a_snapshot_that_does_not_come_says_so(shard: Shard) -> None:
 
 
 async def test_what_is_heard_is_what_a_snapshot_lacks(shard: Shard, other: Store) -> None:
+    """ST-SH-9: at whatever time, both together are all that was appended, once."""
     theirs = await other.open_shard("s")
     sums: dict[int, int] = {}
     for time in range(12):
@@ -143,7 +169,21 @@ async def test_what_is_heard_is_what_a_snapshot_lacks(shard: Shard, other: Store
         assert weights([*(await shard.snapshot(as_of)).to_batches(), *later]) == sums
 
 
+async def test_an_append_without_updates_moves_the_upper(shard: Shard, other: Store) -> None:
+    """ST-SH-6: who listens is told how far nothing has happened."""
+    heard = (await other.open_shard("s")).listen(0)
+    for lower, upper in ((0, 10), (10, 11)):
+        span = asyncio.ensure_future(anext(heard))
+        await shard.compare_and_append([(lower, zset())] if lower else [], lower, upper)
+        assert await asyncio.wait_for(span, 60) == Span(lower, upper, [])
+        assert shard.upper == upper
+    assert weights(await shard.snapshot(10)) == {}
+    assert shard.stored == []
+    await heard.aclose()
+
+
 async def test_who_listens_is_told_of_times_without_rows_and_of_the_end(shard: Shard, other: Store) -> None:
+    """ST-SH-7: at the end it ends, for who comes later, too."""
     theirs = await other.open_shard("s")
 
     async def write() -> None:
@@ -154,7 +194,8 @@ async def test_who_listens_is_told_of_times_without_rows_and_of_the_end(shard: S
     writing = asyncio.create_task(write())
     heard = await listened(shard, 0, FINISHED)
     await writing
-    assert heard[-1].upper == FINISHED
+    assert [each async for each in shard.listen(FINISHED)] == []
+    assert [each.upper async for each in shard.listen(0)][-1] == heard[-1].upper == FINISHED
     assert by_time(heard) == {15: {1: 1}}
 
 
@@ -179,7 +220,7 @@ async def test_who_waits_is_woken_and_does_not_look_again_and_again(
         await asyncio.sleep(0.005)
         assert not waiting.done()
         await fill(theirs, zset((time, 1)))
-        assert (await asyncio.wait_for(waiting, 10)).upper == time + 1
+        assert (await asyncio.wait_for(waiting, 60)).upper == time + 1
     assert looks <= 2 * 20 + 2
     await heard.aclose()
 
@@ -206,8 +247,8 @@ async def test_what_comes_just_before_it_is_waited_for_is_not_missed(
     await asyncio.gather(another, return_exceptions=True)
 
 
-async def test_who_waits_is_told_when_the_store_is_closed(folder: Path) -> None:
-    async with Store.in_folder(folder) as store:
+async def test_who_waits_is_told_when_the_store_is_closed(place: Place) -> None:
+    async with store_at(place) as store:
         shard = await store.create_shard("s", SCHEMA)
         heard, snapshot = (
             asyncio.ensure_future(anext(shard.listen(0))),
@@ -222,6 +263,7 @@ async def test_who_waits_is_told_when_the_store_is_closed(folder: Path) -> None:
 
 
 async def test_nothing_is_appended_to_a_finished_shard(shard: Shard, other: Store) -> None:
+    """ST-SH-7: whatever upper is expected, by whoever was there before."""
     await fill(shard, zset((1, 1)))
     await shard.compare_and_append([(1, zset((2, 1)))], 1, FINISHED)
     for each in (shard, await other.open_shard("s")):
@@ -245,9 +287,15 @@ async def test_times_have_64_bits(shard: Shard) -> None:
 
 
 async def test_an_update_has_a_time_of_its_append(shard: Shard) -> None:
+    """ST-SH-5: otherwise nothing of the append is written."""
+    await shard.compare_and_append([(0, zset((1, 1)))], 0, 4)
+    before = shard.tracked.state
     for time in (3, 6):
         with pytest.raises(StorageError, match=f"is at time {time}, and has to be from 4 up to 5"):
-            await shard.compare_and_append([(time, zset((1, 1)))], 4, 6)
+            await shard.compare_and_append([(4, zset((2, 1))), (time, zset((1, 1)))], 4, 6)
+    await shard.refresh()
+    assert shard.tracked.state == before
+    await shard.compare_and_append([(4, zset((2, 1))), (5, zset((3, 1)))], 4, 6)
 
 
 # -- schemas and names
@@ -303,11 +351,11 @@ async def test_any_type_of_column_comes_back(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", "..", ".", "a%2Fb", "größe 1", "x" * 200, "q\"'"])
-async def test_any_printable_name_will_do(store: Store, name: str, folder: Path) -> None:
+async def test_any_printable_name_will_do(store: Store, name: str, place: Place) -> None:
     shard = await store.create_shard(name, SCHEMA)
     await fill(shard, zset((1, 1), (2, 1), (3, 1), padding=_LONG))
     assert await store.shards() == [name]
-    assert len(files(folder)) == 1
+    assert len(blobs_at(place)) == 1
     assert weights(await (await store.open_shard(name)).snapshot(0)) == {1: 1, 2: 1, 3: 1}
 
 
@@ -326,6 +374,7 @@ async def test_a_shard_that_is_not_there_is_said_to_be(store: Store) -> None:
 
 
 async def test_the_since_is_that_of_the_lowest_hold(shard: Shard, other: Store) -> None:
+    """ST-SH-3, ST-SH-10: it never goes back."""
     await fill(shard, *(zset((time, 1)) for time in range(10)))
     await shard.hold("a", 3)
     assert shard.since == 3
@@ -388,13 +437,51 @@ async def test_a_hold_whose_lease_is_over_holds_nothing(
     assert (shard.since, list(shard.holds)) == (8, ["kept"])
 
 
-async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: Store, folder: Path) -> None:
+async def test_since_follows_leased_readers_as_persist_has_it(
+    shard: Shard, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ST-SH-10: its script since_downgrade_leased; a lower downgrade, which it ignores, is refused here."""
+    now = 1000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    theirs = await other.open_shard("s")
+
+    async def since() -> int:
+        await theirs.compact()
+        assert theirs.since == (await shard_state(shard)).since
+        return theirs.since
+
+    await shard.hold("r0", 0, lease_s=60)
+    assert await since() == 0
+    for at in (2, 2):
+        await shard.hold("r0", at, lease_s=60)
+        assert await since() == 2
+    with pytest.raises(SinceMismatch):
+        await shard.hold("r0", 1, lease_s=60)
+    assert (await since(), shard.holds["r0"].time) == (2, 2)
+    await theirs.hold("r1", 2, lease_s=120)
+    await theirs.hold("r1", 3, lease_s=120)
+    assert await since() == 2
+    await shard.hold("r0", 5, lease_s=60)
+    assert await since() == 3
+    now += 61
+    assert await since() == 3, "the one that is gone was ahead"
+    await shard.hold("r2", 3, lease_s=120)
+    await shard.hold("r2", 10, lease_s=120)
+    assert await since() == 3
+    now += 60
+    assert await since() == 10, "the one that is gone was the last"
+    now += 61
+    assert (await since(), theirs.holds) == (10, {})
+
+
+async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: Store, place: Place) -> None:
+    """ST-SH-3, ST-SH-11: from the since on all reads are as they were, below it none is answered."""
     await fill(shard, *(zset((1, 1), (time, 1), (time - 1, -1), padding=_LONG) for time in range(2, 12)))
     before = {time: weights(await shard.snapshot(time)) for time in range(10)}
-    assert len(files(folder)) == 10
+    assert len(blobs_at(place)) == 10
     await shard.hold("reader", 6)
     assert await shard.compact(full=True)
-    assert len(files(folder)) == 1
+    assert len(blobs_at(place)) == 1
     for each in (shard, await other.open_shard("s")):
         for time in range(6, 10):
             assert weights(await each.snapshot(time)) == before[time]
@@ -410,10 +497,10 @@ async def test_below_its_since_a_shard_keeps_its_contents(shard: Shard, other: S
     assert await shard.compact(full=True)
     (snapshot,) = (await shard.snapshot(9)).to_batches()
     assert snapshot.num_rows == len(before[9])
-    assert not await shard.compact(full=True) or len(files(folder)) == 1
+    assert not await shard.compact(full=True) or len(blobs_at(place)) == 1
 
 
-async def test_below_its_since_a_log_keeps_nothing(store: Store, other: Store, folder: Path) -> None:
+async def test_below_its_since_a_log_keeps_nothing(store: Store, other: Store, place: Place) -> None:
     shard = await store.create_shard("s", SCHEMA, keeps="updates")
     await fill(shard, *(zset((time, 1), (time, -1), (0, 1), padding=_LONG) for time in range(10)))
     await shard.hold("reader", 6)
@@ -426,10 +513,10 @@ async def test_below_its_since_a_log_keeps_nothing(store: Store, other: Store, f
         for call in (each.read(5, 7), each.snapshot(7)):
             with pytest.raises(SinceMismatch):
                 await call
-    assert len(files(folder)) == 1
+    assert len(blobs_at(place)) == 1
     await shard.hold("reader", 10)
     await shard.compact()
-    assert files(folder) == []
+    assert blobs_at(place) == []
     assert await shard.read(10, 10) == []
 
 
@@ -466,7 +553,7 @@ async def test_a_log_of_entries_does_not_grow_for_ever(store: Store, other: Stor
     assert by_time(await listened(await other.open_shard("s"), 0, 4 * ENTRIES)) == found
 
 
-async def test_the_second_of_two_compactions_leaves_nothing(shard: Shard, other: Store, folder: Path) -> None:
+async def test_the_second_of_two_compactions_leaves_nothing(shard: Shard, other: Store, place: Place) -> None:
     await fill(shard, *(zset((time, 1), (50, 1), (51, 1), padding=_LONG) for time in range(10)))
     await shard.hold("a", 9)
     results = await asyncio.gather(
@@ -475,5 +562,5 @@ async def test_the_second_of_two_compactions_leaves_nothing(shard: Shard, other:
     assert any(results)
     await shard.compact(full=True)
     await shard.refresh()
-    assert len(files(folder)) == len([part for part in shard._tracked.state.parts if part.blob])
+    assert len(blobs_at(place)) == len([part for part in shard._tracked.state.parts if part.blob])
     assert len(weights(await shard.snapshot(9))) == 12

@@ -1,4 +1,7 @@
-"""A shard against a model of it, with several handles that each know something else: as several processes do."""
+"""A shard against a model of it, with several handles that each know something else: as several processes do.
+
+ST-SH-3, ST-SH-9, ST-SH-11: whatever is appended, held and compacted, reads from the since on are those of the model.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class ShardAgainstModel(RuleBasedStateMachine):
         self.stores: list[Store] = []
         self.shards: list[Shard] = []
         for _ in range(3):
-            self.stores.append(Store.in_folder(self.folder))
+            self.stores.append(Store.at(self.folder))
             self.run(self.stores[-1].__aenter__())
             self.shards.append(self.run(self.stores[-1].create_shard("s", SCHEMA, keeps=keeps)))
 
@@ -120,7 +123,7 @@ class ShardAgainstModel(RuleBasedStateMachine):
     @rule(handle=_HANDLES)
     def reopen(self, handle: int) -> None:
         self.run(self.stores[handle].__aexit__(None, None, None))
-        self.stores[handle] = Store.in_folder(self.folder)
+        self.stores[handle] = Store.at(self.folder)
         self.run(self.stores[handle].__aenter__())
         self.shards[handle] = self.run(self.stores[handle].open_shard("s"))
         assert (self.shards[handle].since, self.shards[handle].upper) == (self.since, self.upper)

@@ -33,7 +33,7 @@ from nebuli.storage.errors import UpperMismatch
 from tests.support.stores import zset
 
 async def race(folder, me, until, said):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.open_shard("s")
         while (at := shard.upper) < until:
             padding = 40000 if at % 10 == 0 else 0
@@ -65,7 +65,7 @@ def said(path: Path) -> list[int]:
 
 async def winners(folder: Path, appends: int) -> list[int]:
     """Of each time, who is in the shard with it."""
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.open_shard("s")
         found = by_time(await listened(shard, 0, appends))
     won = []
@@ -80,7 +80,8 @@ async def winners(folder: Path, appends: int) -> list[int]:
 
 
 async def test_of_eight_processes_one_wins_each_time(folder: Path, tmp_path: Path) -> None:
-    async with Store.in_folder(folder) as store:
+    """ST-SH-4: 1000 times; the others are told the upper that is there then."""
+    async with Store.at(folder) as store:
         await store.create_shard("s", SCHEMA)
     numbers = range(2000, 2000 + _WRITERS)
     processes = [started(_RACING, folder, me, _APPENDS, tmp_path / f"{me}") for me in numbers]
@@ -92,7 +93,7 @@ async def test_of_eight_processes_one_wins_each_time(folder: Path, tmp_path: Pat
 
 async def test_of_what_killed_processes_said_nothing_is_lost(folder: Path, tmp_path: Path) -> None:
     """One of three is killed again and again, and another takes its place."""
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.create_shard("s", SCHEMA)
         with drawn_seed() as seed:
             random = Random(seed)
@@ -140,7 +141,7 @@ import nebuli.storage.waking
 nebuli.storage.waking._FALLBACK_S = 1000.0
 
 async def echo(folder, count):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         asked, answered = await store.open_shard("asked"), await store.open_shard("answered")
         async for span in asked.listen(0):
             for at, rows in span.updates:
@@ -156,7 +157,7 @@ async def test_who_waits_is_woken_by_another_process(folder: Path, monkeypatch: 
     """Neither of both looks by itself."""
     monkeypatch.setattr("nebuli.storage.waking._FALLBACK_S", 1000.0)
     count = 100
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         asked = await store.create_shard("asked", SCHEMA)
         answered = await store.create_shard("answered", SCHEMA)
         process = started(_ECHOING, folder, count)
@@ -182,12 +183,12 @@ from tests.support.stores import zset
 SqliteOrdering._ring = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 
 async def append(folder):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         await (await store.open_shard("s")).compare_and_append([(0, zset((1, 1)))], 0, 1)
 
 asyncio.run(append(sys.argv[1]))
 """
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.create_shard("s", SCHEMA)
         snapshot = asyncio.create_task(shard.snapshot(0))
         process = started(silent, folder)
@@ -203,7 +204,7 @@ from nebuli.storage import Store
 from tests.support.stores import zset
 
 async def run(folder, said):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.open_shard("s")
         while True:
             at = shard.upper
@@ -219,7 +220,7 @@ asyncio.run(run(sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.
 async def test_a_compaction_that_is_killed_loses_nothing_and_leaves_nothing_for_long(
     folder: Path, tmp_path: Path
 ) -> None:
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         shard = await store.create_shard("s", SCHEMA)
         with drawn_seed() as seed:
             random = Random(seed)

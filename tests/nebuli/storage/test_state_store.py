@@ -27,8 +27,9 @@ from nebuli.storage.errors import (
 from nebuli.storage.ordering.sqlite import SqliteOrdering
 from nebuli.storage.states.state_store import INLINE_BYTES, Database
 from tests.support.sizes import some
-from tests.support.stores import Killed, Plan, faulty_store, files
+from tests.support.stores import Killed, Place, Plan, blobs_at, only_here, opened_blobs, store_at
 
+_KEY = "state/member 0"
 _LONG = b"\0\xff" * INLINE_BYTES
 """Too long for an entry."""
 
@@ -62,7 +63,7 @@ async def test_a_new_database_has_version_0_which_is_empty(states: StateStore) -
     assert await states.versions() == range(1)
 
 
-async def test_opening_a_version_discards_the_other(states: StateStore, folder: Path) -> None:
+async def test_opening_a_version_discards_the_other(states: StateStore, place: Place) -> None:
     """DBSP-DB-3."""
     await commit(states, 0, a=b"old", b=_LONG + b"0")
     await commit(states, 1, a=b"new", b=_LONG + b"1")
@@ -71,7 +72,7 @@ async def test_opening_a_version_discards_the_other(states: StateStore, folder: 
         assert await states.versions() == range(1, 2)
         assert await value(database, "t", b"a") == b"old"
         assert await value(database, "t", b"b") == _LONG + b"0"
-        assert len(files(folder)) == 1
+        assert len(blobs_at(place)) == 1
     with pytest.raises(VersionUnavailable):
         await states.open(2)
     await commit(states, 1, a=b"newer")
@@ -123,7 +124,7 @@ async def test_either_version_can_be_opened_after_a_commit(states: StateStore) -
         assert await value(database, "t", b"a") == b"0"
 
 
-async def test_closing_without_a_commit_keeps_what_was_opened(states: StateStore, folder: Path) -> None:
+async def test_closing_without_a_commit_keeps_what_was_opened(states: StateStore, place: Place) -> None:
     """DBSP-DB-6."""
     await commit(states, 0, a=b"0", b=_LONG)
     database = await states.open(1)
@@ -137,7 +138,7 @@ async def test_closing_without_a_commit_keeps_what_was_opened(states: StateStore
         assert await value(database, "t", b"a") == b"0"
         assert await value(database, "t", b"b") == _LONG
         assert database.get_step() == 0
-        assert len(files(folder)) == 1  # what was put is not left behind
+        assert len(blobs_at(place)) == 1  # what was put is not left behind
 
 
 async def test_what_is_put_is_read_at_once_by_table_and_key(states: StateStore) -> None:
@@ -245,8 +246,9 @@ async def test_all_tables_are_read_at_once(states: StateStore) -> None:
         assert contents(await database.tables()) == {"a": changed, "c": {b"": _LONG}}
 
 
-async def test_blobs_of_tables_are_read_side_by_side_a_few_at_once(folder: Path) -> None:
-    async with Store.in_folder(folder) as store:
+@only_here
+async def test_blobs_of_tables_are_read_side_by_side_a_few_at_once(place: Place, folder: Path) -> None:
+    async with store_at(place) as store:
         await commit(store.state_store("s"), 0, **{f"{n}": _LONG for n in range(40)})
     reading = most = 0
     meeting = threading.Barrier(2)  # one alone would wait for ever
@@ -271,12 +273,11 @@ async def test_blobs_of_tables_are_read_side_by_side_a_few_at_once(folder: Path)
 
 
 async def test_a_blob_of_the_tables_that_is_damaged_is_named_and_nothing_goes_on(
-    states: StateStore, folder: Path
+    states: StateStore, place: Place
 ) -> None:
     await commit(states, 0, **{f"{n}": _LONG for n in range(20)})
-    name = files(folder)[3]
-    (path,) = folder.rglob(name)
-    path.unlink()
+    name = blobs_at(place)[3]
+    opened_blobs(place).delete(_KEY, [name])
     async with await states.open(1) as database:
         with pytest.raises(BlobMissing, match=name):
             await database.tables()
@@ -298,26 +299,28 @@ async def test_a_second_opener_is_refused(states: StateStore, store: Store, othe
         assert await value(theirs, "t", b"a") == _LONG
 
 
-async def test_the_disk_does_not_fill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@only_here
+async def test_the_disk_does_not_fill(place: Place, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DBSP-DB-12: 1 000 commits of the same keys; SQLite's own log begins anew after 400 kB instead of 8 MB."""
     monkeypatch.setattr("nebuli.storage.ordering.sqlite._PAGES", 100)
-    async with Store.in_folder(folder) as store:
-        used = await _used_by_commits(store.state_store("s"), folder)
+    async with store_at(place) as store:
+        used = await _used_by_commits(store.state_store("s"), place, folder)
     assert max(used[500:]) <= max(used[:500]) * 1.1
 
 
-async def _used_by_commits(states: StateStore, folder: Path) -> list[int]:
+async def _used_by_commits(states: StateStore, place: Place, folder: Path) -> list[int]:
     used = []
     for version in range(1000):
         await commit(
             states, version, **{f"{n}": os.urandom(INLINE_BYTES + 1) for n in range(2)}, small=b"%d" % version
         )
-        assert len(files(folder)) <= 4
+        assert len(blobs_at(place)) <= 4
         used.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
     return used
 
 
-async def test_a_commit_writes_only_what_is_new(states: StateStore, folder: Path) -> None:
+@only_here
+async def test_a_commit_writes_only_what_is_new(states: StateStore, place: Place, folder: Path) -> None:
     await commit(states, 0, **{f"{n}": _LONG + bytes([n]) for n in range(20)})
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "blobs").rglob("*-*")}
     await commit(states, 1, new=_LONG)
@@ -329,26 +332,26 @@ async def test_a_commit_writes_only_what_is_new(states: StateStore, folder: Path
         assert await value(database, "t", b"7") == _LONG + b"\7"
 
 
-async def test_a_damaged_value_is_named_with_both_checksums(states: StateStore, folder: Path) -> None:
+async def test_a_damaged_value_is_named_with_both_checksums(states: StateStore, place: Place) -> None:
     await commit(states, 0, a=_LONG)
-    (name,) = files(folder)
-    (path,) = folder.rglob(name)
-    content = path.read_bytes()
+    (name,) = blobs_at(place)
+    blobs = opened_blobs(place)
+    content = blobs.get(_KEY, name).to_pybytes()
     async with await states.open(1) as database:
         for damaged in (content[:-1], b"?" + content[1:]):
-            path.write_bytes(damaged)
+            blobs.put(_KEY, name, [damaged])
             with pytest.raises(BlobDamaged, match=f"blob {name} of database member 0 is damaged") as raised:
                 await database.get("t", b"a")
             assert raised.value.expected != raised.value.found
-        path.unlink()
+        blobs.delete(_KEY, [name])
         with pytest.raises(BlobMissing, match=f"blob {name} of database member 0 is missing"):
             await database.get("t", b"a")
-        path.write_bytes(content)
+        blobs.put(_KEY, name, [content])
         assert await value(database, "t", b"a") == _LONG
 
 
-async def test_nothing_is_done_in_a_store_that_was_left(folder: Path) -> None:
-    async with Store.in_folder(folder) as store:
+async def test_nothing_is_done_in_a_store_that_was_left(place: Place) -> None:
+    async with store_at(place) as store:
         database = await store.state_store("s").open(0)
     with pytest.raises(StoreClosed):
         await database.put("t", b"a", _LONG)
@@ -374,9 +377,9 @@ async def _generation(states: StateStore, version: int) -> None:
         await database.commit()
 
 
-async def _check(folder: Path) -> range:
+async def _check(place: Place) -> range:
     """Every version that is there is whole; the versions."""
-    async with Store.in_folder(folder) as store:
+    async with store_at(place) as store:
         states = store.state_store("s")
         versions = await states.versions()
         assert len(versions) in (1, 2)
@@ -394,7 +397,7 @@ async def _check(folder: Path) -> range:
                     for n in range(2):
                         assert await value(database, "t", b"long %d" % n) == b"%d" % (version - 1) + _LONG
                         assert await value(database, "t", b"short %d" % n) == b"%d" % (version - 1)
-                assert len(files(folder)) == (2 if version else 0)
+                assert len(blobs_at(place)) == (2 if version else 0)
         return versions
 
 
@@ -404,24 +407,24 @@ _CALLS = range(40)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", some(_CALLS))
 async def test_a_commit_that_is_killed_at_any_call_is_whole_or_not_there(
-    folder: Path, at: int, when: str
+    place: Place, at: int, when: str
 ) -> None:
     """DBSP-DB-7, DBSP-DB-8."""
     plan = Plan(at, **{when: lambda _: Killed()})
     version = 0
     with suppress(Killed):
-        async with faulty_store(folder, plan) as store:
+        async with store_at(place, plan) as store:
             for version in range(3):
                 await _generation(store.state_store("s"), version)
-    versions = await _check(folder)
+    versions = await _check(place)
     assert versions[-1] in (version, version + 1)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", some(_CALLS))
-async def test_a_commit_that_fails_at_any_call_can_be_done_again(folder: Path, at: int, when: str) -> None:
+async def test_a_commit_that_fails_at_any_call_can_be_done_again(place: Place, at: int, when: str) -> None:
     plan = Plan(at, **{when: failing})
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         states = store.state_store("s")
         failures = 0
         while (version := (await _versions(states))[-1]) < 3:
@@ -430,7 +433,7 @@ async def test_a_commit_that_fails_at_any_call_can_be_done_again(folder: Path, a
             except StorageError:
                 failures += 1
         assert failures <= 1
-    assert (await _check(folder))[-1] == 3
+    assert (await _check(place))[-1] == 3
 
 
 async def _versions(states: StateStore) -> range:
@@ -440,9 +443,9 @@ async def _versions(states: StateStore) -> range:
         return await states.versions()
 
 
-async def test_three_commits_make_fewer_calls_than_are_tried(folder: Path) -> None:
+async def test_three_commits_make_fewer_calls_than_are_tried(place: Place) -> None:
     plan = Plan()
-    async with faulty_store(folder, plan) as store:
+    async with store_at(place, plan) as store:
         for version in range(3):
             await _generation(store.state_store("s"), version)
     assert len(plan.calls) < len(_CALLS)

@@ -26,7 +26,7 @@ import sys
 from nebuli.storage import Store
 
 async def commit(folder):
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         states = store.state_store("s")
         while True:
             versions = await states.versions()
@@ -50,7 +50,7 @@ def started(folder: Path, program: str = _COMMITTING) -> Forked:
 
 async def check(folder: Path, random: Random) -> tuple[range, int]:
     """The versions, and one that was opened and found whole."""
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         states = store.state_store("s")
         versions = await states.versions()
         assert len(versions) in (1, 2)
@@ -99,7 +99,7 @@ async def test_a_database_is_locked_until_its_process_has_ended(folder: Path) ->
     holding = _COMMITTING.replace("await database.commit()", "await asyncio.sleep(1000)")
     process = started(folder, holding)
     process.stdout.readline()
-    async with Store.in_folder(folder) as store:
+    async with Store.at(folder) as store:
         with pytest.raises(Locked, match=f"by process {process.pid}:"):
             await store.state_store("s").open(0)
         process.kill()

@@ -350,7 +350,7 @@ def test_the_disk_of_an_endless_query_is_of_bounded_size(case: Case) -> None:
 
 async def rows_at_the_end(case: Case) -> int:
     """How many rows the steps have that there are."""
-    async with Store.in_folder(case.state / "member-0") as store:
+    async with Store.at(case.state / "member-0") as store:
         remap = await Remap.open(store, LOG, {})
         return sum(each.rows for each in (await remap.where(remap.last)).values())
 

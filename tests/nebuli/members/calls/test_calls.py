@@ -154,7 +154,7 @@ async def test_pieces_are_those_of_what_was_read_once(tmp_path: Path) -> None:
     """Their number and where they end do not change while somebody asks for one after the other."""
     schema = pa.schema([("n", pa.int64()), ("_weight", pa.int64())])
     half = [range(at, at + PIECE_BYTES // 16) for at in (0, 1_000_000)]
-    async with Store.in_folder(tmp_path) as store:
+    async with Store.at(tmp_path) as store:
         log = await OutputLog.open(store, "m", {"out": schema})
         pieces = OutputPieces(log)
         for step, numbers in enumerate(half):

@@ -82,7 +82,7 @@ async def test_before_its_first_step_a_member_looks_anew(tmp_path: Path) -> None
     assert await found() == ["a.csv"]
     (tmp_path / "a.csv").rename(tmp_path / "b.csv")
     assert await found() == ["b.csv"]
-    async with Store.in_folder(state) as store:
+    async with Store.at(state) as store:
         remap = await Remap.open(store, LOG, {})
         (tmp_path / "b.csv").rename(tmp_path / "c.csv")
         assert await found() == ["c.csv"], "it was opened, and no step was fixed"

@@ -172,7 +172,7 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(
 
 async def test_a_kept_channel_is_acknowledged_where_no_state_needs_it(tmp_path: Path, keeper: Keeper) -> None:
     source = feeds(tmp_path, keeper)[-1]
-    async with Store.in_folder(tmp_path / "store") as store, process(store, [source]) as running:
+    async with Store.at(tmp_path / "store") as store, process(store, [source]) as running:
         steps = 0
         while steps < 2 or await running.log.where(steps) != await running.log.where(steps - 1):
             await running.read(1)
@@ -192,7 +192,7 @@ async def test_rows_are_not_logged(tmp_path: Path) -> None:
     """Where a source gives its rows again, what is kept does not grow with them."""
     (tmp_path / "numbers.csv").write_text("n\n" + "".join(f"{number}\n" for number in range(10_000)))
     source = feed({"type": "CSV", "path": str(tmp_path / "numbers.csv")})
-    async with Store.in_folder(tmp_path / "store") as store, process(store, [source]) as running:
+    async with Store.at(tmp_path / "store") as store, process(store, [source]) as running:
         await running.read(10_000)
         assert await running.rows(0) == list(range(10_000))
     kept = sum(each.stat().st_size for each in (tmp_path / "store" / "blobs").rglob("*") if each.is_file())
@@ -214,7 +214,7 @@ async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
     path = tmp_path / "numbers.csv"
     path.write_text("n\n0\n1\n2\n3\n4\n5\n6\n7\n")
     source = feed({"type": "CSV", "path": str(path)})
-    async with Store.in_folder(tmp_path / "store") as store:
+    async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
             await running.read(10)
             assert await running.rows(0) == list(range(8))
@@ -228,7 +228,7 @@ async def test_a_file_that_was_changed_is_no_silent_change_of_the_past(
 
 async def test_rows_that_are_read_again_do_not_wait_for_their_rate(tmp_path: Path) -> None:
     source, slow = (feed({"type": "Generator", "count": ROWS, "rows_per_s": rate}) for rate in (None, 0.01))
-    async with Store.in_folder(tmp_path / "store") as store:
+    async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
             await running.read(ROWS)
             assert await running.rows(0) == list(range(ROWS))
@@ -240,7 +240,7 @@ async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
     path.write_text("n\n0\n1\n2\n3\n")
     source = feed({"type": "CSV", "path": str(path)})
-    async with Store.in_folder(tmp_path / "store") as store:
+    async with Store.at(tmp_path / "store") as store:
         async with process(store, [source]) as running:
             await running.read(10)
             assert await running.rows(0) == [0, 1, 2, 3]

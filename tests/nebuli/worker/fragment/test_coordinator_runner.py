@@ -47,7 +47,7 @@ async def running(
             checkpoint_s=3600.0,
         )
         folder = members.folder / "coordinator"
-        Store.make_in(folder)
+        Store.make(folder)
         if is_new:
             forget_run(folder)
         runner = CoordinatorRunner("1", fragment, folder, sender, receiver, socket=members.folder / "socket")

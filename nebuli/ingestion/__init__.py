@@ -1,0 +1,1 @@
+"""Ingestion: what comes from sources outside, into durable collections, once and at definite times."""

@@ -1,0 +1,1 @@
+"""From the bytes of messages to rows."""

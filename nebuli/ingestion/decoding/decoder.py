@@ -1,0 +1,43 @@
+"""The contract of a decoder: from messages to rows, by nothing but the messages and recorded facts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from nebuli.ingestion.addressed import Messages
+
+Facts = dict[str, bytes]
+"""What is recorded by its key, once and for all: of several that were found for a key, the first that was recorded."""
+
+
+class Decoder(ABC):
+    """Made once for each instance of an ingestion, on its event loop."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of what it makes."""
+
+    async def facts(self, messages: Messages, known: Mapping[str, bytes]) -> Facts:
+        """What `decode` needs for these messages and does not follow from them: asked of others, drawn, or the time.
+
+        What is ``known`` is not asked for again. It is recorded before it is used, and what was recorded is used:
+        another instance may have been first. Raises SourceAway, MessageInvalid.
+        """
+        return {}
+
+    @abstractmethod
+    def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
+        """Rows of the `schema`, as few or as many as are in each message, with the address of each.
+
+        The same for the same messages and facts, whenever, wherever and however they are cut. Raises MessageInvalid.
+        """
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing
+        """Let go of everything."""

@@ -1,0 +1,49 @@
+"""Messages that have columns already, by their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nebuli.ingestion.errors import MessageInvalid
+
+from .decoder import Decoder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nebuli.ingestion.addressed import Messages
+
+
+class TypedColumns(Decoder):
+    """Takes the columns of a schema by their names, cast where that loses nothing; others are passed over."""
+
+    def __init__(self, schema: pa.Schema, *, source: str) -> None:
+        self._schema = schema
+        self._source = source
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Those that are taken."""
+        return self._schema
+
+    def decode(self, messages: Messages, facts: Mapping[str, bytes]) -> Messages:
+        """The same rows. Raises MessageInvalid where a column is missing, or is of another type."""
+        rows = messages.rows
+        columns = []
+        for field in self._schema:
+            if rows.schema.get_field_index(field.name) == -1:
+                raise MessageInvalid(
+                    f"{self._source}: its messages have the columns {', '.join(rows.schema.names)}, and no "
+                    f"{field.name}: name those that there are in the schema"
+                )
+            try:
+                columns.append(rows.column(field.name).cast(field.type))
+            except pa.ArrowException as error:
+                raise MessageInvalid(
+                    f"{self._source}: column {field.name} of the message at {messages.lower} or behind is "
+                    f"{rows.schema.field(field.name).type}, and the schema says {field.type} ({error}): have one of "
+                    f"them be as the other"
+                ) from error
+        return messages.made_of(pa.RecordBatch.from_arrays(columns, schema=self._schema))

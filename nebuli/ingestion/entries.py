@@ -1,0 +1,188 @@
+"""What a store has of its sources: what they are, and how their instances fare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from nebuli.storage.errors import Damaged
+
+from .definition import CollectionOrigin, DebeziumEnvelope, Definition, FileOrigin, ParquetOrigin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCES = "ingestion/sources"
+INSTANCES = "ingestion/instances"
+RAW_RENDITION = "r1"
+"""That of raw messages, which are never made anew."""
+Phase = Literal["creating", "there", "dropping"]
+Health = Literal["starting", "running", "waiting", "conflict", "ended"]
+"""``running``: it has written something, and is not hindered; ``waiting``: to try again, after an error."""
+FROM_BAD_TO_GOOD: tuple[Health, ...] = ("conflict", "waiting", "starting", "running")
+"""How those that live fare."""
+_SEEN_MS = 30_000
+"""It says three times as often that it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A source, in its ``version``, whose collections are written as the ``rendition``.
+
+    ``built_from``: the time of the collection that it reads whose contents come first; None: there was nothing yet.
+    ``origin_created``: when that collection was created, by which it is told from another one of its name. ``former``
+    are the collections of states that earlier versions had.
+    """
+
+    id: str
+    definition: Definition
+    version: int
+    phase: Phase
+    replicas: int
+    built_from: int | None = None
+    origin_created: int | None = None
+    former: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the source, and of its collection."""
+        return self.definition.name
+
+    @property
+    def rendition(self) -> str:
+        """The rendition that this version writes."""
+        return f"r{self.version}"
+
+    @property
+    def raw(self) -> str:
+        """The collection of its raw messages."""
+        return f"{self.name}.raw"
+
+    @property
+    def origin_collection(self) -> str | None:
+        """The collection that it is decoded from, if it is one."""
+        if isinstance(self.definition.origin, CollectionOrigin):
+            return self.definition.origin.collection
+        return self.raw if self.definition.raw else None
+
+    @property
+    def can_be_rebuilt(self) -> bool:
+        """Whether all of its messages are there to be read again."""
+        return self.origin_collection is not None or not self.passing_sources
+
+    @property
+    def passing_sources(self) -> list[str]:
+        """The types of its raw sources that need not have all of their messages any more."""
+        return [
+            origin.type
+            for origin in self.raw_sources.values()
+            if not isinstance(origin, FileOrigin | ParquetOrigin)
+        ]
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its own shards begin."""
+        return f"ingestion/{self.id}/"
+
+    @property
+    def remap(self) -> str:
+        """The shard in which it is recorded what is available when; each version reads again what is not kept raw."""
+        return f"{self.prefix}remap" if self.definition.raw else f"{self.prefix}remap.{self.rendition}"
+
+    @property
+    def facts(self) -> str:
+        """The shard of the facts that raw messages are decoded by."""
+        return f"{self.prefix}facts"
+
+    @property
+    def raw_sources(self) -> Mapping[str, Any]:
+        """All that contributes to it from outside, by name: where messages come from, and what they are decoded by."""
+        found: dict[str, Any] = {}
+        if self.origin_collection is None or self.definition.raw:
+            found["data"] = self.definition.origin
+        envelope = self.definition.envelope
+        if isinstance(envelope, DebeziumEnvelope) and envelope.metadata is not None:
+            found["metadata"] = envelope.metadata
+        return found
+
+    def to_text(self) -> str:
+        """The entry as it is kept."""
+        return json.dumps(
+            {
+                "id": self.id,
+                "definition": json.loads(self.definition.to_json()),
+                "version": self.version,
+                "phase": self.phase,
+                "replicas": self.replicas,
+                "built_from": self.built_from,
+                "origin_created": self.origin_created,
+                "former": self.former,
+            }
+        )
+
+    @classmethod
+    def of_text(cls, text: str) -> Entry:
+        """Raises Damaged."""
+        try:
+            found = json.loads(text)
+            definition = Definition.model_validate(found["definition"])
+            return cls(**{**found, "definition": definition, "former": tuple(found["former"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise Damaged(
+                f"shard {SOURCES} has an entry that cannot be read ({error}): restore the store's folder from a copy, "
+                f"or use the version of this program that has written it"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """How an instance fares; times are in milliseconds since 1970.
+
+    ``error`` is what hinders it now. The ``last_error`` stays when it is over; it was met last at ``last_error_at``.
+    """
+
+    source: str
+    instance: str
+    host: str
+    pid: int
+    health: Health
+    at: int
+    upper: int = 0
+    error: str | None = None
+    last_error: str | None = None
+    last_error_at: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Where it is kept."""
+        return f"{self.source}/{self.host}/{self.instance}"
+
+    def is_living(self, now: int) -> bool:
+        """Whether it runs, or waits to try again, at a time; one that was not seen for 30 s does not."""
+        return self.health != "ended" and self.at > now - _SEEN_MS
+
+    def to_text(self) -> str:
+        """The status as it is kept."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> InstanceStatus:
+        """Raises Damaged."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise Damaged(f"shard {INSTANCES} has an entry that cannot be read: {error}") from error
+
+
+def next_version(
+    entry: Entry, definition: Definition, built_from: int | None, origin_created: int | None
+) -> Entry:
+    """The same source, from now on as this definition says."""
+    return replace(
+        entry,
+        definition=definition,
+        version=entry.version + 1,
+        built_from=built_from,
+        origin_created=origin_created,
+    )

@@ -1,0 +1,60 @@
+"""The contract of an envelope: what rows change in a collection. Pure, with a state that is kept in collections."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nebuli.ingestion.addressed import Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is different at a time: Z-sets of the output and, by their names, of the states."""
+
+    output: Sequence[pa.RecordBatch]
+    states: Mapping[str, Sequence[pa.RecordBatch]] = field(default_factory=dict)
+
+
+class Envelope(ABC):
+    """Executed as if one time came after the other, at each of which it does all that can be done."""
+
+    reads_output: ClassVar[bool] = False
+    """Whether what it has put out is a state of it, too."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the collection."""
+
+    @property
+    @abstractmethod
+    def wants(self) -> pa.Schema:
+        """The columns of the rows that it takes, which messages are decoded to."""
+
+    @property
+    def states(self) -> Mapping[str, pa.Schema]:
+        """The columns of each collection that its state is kept in, by its name."""
+        return {}
+
+    def rehydrate(self, output: pa.Table | None, states: Mapping[str, pa.Table]) -> None:  # noqa: B027
+        """Begin with these contents, as Z-sets with every row once; ``output`` is there if it `reads_output`."""
+
+    def check(self, messages: Messages) -> None:  # noqa: B027
+        """Raise MessageInvalid for a row that cannot be taken, whatever came before it."""
+
+    def at(self, time: int) -> None:  # noqa: B027
+        """Be told the time of what is applied next."""
+
+    @abstractmethod
+    def apply(self, messages: Mapping[str, Sequence[Messages]]) -> Changes:
+        """What the decoded messages of the next time change: by raw source, in the order of parts and addresses.
+
+        It follows from what came before and these alone. Raises MessageInvalid.
+        """

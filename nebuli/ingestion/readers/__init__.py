@@ -1,0 +1,1 @@
+"""Sources that messages come from, one module for each kind."""

@@ -1,0 +1,1 @@
+"""The recipe by which messages become collections: times are recorded, what came until then is told, and written."""

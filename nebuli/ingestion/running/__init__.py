@@ -1,0 +1,1 @@
+"""A source's instances as processes of a host: started, kept, and ended with whoever keeps them."""

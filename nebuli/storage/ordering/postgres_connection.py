@@ -1,0 +1,94 @@
+"""Connections to PostgreSQL that wait for nothing without an end, and what their errors mean."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from psycopg.abc import PQGen
+
+T = TypeVar("T")
+
+ANSWER_S = 45.0
+"""A server that has said nothing for so long after it was asked is taken for one that is gone."""
+_SETTINGS: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 12_000,
+    "application_name": "nebuli",
+}
+"""Of each connection, where the URL does not say otherwise: a machine that is gone is noticed within twelve seconds."""
+_HOLDS = ("tcp_keepalives_idle = 5", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3")
+"""Has the server notice as soon that the holder of a lock is gone."""
+
+
+_LASTING = ("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry")
+"""What a server says that lets somebody in at no later time; of that libpq gives no code."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """One whose every answer has a deadline, ``answer_s``: behind it, it fails as one that was cut."""
+
+    answer_s = ANSWER_S
+
+    def wait(self, gen: PQGen[T], *arguments: Any, **settings: Any) -> T:
+        """Wait for an answer."""
+        return super().wait(_bounded(gen, self.answer_s), *arguments, **settings)
+
+
+def connected(server: str, name: str, *, busy_s: float, answer_s: float) -> BoundedConnection:
+    """A connection that is named so among the server's activities (which keep 63 bytes of it). Raises psycopg.Error."""
+    given = psycopg.conninfo.conninfo_to_dict(server)
+    settings = {key: value for key, value in _SETTINGS.items() if key not in given}
+    connection = BoundedConnection.connect(server, autocommit=True, **settings)
+    connection.answer_s = answer_s
+    try:
+        for each in (*_HOLDS, f"lock_timeout = '{int(busy_s * 1000)}ms'"):
+            connection.execute(f"set {each}".encode())
+        if connection.execute("show synchronous_commit").fetchone() == ("off",):
+            connection.execute("set synchronous_commit = on")
+        connection.execute("select set_config('application_name', %s, false)", (name,))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_away(error: psycopg.Error) -> bool:
+    """Whether the server, or the connection to it, is what fails, and not what was asked of it."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError) and not any(
+            each in str(error) for each in _LASTING
+        )
+    return state.startswith(
+        ("08", "57P", "53300")
+    )  # of the connection; shutdown, crash, start; too many connections
+
+
+def said(error: psycopg.Error) -> str:
+    """What it says, on one line."""
+    return " ".join(str(error).split())
+
+
+def _bounded(waiting: PQGen[T], within_s: float) -> Generator[Any, Any, T]:
+    until = time.monotonic() + within_s
+    wanted = next(waiting)
+    while True:
+        ready = yield wanted
+        if not ready and time.monotonic() > until:
+            waiting.close()
+            raise psycopg.OperationalError(f"the server has not answered within {within_s:g} s")
+        try:
+            wanted = waiting.send(ready)
+        except StopIteration as stop:
+            done: T = stop.value
+            return done

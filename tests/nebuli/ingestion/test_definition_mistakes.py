@@ -1,0 +1,44 @@
+"""Mistakes in the file of a source are told with their places, and with what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from nebuli.ingestion.definition import parse_definition
+from nebuli.ingestion.errors import DefinitionInvalid
+
+FILE = """\
+name: sales
+from: {type: File, path: in.jsonl}
+format: JSON
+envelope: {type: upsert, key: [shop]}
+schema:
+- {name: shop, type: string}
+- {name: amount, type: int64}
+"""
+QUOTES = "; YAML takes yes, no, on and off for true and false: put it in quotes, as in 'yes'"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: sales", "name: yes", f"1:7: expected a text as name, got true{QUOTES}"),
+        ("name: amount", "name: No", f"7:10: expected a text as name, got false{QUOTES}"),
+        ("key: [shop]", "key: [on]", f"4:32: expected a text, got true{QUOTES}"),
+        ("name: amount", "name: 7", "7:10: expected a text as name, got 7; put it in quotes"),
+        ("format: JSON", "raw: maybe", "3:6: expected true or false as raw, got 'maybe'"),
+        ("format: JSON", "format: JSON\nformat: CSV", "4:1: duplicate key 'format'; each may be given once"),
+        ("type: int64", "type: int64, name: b", "7:31: duplicate key 'name'; each may be given once"),
+        ("name: amount", "name: shop", "7:10: column 'shop' is in the schema twice; expected each name once"),
+        ("name: amount", "name: _time", "7:10: a column cannot be named _time, which is added to it"),
+        ("key: [shop]", "key: [amount, shop, amount]", "4:46: the key has column 'amount' twice; expected"),
+        ("key: [shop]", "key: [shop, id]", "4:38: the key has a column 'id'; expected one of shop, amount"),
+        ("File", "Parquet", "3:9: messages of Parquet have columns already; expected no format"),
+        ("format: JSON", "", "2:7: messages of File are bytes; expected a format: CSV, JSON or Avro"),
+    ],
+)
+def test_a_mistake_is_told_where_it_is(old: str, new: str, said: str) -> None:
+    assert FILE.count(old) == 1
+    with pytest.raises(DefinitionInvalid) as caught:
+        parse_definition(FILE.replace(old, new), "/in/sales.yaml")
+    assert any(line.startswith(f"/in/sales.yaml:{said}") for line in str(caught.value).splitlines())
