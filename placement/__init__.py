@@ -3,8 +3,9 @@
 ``load_query`` reads a query, ``check`` binds it to a topology, ``place`` gives each operator a node (``place_bound``
 where the query is checked already, ``place_bottom_up`` by the rule alone, ``place_exactly`` for the least traffic and
 what it costs), ``decompose`` cuts the placed plan into fragments, and ``with_deployment`` makes their channels those of
-one deployment. ``check_stepped`` is ``check`` for a query that runs in steps, and ``distribute`` says where its rows
-change members.
+one deployment. ``planned_of`` a fragment is how its query keeps the state of views, and ``kept_by`` says it in words.
+``kept_in_steps`` says it of a query in steps. ``check_stepped`` is ``check`` for a query that runs in steps, and
+``distribute`` says where its rows change members.
 
 What a name stands for is imported when it is first used: most of what looks at plans places none.
 """
@@ -28,16 +29,23 @@ if TYPE_CHECKING:
     from placement.errors import PlacementError as PlacementError
     from placement.errors import QueryError as QueryError
     from placement.errors import RetractingPlan as RetractingPlan
+    from placement.errors import UnfitNodes as UnfitNodes
     from placement.errors import UnknownSink as UnknownSink
     from placement.errors import UnknownSource as UnknownSource
     from placement.fragments.decomposition import Channel as Channel
     from placement.fragments.decomposition import Decomposition as Decomposition
     from placement.fragments.decomposition import decompose as decompose
     from placement.fragments.decomposition import with_deployment as with_deployment
+    from placement.partial.kept_rows import Kept as Kept
+    from placement.partial.kept_rows import kept_by as kept_by
+    from placement.partial.kept_rows import kept_in_steps as kept_in_steps
+    from placement.partial.modelling import planned_of as planned_of
+    from placement.partial.provenance import PartialPlan as PartialPlan
     from placement.plan import Fragment as Fragment
     from placement.plan import Query as Query
     from placement.reading.reader import load_query as load_query
     from placement.reading.reader import parse_query as parse_query
+    from placement.statements.statement import parse_statement as parse_statement
     from placement.stepped import SteppedPlan as SteppedPlan
     from placement.steps.distribution import distribute as distribute
     from placement.strategies.bottom_up import Placement as Placement
@@ -55,12 +63,14 @@ _HOMES = {
     "Exact": "placement.strategies.exact",
     "Fragment": "placement.plan",
     "InvalidQuery": "placement.errors",
+    "Kept": "placement.partial.kept_rows",
     "MultipleReaders": "placement.errors",
     "MultipleSinks": "placement.errors",
     "NoCapacity": "placement.errors",
     "NoCommonAncestor": "placement.errors",
     "NoPath": "placement.errors",
     "NotOnEngine": "placement.errors",
+    "PartialPlan": "placement.partial.provenance",
     "Placement": "placement.strategies.bottom_up",
     "PlacementError": "placement.errors",
     "Query": "placement.plan",
@@ -68,18 +78,23 @@ _HOMES = {
     "RetractingPlan": "placement.errors",
     "SteppedPlan": "placement.stepped",
     "StrategyName": "placement.strategies.selection",
+    "UnfitNodes": "placement.errors",
     "UnknownSink": "placement.errors",
     "UnknownSource": "placement.errors",
     "check": "placement.checking.binding",
     "check_stepped": "placement.checking.binding",
     "decompose": "placement.fragments.decomposition",
     "distribute": "placement.steps.distribution",
+    "kept_by": "placement.partial.kept_rows",
+    "kept_in_steps": "placement.partial.kept_rows",
     "load_query": "placement.reading.reader",
     "parse_query": "placement.reading.reader",
+    "parse_statement": "placement.statements.statement",
     "place": "placement.strategies.selection",
     "place_bottom_up": "placement.strategies.bottom_up",
     "place_bound": "placement.strategies.selection",
     "place_exactly": "placement.strategies.exact",
+    "planned_of": "placement.partial.modelling",
     "with_deployment": "placement.fragments.decomposition",
 }
 __all__ = list(_HOMES)

@@ -5,7 +5,7 @@
     PlacementError
     ├── QueryError               the query itself is wrong
     │   └── InvalidQuery           as read or as checked: holds every mistake, with file, line and column
-    │       ├── MultipleSinks        more than one sink, where the query is to run free
+    │       ├── MultipleSinks        more than one sink or unread view, where the query is to run free
     │       ├── MultipleReaders      an operator that several read, where the query is to run free
     │       ├── UnknownSource        a logical source that the topology lacks, or no node provides
     │       ├── UnknownSink          a sink that no node has
@@ -13,7 +13,8 @@
     ├── NotOnEngine              a node's engine cannot run what is placed there
     ├── NoPath                   a source's node cannot reach the sink's node
     ├── NoCommonAncestor         the inputs of an operator can meet at no node
-    └── NoCapacity               no path on the way has room
+    ├── NoCapacity               no path on the way has room
+    └── UnfitNodes               nodes that make no plan of partial state
 
 ``placement.sql.expressions`` adds ``ExpressionError`` below ``QueryError``. Every message names the operator, and
 the nodes where there are some.
@@ -46,7 +47,7 @@ class InvalidQuery(QueryError):
 
 
 class MultipleSinks(InvalidQuery):
-    """A query that is to run free has more than one sink; all data must flow to one root."""
+    """A query that is to run free has more than one sink, or unread view; all data must flow to one root."""
 
 
 class MultipleReaders(InvalidQuery):
@@ -83,3 +84,11 @@ class NoCommonAncestor(PlacementError):
 
 class NoCapacity(PlacementError):
     """No path from an operator's input toward the sink has a free slot for it."""
+
+
+class UnfitNodes(PlacementError):
+    """Nodes of a plan of partial state that cannot work on their inputs; ``node`` is the first, ``what`` is wrong."""
+
+    def __init__(self, what: str, node: str) -> None:
+        self.what, self.node = what, node
+        super().__init__(f"operator {node}: {what}")

@@ -1,7 +1,7 @@
-"""A query's shape: a graph without cycles, in which every operator leads to a sink.
+"""A query's shape: a graph without cycles, in which every operator leads to a sink, or to a view that nothing reads.
 
-What runs free is more: one tree, whose root is its sink. The checks read ``Outline``s, the little that shape is made
-of, so that they work on a file whose operators have other mistakes as well.
+What runs free is more: one tree, whose root is its sink, or such a view. The checks read ``Outline``s, the little that
+shape is made of, so that they work on a file whose operators have other mistakes as well.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ _IN_STEPS = "run it in steps (nebuli run --stepped --state DIR)"
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """An operator's place in the document, its id and type, and the ids of its inputs with their places."""
+    """An operator's place in the document, its id and type, and the ids of its inputs with their places.
+
+    A view may have a ``name``, by which it is read.
+    """
 
     path: Location
     id: str
     type: str
     inputs: tuple[tuple[Location, str], ...]
+    name: str | None = None
 
     def __str__(self) -> str:
         return f"{self.type} {self.id}"
@@ -42,25 +46,38 @@ def shape_mistakes(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]
     for outline in outlines:
         by_id.setdefault(outline.id, outline)
     yield from _bad_ids(outlines)
+    yield from _bad_views(outlines)
     yield from _bad_inputs(outlines, by_id)
-    if not sinks_of(outlines):
-        yield ("operators",), "the query has no sink; expected an operator of type sink"
+    if not roots_of(outlines):
+        yield ("operators",), "the query has no sink; expected an operator of type sink, or one of type view"
     readers = _readers(by_id)
     yield from _cycles(by_id, readers)
     yield from _loose_ends(by_id, readers)
 
 
-def sinks_of(outlines: Sequence[Outline]) -> list[Outline]:
-    """The sinks among the operators."""
-    return [outline for outline in outlines if outline.type == "sink"]
+def views_of(outlines: Sequence[Outline]) -> list[Outline]:
+    """The views among the operators."""
+    return [outline for outline in outlines if outline.type == "view"]
 
 
-def second_sinks(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
-    """The sinks that a query has too many, to run free."""
-    first, *others = sinks_of(outlines)
+def roots_of(outlines: Sequence[Outline]) -> list[Outline]:
+    """The sinks, and the views that nothing reads."""
+    read = {child for outline in outlines for _, child in outline.inputs}
+    return [each for each in outlines if each.type == "sink" or (each.type == "view" and each.id not in read)]
+
+
+def second_roots(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    """The sinks, or views that nothing reads, that a query has too many, to run free."""
+    first, *others = roots_of(outlines)
     for other in others:
-        message = f"{other}: a second sink beside {first}; expected exactly one, for a query that runs free"
-        yield other.path, f"{message}: make it a query of its own, or {_IN_STEPS}"
+        what = "sink" if {first.type, other.type} == {"sink"} else "root"
+        message = f"{other}: a second {what} beside {first}; expected exactly one, for a query that runs free"
+        onward = (
+            _IN_STEPS
+            if what == "sink"
+            else "have what is above it read the view, which gives on all that it gets"
+        )
+        yield other.path, f"{message}: make it a query of its own, or {onward}"
 
 
 def second_readers(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
@@ -110,6 +127,24 @@ def _bad_ids(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
                 (*outline.path, "id"),
                 f"operator id {outline.id!r} has a '>'; channels and exchanges are named with it",
             )
+
+
+def _bad_views(outlines: Sequence[Outline]) -> Iterator[tuple[Location, str]]:
+    """Views whose names are none, or those of others."""
+    of_names: dict[str, Outline] = {}
+    for view in views_of(outlines):
+        name = view.id if view.name is None else view.name
+        place = view.path if view.name is None else (*view.path, "name")
+        if name in of_names and of_names[name].id != view.id:
+            yield (
+                place,
+                f"{view}: {of_names[name]} is read by the name {name!r} already; expected another name",
+            )
+        of_names.setdefault(name, view)
+        if view.name is not None and len(view.name) > _MAX_ID:
+            yield place, f"{view}: a name of {len(view.name)} characters; expected {_MAX_ID} at most"
+        if view.name is not None and ">" in view.name:
+            yield place, f"{view}: its name {view.name!r} has a '>'; expected the characters of an id"
 
 
 def _bad_inputs(outlines: Sequence[Outline], by_id: Mapping[str, Outline]) -> Iterator[tuple[Location, str]]:
@@ -166,5 +201,5 @@ def _loose_ends(
     if len(readers) > len(by_id):
         return
     for outline in by_id.values():
-        if not readers[outline.id] and outline.type != "sink":
-            yield outline.path, f"{outline}: nothing reads it; every operator leads to a sink"
+        if not readers[outline.id] and outline.type not in ("sink", "view"):
+            yield outline.path, f"{outline}: nothing reads it; every operator leads to a sink, or to a view"

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_serializer, model_validator
 
 from placement.durations import Duration, microseconds
 from placement.errors import InvalidQuery
-from placement.graph import Outline, shape_mistakes
+from placement.graph import Outline, roots_of, shape_mistakes
+from placement.view_nodes import Base, Output, Stream, View
 from topology import (
+    Address,
     BufferSettings,
     ChannelPolicies,
     FaultSettings,
@@ -31,6 +33,8 @@ from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from pydantic import SerializerFunctionWrapHandler
 
     from topology.mistakes import Location
 
@@ -98,28 +102,93 @@ class UnionOperator(_Nary):
     type: Literal["union"] = "union"
 
 
-class JoinOperator(_Nary):
-    """Inner equi-join on columns of the same name; a null key matches nothing."""
+class SharderOperator(UnaryOperator):
+    """Gives each row to one of ``shards``, its readers in their order: the one that the hash of ``by`` says."""
+
+    type: Literal["sharder"] = "sharder"
+    by: Annotated[tuple[str, ...], Field(min_length=1)]
+    shards: Annotated[tuple[OperatorId, ...], Field(min_length=2)]
+
+
+class MergerOperator(_Nary):
+    """All rows of the shards ``inputs``, each of which has those that the hash of the columns ``by`` says.
+
+    Without ``by`` a row may be in any of them.
+    """
+
+    type: Literal["merger"] = "merger"
+    by: tuple[str, ...] = ()
+
+
+class Sharding(BaseModel):
+    """Into how many shards an operator is divided, and by the hash of which of the columns that it groups or joins by.
+
+    Without ``by`` as its rows are divided already, if these are such columns; else by all of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    into: Annotated[int, Field(strict=True, ge=2, le=64)]
+    by: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+
+How = Literal["inner", "left", "right", "full"]
+"""Whose rows a join gives also where none matches them: no input's, the first one's, the second one's or both."""
+
+
+class _Divisible(BaseOperator):
+    """What may be in shards, which its field ``shard`` says."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without keys that operators had not before, where they say nothing: what was written then is the same."""
+        written: dict[str, Any] = handler(self)
+        for key, nothing in (("shard", None), ("how", "inner")):
+            if key in written and getattr(self, key) == nothing:
+                del written[key]
+        return written
+
+
+class JoinOperator(_Nary, _Divisible):
+    """Equi-join on columns of the same name; a null key matches nothing.
+
+    ``how`` is that of SQL: outer joins, which have two inputs, give rows without a match with nulls for the other's
+    columns.
+    """
 
     type: Literal["join"] = "join"
     on: Annotated[tuple[str, ...], Field(min_length=1)]
+    how: How = "inner"
     max_state_bytes: StateBytes | None = None
+    shard: Sharding | None = None
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The inputs of which every row is given."""
+        return {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}[self.how]
+
+    @property
+    def nullable(self) -> tuple[int, ...]:
+        """The inputs whose columns are null where a row of the other one has no match."""
+        return tuple(1 - port for port in reversed(self.preserved))
 
 
-class AggregateOperator(UnaryOperator):
+class AggregateOperator(UnaryOperator, _Divisible):
     """Groups by columns; ``aggregates`` maps output name to count, sum, avg, min or max of an expression."""
 
     type: Literal["aggregate"] = "aggregate"
     by: tuple[str, ...] = ()
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
     max_state_bytes: StateBytes | None = None
+    shard: Sharding | None = None
 
 
-class DistinctOperator(UnaryOperator):
+class DistinctOperator(UnaryOperator, _Divisible):
     """Every row once, however often it came; null equals null."""
 
     type: Literal["distinct"] = "distinct"
     max_state_bytes: StateBytes | None = None
+    shard: Sharding | None = None
 
 
 MAX_WINDOWS_PER_ROW = 1000
@@ -156,6 +225,21 @@ class WindowOperator(UnaryOperator):
                 f"{MAX_WINDOWS_PER_ROW:,}th of size {self.size}, got {self.slide}"
             )
         return self
+
+
+class ViewOperator(UnaryOperator):
+    """Rows of its input are read here by ``key``, and go on unchanged to whoever reads it, if anybody does.
+
+    It is read by its ``name``, or by its id. ``node`` is where it is, if nothing reads it. ``max_bytes`` is a budget:
+    where what is kept of the keys that were read holds more, keys go, as ``evict`` says.
+    """
+
+    type: Literal["view"] = "view"
+    key: Annotated[tuple[str, ...], Field(min_length=1)]
+    name: OperatorId | None = None
+    max_bytes: StateBytes | None = None
+    evict: Literal["least_recently_used", "random"] = "least_recently_used"
+    node: Address | None = None
 
 
 class SinkOperator(UnaryOperator):
@@ -209,6 +293,7 @@ QueryOperator = Annotated[
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
+    | ViewOperator
     | SinkOperator,
     Field(discriminator="type"),
 ]
@@ -217,15 +302,35 @@ FragmentOperator = Annotated[
     | FilterOperator
     | ProjectOperator
     | UnionOperator
+    | SharderOperator
+    | MergerOperator
     | JoinOperator
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
+    | ViewOperator
     | BoundSink
     | NetworkSource
     | NetworkSink,
     Field(discriminator="type"),
 ]
+PartialNode = Annotated[
+    Base
+    | Stream
+    | FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | SharderOperator
+    | MergerOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | WindowOperator
+    | View
+    | Output,
+    Field(discriminator="type"),
+]
+"""What the plan of partial state is made of."""
 
 
 class QueryChannels(ChannelPolicies):
@@ -243,10 +348,10 @@ class Origin:
 
 
 class Query(BaseModel):
-    """A query as written: a graph of operators by id, of which all lead to sinks.
+    """A query as written: a graph of operators by id, of which all lead to sinks, or to views that nothing reads.
 
-    Making one that is no such graph raises ``InvalidQuery`` with every mistake. That it is a tree with one sink as its
-    root, as what runs free has to be, is for ``check`` to say. ``name`` goes into the names of its channels and
+    Making one that is no such graph raises ``InvalidQuery`` with every mistake. That it is a tree with one of these as
+    its root, as what runs free has to be, is for ``check`` to say. ``name`` goes into the names of its channels and
     fragments; a file's query is named after the file.
     """
 
@@ -286,12 +391,15 @@ def outline(path: Location, operator: QueryOperator) -> Outline:
         places: list[Location] = [(*path, "input")]
     else:
         places = [(*path, "inputs", index) for index, _ in enumerate(operator.children)]
-    return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)))
+    name = operator.name if isinstance(operator, ViewOperator) else None
+    return Outline(path, operator.id, operator.type, tuple(zip(places, operator.children, strict=True)), name)
 
 
 def unknown_operators(of: Iterable[str], outlines: Iterable[Outline]) -> Iterator[tuple[Location, str]]:
     """Operators whose channels have policies, and which there are none."""
-    known = [each.id for each in outlines if each.type != "sink"]
+    outlines = list(outlines)
+    roots = {each.id for each in roots_of(outlines)}
+    known = [each.id for each in outlines if each.id not in roots]
     for name in of:
         if name not in known:
             message = f"policies of the output of {name!r}, which is no operator with one{did_you_mean(name, known)}"
@@ -345,11 +453,42 @@ class Late(StrEnum):
     """The fragment that would drop one fails."""
 
 
+AddedOperator = Annotated[
+    FilterOperator
+    | ProjectOperator
+    | UnionOperator
+    | JoinOperator
+    | AggregateOperator
+    | DistinctOperator
+    | ViewOperator,
+    Field(discriminator="type"),
+]
+"""What a query with views can be given while it runs."""
+
+
+class Addition(BaseModel):
+    """Operators that a query with views was given while it runs, inputs before readers: all are in ``fragment``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fragment: str
+    operators: tuple[AddedOperator, ...]
+
+    @property
+    def nodes(self) -> tuple[PartialNode, ...]:
+        """The operators as nodes of the plan of partial state."""
+        return tuple(
+            View(each.id, each.input, each.key) if isinstance(each, ViewOperator) else each
+            for each in self.operators
+        )
+
+
 class Fragment(BaseModel):
     """A connected group of operators on one node, inputs before what reads them; the last is its root.
 
     ``engine`` is what computes it, None the worker's own. ``watermarks`` begin at some of its operators, and
-    ``closings`` are what they close.
+    ``closings`` are what they close. ``views`` is the whole query, if it has views, for the plan of its state, and
+    ``added`` what it was given since, in that order; both are the same in all of its fragments.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -361,3 +500,22 @@ class Fragment(BaseModel):
     watermarks: tuple[WatermarkOrigin, ...] = ()
     closings: tuple[Closing, ...] = ()
     late: Late = Late.COUNT
+    views: tuple[PartialNode, ...] = ()
+    added: tuple[Addition, ...] = ()
+
+    @property
+    def own(self) -> tuple[FragmentOperator, ...]:
+        """Its operators, and those of what was added that are here."""
+        added = (
+            each for addition in self.added if addition.fragment == self.id for each in addition.operators
+        )
+        return (*self.operators, *added)
+
+    @model_serializer(mode="wrap")
+    def _without_no_views(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys of views where there are none: what was written before there were is the same."""
+        written: dict[str, Any] = handler(self)
+        for key in ("views", "added"):
+            if not getattr(self, key):
+                written.pop(key, None)
+        return written

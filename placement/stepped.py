@@ -23,6 +23,7 @@ from placement.plan import (
     ProjectOperator,
     UnaryOperator,
     UnionOperator,
+    ViewOperator,
     WatermarkOrigin,
     WindowOperator,
 )
@@ -35,16 +36,22 @@ if TYPE_CHECKING:
 
 Member = Annotated[int, Field(ge=0)]
 """The number of a member, from 0 on."""
+TIME = "step time"
+"""The name of what says which times the steps have that read or write what is dated: no operator has a space in its."""
 _KEEP_OUTPUT_BYTES = 1 << 30
 """Where nothing is said: in what was registered before it could be."""
 
 
 class InputOperator(BaseOperator):
-    """What comes in by name: rows of a logical source; ``columns`` are those that are read."""
+    """What comes in by name: rows of a logical source; ``columns`` are those that are read.
+
+    One that is ``materialized`` keeps all its rows, for whoever asks for them.
+    """
 
     type: Literal["input"] = "input"
     logical: str
     columns: Schema = Field(alias="schema")
+    materialized: bool = False
 
 
 class ExchangeOperator(UnaryOperator):
@@ -92,6 +99,7 @@ StepOperator = Annotated[
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
+    | ViewOperator
     | LateOperator
     | ExchangeOperator
     | ShardOperator
@@ -127,6 +135,11 @@ class SteppedPlan(BaseModel):
         return (each for each in self.operators if isinstance(each, BoundSink))
 
     @property
+    def views(self) -> Iterator[ViewOperator]:
+        """Where rows are read by a key."""
+        return (each for each in self.operators if isinstance(each, ViewOperator))
+
+    @property
     def late_outputs(self) -> set[str]:
         """The outputs that have what a window has dropped, and no sink in the query."""
         below = {each.id: each for each in self.operators}
@@ -143,15 +156,23 @@ class SteppedPlan(BaseModel):
     def homes(self) -> dict[str, int]:
         """The member that has an output's rows; and that of an input, where its rows are not at all members.
 
-        Late rows are at the first member, that of the first sink.
+        Late rows are at the first member, that of the first sink. All outputs that are dated are at one, which gives
+        steps their `TIME`.
         """
         late = self.late_outputs
         sinks = (each.id for each in self.outputs if each.id not in late)
-        return dict.fromkeys(late, 0) | {
+        found = dict.fromkeys(late, 0) | {
             key: index % self.members
             for keys in ((each.id for each in self.inputs), sinks)
             for index, key in enumerate(sorted(keys))
         }
+        dated = self.dated_outputs
+        return found | dict.fromkeys([*dated, TIME], found[dated[0]]) if dated else found
+
+    @property
+    def dated_outputs(self) -> list[str]:
+        """Those whose sinks are written at times, in order."""
+        return sorted(each.id for each in self.outputs if each.target.dated)
 
 
 class Share(BaseModel):
@@ -197,12 +218,25 @@ class _StepFragment(BaseModel):
         return ()
 
 
+class Takeover(BaseModel):
+    """What a member begins with that takes from so many ``before`` it; channels of the ``transfer`` bring it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    transfer: str
+    before: Annotated[int, Field(ge=1)]
+
+
 class MemberFragment(_StepFragment):
-    """A member at a node, with the sources that it reads there."""
+    """A member at a node, with the sources that it reads there.
+
+    With a ``takeover`` it begins with what others had.
+    """
 
     type: Literal["member"] = "member"
     member: Member
     feeds: tuple[Feed, ...]
+    takeover: Takeover | None = None
     keep_output_bytes: Annotated[int, Field(ge=0)] | None = _KEEP_OUTPUT_BYTES
     """How much it keeps of the output that sinks have had, for programs that read it; None: all."""
 

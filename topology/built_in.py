@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from topology.access import Secret, TlsFiles
-from topology.base import Address, FilePath
-from topology.connectors import Connectors, SinkConnector, SourceConnector
+from topology.base import Address, FilePath, Text
+from topology.connectors import Connectors, SinkConnector, SinkMode, SourceConnector
 from topology.policies import FaultSettings
 from topology.schema import DataType
 
@@ -173,6 +173,44 @@ class ChannelSource(SourceConnector):
         return self.consumer is not None
 
 
+class CollectionSource(SourceConnector):
+    """A collection in a ``store``, a folder or a URL: its contents, and then what changes.
+
+    It begins ``as_of`` a time in milliseconds since 1970, or at the last one that is complete. Without ``follow`` it
+    ends with the contents. Under the name of a ``reader`` what it has not read is kept: so only with one the same rows
+    are there when it is read again. It is a base of views without saying so. A relative folder starts at the working
+    directory of the node's worker.
+    """
+
+    implementation = "nebuli.connectors.sources.collection_source:CollectionSource"
+    columns_by_name = True
+    dated = True
+
+    base: bool = True
+    type: Literal["Collection"]
+    store: Text
+    collection: _Name
+    as_of: Annotated[int, Field(strict=True, ge=0)] | None = None
+    follow: bool = True
+    reader: _Name | None = None
+
+    @property
+    def reads(self) -> str:
+        return f"collection {self.collection}"
+
+    @property
+    def ends(self) -> Literal["always", "never"]:
+        return "never" if self.follow else "always"
+
+    @property
+    def can_be_read_again(self) -> bool:
+        return self.reader is not None
+
+    @property
+    def can_be_base(self) -> bool:
+        return True  # its contents are there at any time
+
+
 class _FileSink(SinkConnector):
     begins_anew = True
 
@@ -221,6 +259,30 @@ class TcpSink(SinkConnector):
         return super().types - ({DataType.BINARY} if self.format == "JSON" else set())
 
 
+class CollectionSink(SinkConnector):
+    """Writes a collection in a ``store``, a folder or a URL; it is made if it is not there.
+
+    A query in steps writes at the times up to which it has read other collections: so do others that write the same. It
+    may be a ``rendition`` that the collection is to become. Any other query inserts. A relative folder starts at the
+    working directory of the node's worker.
+    """
+
+    implementation = "nebuli.connectors.sinks.collection_output:CollectionOutput"
+    modes = ("changes", "append")
+    dated = True
+
+    mode: Annotated[SinkMode, Field(validate_default=True)] = "changes"
+    type: Literal["Collection"]
+    store: Text
+    collection: _Name
+    rendition: _Name | None = None
+
+    @property
+    def writes(self) -> str:
+        """What it writes to, as sentences name it."""
+        return f"collection {self.collection}"
+
+
 class NullSink(SinkConnector):
     """Drops all rows; the worker counts them."""
 
@@ -231,6 +293,10 @@ class NullSink(SinkConnector):
 
 
 SOURCES = Connectors(
-    "source", SourceConnector, (CsvSource, ParquetSource, TcpSource, GeneratorSource, ChannelSource)
+    "source",
+    SourceConnector,
+    (CsvSource, ParquetSource, TcpSource, GeneratorSource, ChannelSource, CollectionSource),
 )
-SINKS = Connectors("sink", SinkConnector, (CsvSink, ParquetSink, PrintSink, TcpSink, NullSink))
+SINKS = Connectors(
+    "sink", SinkConnector, (CsvSink, ParquetSink, PrintSink, TcpSink, CollectionSink, NullSink)
+)

@@ -9,21 +9,22 @@ the work, which is imported by whoever runs it and by nobody else. Those that co
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, Union, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_serializer, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
 from topology.base import Model, Text
 from topology.consistency import did_you_mean, listed
 from topology.errors import ConnectorUnusable
+from topology.mistakes import MISPLACED
 from topology.schema import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
-    from pydantic import GetJsonSchemaHandler
+    from pydantic import GetJsonSchemaHandler, SerializerFunctionWrapHandler
     from pydantic.json_schema import JsonSchemaValue
 
 SinkMode = Literal["final", "changes", "append"]
@@ -43,11 +44,33 @@ class SourceConnector(Model):
     columns_by_name: ClassVar[bool] = False
     """Whether it finds columns by name, and can be asked for some of the logical source's: what no query needs is then
     not read."""
+    dated: ClassVar[bool] = False
+    """Of collections alone: its positions are times, up to one of which a step of a query in steps has all of them."""
 
     logical: Text
     rate: Annotated[float, Field(gt=0)] | None = None
     """About how many bytes per second it gives; for the exact strategy of placement."""
+    base: bool = False
+    """Whether a query with views keeps all its rows, and has keys of views filled from them."""
     type: str
+
+    @model_validator(mode="after")
+    def _check_base(self) -> Self:
+        if self.base and not self.can_be_base:
+            what = (
+                f"{self.reads} cannot be read again from its beginning to an end, and so nobody would know when a base "
+                f"has all of it; leave base away, or read what can be: a file, say, or a collection"
+            )
+            raise PydanticCustomError(MISPLACED, "{what}", {"at": ("base",), "what": what})
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_no_base(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the key ``base`` where nobody gave it: what was written before there was one stays the same."""
+        written: dict[str, Any] = handler(self)
+        if "base" not in self.model_fields_set:
+            written.pop("base", None)
+        return written
 
     @property
     def reads(self) -> str:
@@ -65,6 +88,15 @@ class SourceConnector(Model):
         return self.repeatable
 
     @property
+    def can_be_base(self) -> bool:
+        """Whether what it gives can be kept as a ``base``.
+
+        It has to be there again when it is read anew, and to say when all of it was read: before that nothing is
+        answered.
+        """
+        return self.can_be_read_again and self.ends == "always"
+
+    @property
     def unpaced(self) -> SourceConnector:
         """What gives the same rows as fast as they are taken, for rows that are read again: this one."""
         return self
@@ -79,6 +111,8 @@ class SinkConnector(Model):
     """The modes that it can be given."""
     begins_anew: ClassVar[bool] = False
     """Whether a query that begins again leaves nothing there of what it had written, in whatever mode."""
+    dated: ClassVar[bool] = False
+    """Of collections alone: a query in steps writes there at the times of its steps."""
 
     name: Text
     mode: Annotated[SinkMode, Field(validate_default=True)] = "final"

@@ -31,6 +31,8 @@ class LogicalSource(Model):
 
     name: Text
     columns: Schema = Field(alias="schema", min_length=1)
+    materialized: bool = False
+    """Whether a query in steps keeps all that has come of it, so that it can be asked for that."""
 
 
 PhysicalSource = Annotated[SourceConnector, SOURCES]
@@ -55,14 +57,16 @@ class Links(Model):
 
 EngineName = Literal["embedded", "spark"]
 LOCAL_MASTER = "local[*]"
-_MASTERS = re.compile(r"local(\[(\*|[1-9][0-9]*)(,[1-9][0-9]*)?\])?|(spark|sc)://\S+")
+_MASTERS = re.compile(
+    r"local(\[(\*|[1-9][0-9]*)(,[1-9][0-9]*)?\])?|local-cluster\[[1-9][0-9]*(,[1-9][0-9]*){2}\]|(spark|sc)://\S+"
+)
 
 
 def _check_master(master: str) -> str:
     if not _MASTERS.fullmatch(master):
         raise ValueError(
-            f"expected local[N], local[*], spark://host:port or, for Spark Connect, sc://host:port as master, "
-            f"got {master!r}"
+            f"expected local[N], local[*], local-cluster[EXECUTORS,CORES,MIB], spark://host:port or, for Spark "
+            f"Connect, sc://host:port as master, got {master!r}"
         )
     return master
 

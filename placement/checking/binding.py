@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 from placement.checking.event_time import EventTimes
 from placement.checking.narrowing import narrow
 from placement.checking.policies import Policies
-from placement.checking.schemas import RESERVED, Fault, InnerOperator, output_schema
+from placement.checking.schemas import (
+    RESERVED,
+    DividedOperator,
+    Fault,
+    InnerOperator,
+    divisible_by,
+    output_schema,
+)
 from placement.errors import (
     InvalidQuery,
     MultipleReaders,
@@ -18,44 +25,51 @@ from placement.errors import (
     UnknownSink,
     UnknownSource,
 )
-from placement.graph import bottom_up, second_readers, second_sinks, sinks_of
+from placement.graph import bottom_up, roots_of, second_readers, second_roots
 from placement.plan import (
     BoundSink,
     BoundSource,
     Closing,
     FragmentOperator,
+    JoinOperator,
     SinkOperator,
     SourceOperator,
     UnionOperator,
+    ViewOperator,
     WatermarkOrigin,
     WindowOperator,
 )
 from placement.stepped import InputOperator, LateOperator, SteppedPlan
-from topology import ChannelSource, CsvSink
+from topology import ChannelSource, CollectionSource, CsvSink
 from topology.consistency import did_you_mean, listed
 from topology.mistakes import in_file_order
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from placement.plan import Query, QueryOperator
+    from placement.plan import Query, QueryOperator, Sharding
     from topology import LogicalSource, Mistake, PhysicalSource, Schema, Sink, Topology
     from topology.mistakes import Location
 
 
 T = TypeVar("T")
+_BY_WINDOWS = {
+    "aggregate": "an aggregate by the columns of a window",
+    "join": "a join on the columns of a window, which every input has whose rows are all given",
+}
+"""What operators would have to be that take rows back, to take none back."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundPlan:
     """A checked query, ready to be placed.
 
-    ``operators`` holds every operator after its inputs; the sink is the last. A logical source with several
+    ``operators`` holds every operator after its inputs; the root is the last. A logical source with several
     physical ones has become the union of its parts. Sources that can be asked for some of their columns have those that
-    somebody needs. ``schemas`` are what operators give out, ``pins`` the
-    nodes that the topology gives to sources and the sink, ``readers`` the operator that reads each one,
-    ``watermarks`` the operators where a watermark begins, ``closings`` those that it closes windows of, ``policies``
-    those of channels, wherever these will run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
+    somebody needs. ``schemas`` are what operators give out, ``pins`` the nodes that the topology gives to sources and
+    the sink, and a view to itself, ``readers`` the operator that reads each one, ``watermarks`` the operators where a
+    watermark begins, ``closings`` those that it closes windows of, ``policies`` those of channels, wherever these will
+    run, ``spark_masters`` where Spark runs, by the nodes whose engine it is.
     """
 
     name: str
@@ -69,8 +83,8 @@ class BoundPlan:
     spark_masters: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def sink(self) -> str:
-        """The id of the root."""
+    def root(self) -> str:
+        """The sink, or the view that nothing reads."""
         return next(reversed(self.operators))
 
 
@@ -78,7 +92,7 @@ def check(query: Query, topology: Topology) -> BoundPlan:
     """Bind a query to a topology and check every operator's columns and types.
 
     Raises ``InvalidQuery``, or the kind of it that fits the first mistake, with every mistake: ``MultipleSinks`` and
-    ``MultipleReaders`` where it is no tree below one sink. An operator whose input is wrong is not judged.
+    ``MultipleReaders`` where it is no tree below one sink, or one view. An operator whose input is wrong is not judged.
     """
     return _FreeBinder(query, topology).plan()
 
@@ -103,6 +117,7 @@ class _Binder(ABC):
         self._logical = {source.name: source for source in topology.logical}
         self._physical: dict[str, list[tuple[str, PhysicalSource]]] = {name: [] for name in self._logical}
         self._sinks: dict[str, tuple[str, Sink]] = {}
+        self._nodes = [node.address for node in topology.nodes]
         for node in topology.nodes:
             for physical in node.physical:
                 self._physical[physical.logical].append((node.address, physical))
@@ -134,6 +149,8 @@ class _Binder(ABC):
                 self._bind_source(operator)
             case SinkOperator():
                 self._bind_sink(operator)
+            case ViewOperator():
+                self._bind_view(operator)
             case _:
                 self._add(operator)
 
@@ -156,6 +173,11 @@ class _Binder(ABC):
     ) -> None:
         """Add a source with what the nodes have of it."""
 
+    @property
+    @abstractmethod
+    def _endless_by(self) -> list[str]:
+        """The views of a query that gives no result because of them."""
+
     def _add_leaf(self, leaf: BoundSource | InputOperator) -> None:
         self._operators[leaf.id] = leaf
         self._schemas[leaf.id] = leaf.columns
@@ -168,13 +190,22 @@ class _Binder(ABC):
             self._fault(operator, ("sink",), message, UnknownSink)
             return
         node, sink = self._sinks[operator.sink]
-        aggregates = self._times.retracting(operator.input)
-        if sink.mode == "append" and aggregates:
-            message = (
-                f"{sink.name!r} at {node} appends, and aggregate {', '.join(aggregates)} takes back rows"
-            )
-            wanted = "expected mode final or changes, or an aggregate by the columns of a window"
+        taking_back = self._times.retracting(operator.input)
+        if sink.mode == "append" and taking_back:
+            kinds: dict[str, list[str]] = {}
+            for each in taking_back:
+                kinds.setdefault(self._ids[each].type, []).append(each)
+            who = " and ".join(f"{kind} {', '.join(ids)}" for kind, ids in kinds.items())
+            message = f"{sink.name!r} at {node} appends, and {who} takes back rows"
+            wanted = " or ".join(_BY_WINDOWS[kind] for kind in kinds)
+            wanted = f"expected mode final or changes, or {wanted}"
             self._fault(operator, ("sink",), f"{message}; {wanted}", RetractingPlan)
+        if sink.mode == "final" and (views := self._endless_by):
+            message = (
+                f"{sink.name!r} at {node} has its result when the query ends, and one with views ({', '.join(views)}) "
+                f"does not end; expected mode changes or append"
+            )
+            self._fault(operator, ("sink",), message)
         for column in self._schemas.get(operator.input, ()):
             if column.type not in sink.types:
                 message = (
@@ -189,6 +220,22 @@ class _Binder(ABC):
             self._fault(operator, ("sink",), message)
         self._pins[operator.id] = node
         self._add(BoundSink(id=operator.id, input=operator.input, sink=operator.sink, target=sink))
+
+    def _bind_view(self, operator: ViewOperator) -> None:
+        if operator.node is not None:
+            readers = [each.id for each in self._ids.values() if operator.id in each.children]
+            if operator.node not in self._nodes:
+                hint = did_you_mean(operator.node, self._nodes)
+                message = f"unknown node {operator.node!r}{hint}; expected {listed(self._nodes)}"
+                self._fault(operator, ("node",), message)
+            elif readers:
+                message = (
+                    f"{readers[0]} reads it, and so it is where there is room on the way; leave node away"
+                )
+                self._fault(operator, ("node",), message)
+            else:
+                self._pins[operator.id] = operator.node
+        self._add(operator)
 
     def _add(self, operator: InnerOperator) -> None:
         self._operators[operator.id] = operator
@@ -220,11 +267,11 @@ class _FreeBinder(_Binder):
 
     def plan(self) -> BoundPlan:
         outlines = self._query.outlines
-        for path, message in second_sinks(outlines):
+        for path, message in second_roots(outlines):
             self._mistakes[self._query.mistake(path, message)] = MultipleSinks
         for path, message in second_readers(outlines):
             self._mistakes[self._query.mistake(path, message)] = MultipleReaders
-        self._bind_all([each.id for each in sinks_of(outlines)])
+        self._bind_all([each.id for each in roots_of(outlines)])
         attached = [each for each in self._operators.values() if isinstance(each, BoundSource)]
         self._narrow({each.id for each in attached if each.physical.columns_by_name})
         operators = {
@@ -242,6 +289,34 @@ class _FreeBinder(_Binder):
             self._policies,
             self._spark_masters,
         )
+
+    def _add(self, operator: InnerOperator) -> None:
+        super()._add(operator)
+        if isinstance(operator, DividedOperator) and operator.shard is not None:
+            self._check_shard(operator, operator.shard)
+
+    def _check_shard(self, operator: DividedOperator, shard: Sharding) -> None:
+        if not any(isinstance(each, ViewOperator) for each in self._ids.values()):
+            message = "only what views are made of can be in shards, and the query has none; leave shard away"
+            self._fault(operator, ("shard",), message)
+        elif (schema := self._schemas.get(operator.id)) is not None:
+            columns, by = divisible_by(operator, schema), shard.by or ()
+            if not columns:
+                message = (
+                    "without columns to group by it has one group, which cannot be divided; leave shard away"
+                )
+                self._fault(operator, ("shard",), message)
+            for index, name in enumerate(by):
+                if name not in columns:
+                    what = "joins" if isinstance(operator, JoinOperator) else "groups"
+                    message = f"{name!r} is no column that it {what} by; expected {listed(columns)}"
+                    self._fault(operator, ("shard", "by", index), message)
+                elif name in by[:index]:
+                    self._fault(operator, ("shard", "by", index), f"column {name!r} is given twice")
+
+    @property
+    def _endless_by(self) -> list[str]:
+        return [each.id for each in self._ids.values() if isinstance(each, ViewOperator)]
 
     def _add_source(
         self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
@@ -278,7 +353,11 @@ class _SteppedBinder(_Binder):
     """Binds what has names for its inputs and outputs, whatever brings and takes the rows."""
 
     def plan(self) -> SteppedPlan:
-        self._bind_all(sorted(each.id for each in sinks_of(self._query.outlines)))
+        for operator in self._query.operators:
+            if isinstance(operator, DividedOperator) and operator.shard is not None:
+                message = "in steps rows are divided among all members; leave shard away, or run it free"
+                self._fault(operator, ("shard",), message)
+        self._bind_all(sorted(each.id for each in roots_of(self._query.outlines)))
         inputs = [each for each in self._operators.values() if isinstance(each, InputOperator)]
         self._narrow({each.id for each in inputs if self._can_leave_out(each)})
         operators = [each for each in self._operators.values() if not isinstance(each, BoundSource)]
@@ -292,21 +371,34 @@ class _SteppedBinder(_Binder):
             }
         )
 
+    @property
+    def _endless_by(self) -> list[str]:
+        return []  # a program shuts it down, and then sinks have their results
+
     def _add_source(
         self, operator: SourceOperator, source: LogicalSource, attached: list[tuple[str, PhysicalSource]]
     ) -> None:
         for node, physical in attached:
-            if isinstance(physical, ChannelSource) and physical.consumer is None:
+            named = "consumer" if isinstance(physical, ChannelSource) else "reader"
+            if isinstance(physical, ChannelSource | CollectionSource) and not physical.can_be_read_again:
                 message = (
-                    f"{physical.reads}, which node {node} has of {source.name!r}, has no consumer: nobody keeps how "
-                    f"far it was read, and a process that goes on would read rows twice, or not; give it a consumer"
+                    f"{physical.reads}, which node {node} has of {source.name!r}, has no {named}: nobody keeps how "
+                    f"far it was read, and a process that goes on would read rows twice, or not; give it a {named}"
                 )
                 self._fault(operator, ("logical",), message)
-        self._add_leaf(InputOperator(id=operator.id, logical=source.name, schema=source.columns))
+        leaf = InputOperator(
+            id=operator.id, logical=source.name, schema=source.columns, materialized=source.materialized
+        )
+        self._add_leaf(leaf)
 
     def _can_leave_out(self, leaf: InputOperator) -> bool:
+        """Whether columns that nobody needs are not read: where it is asked for, it is asked for all of them."""
         attached = self._physical[leaf.logical]
-        return bool(attached) and all(physical.columns_by_name for _, physical in attached)
+        return (
+            not leaf.materialized
+            and bool(attached)
+            and all(physical.columns_by_name for _, physical in attached)
+        )
 
 
 def _late_output(window: WindowOperator) -> tuple[LateOperator | BoundSink, ...]:

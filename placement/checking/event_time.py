@@ -22,12 +22,13 @@ from placement.plan import (
     JoinOperator,
     ProjectOperator,
     UnionOperator,
+    ViewOperator,
     WatermarkOrigin,
     WindowOperator,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from placement.checking.schemas import Fault
     from placement.plan import FragmentOperator
@@ -76,12 +77,10 @@ class EventTimes:
         retracting = any(self._retracting[child] for child in children)
         if operator.id in self.closings and not isinstance(operator, JoinOperator):
             retracting = False  # each window is given once
-        elif isinstance(operator, AggregateOperator):
-            retracting = True
-        self._retracting[operator.id] = retracting
+        self._retracting[operator.id] = retracting or begins_to_retract(operator, self.closings)
 
     def retracting(self, operator: str) -> list[str]:
-        """The aggregates because of which ``operator`` takes rows back; none if it does not."""
+        """The aggregates and joins because of which ``operator`` takes rows back; none if it does not."""
         inputs = {
             key: [
                 child for child in self._operators[key].children if is_retracting and self._retracting[child]
@@ -89,7 +88,7 @@ class EventTimes:
             for key, is_retracting in self._retracting.items()
         }
         below = bottom_up(inputs, operator) if self._retracting.get(operator) else []
-        return [key for key in below if isinstance(self._operators[key], AggregateOperator)]
+        return [key for key in below if begins_to_retract(self._operators[key], self.closings)]
 
     def _add_window(self, window: WindowOperator, below: Sequence[str], faults: list[Fault]) -> None:
         if below:
@@ -131,7 +130,12 @@ class EventTimes:
     def _below(self, operator: str, column: str) -> list[tuple[str, str]]:
         """The inputs that an operator has a column from unchanged, with its name there."""
         match self._operators[operator]:
-            case FilterOperator(input=child) | DistinctOperator(input=child) | AggregateOperator(input=child):
+            case (
+                FilterOperator(input=child)
+                | DistinctOperator(input=child)
+                | AggregateOperator(input=child)
+                | ViewOperator(input=child)
+            ):
                 return [(child, column)]
             case UnionOperator(inputs=children):
                 return [(child, column) for child in children]
@@ -166,7 +170,12 @@ class EventTimes:
                     start: WindowColumn(size, slide, is_start=True),
                     end: WindowColumn(size, slide, is_start=False),
                 }
-            case FilterOperator(input=child) | DistinctOperator(input=child) | BoundSink(input=child):
+            case (
+                FilterOperator(input=child)
+                | DistinctOperator(input=child)
+                | ViewOperator(input=child)
+                | BoundSink(input=child)
+            ):
                 return self._columns[child]
             case ProjectOperator(input=child) as project:
                 return _renamed(self._columns[child], plain_columns(project, self._schemas[child]))
@@ -182,17 +191,19 @@ class EventTimes:
         """The window columns of a join: keys that are a window's in all inputs with some, and columns of the only one.
 
         Beside another input that has windows, rows of an old window may still meet a partner: it does not close. Nor
-        where the key was computed there: that input's watermark says nothing of it.
+        where the key was computed there: that input's watermark says nothing of it. Nor where all rows are to be given
+        of an input without windows, which has no time after which a row is late. Columns that may be null are none.
         """
         found: dict[str, WindowColumn] = {}
         with_windows = [child for child in join.inputs if self._windows[child]]
-        for key in join.on:
+        timeless = [port for port in join.preserved if join.inputs[port] not in with_windows]
+        for key in join.on if not timeless else ():
             kinds = {self._columns[child].get(key) for child in with_windows}
             kind = kinds.pop() if len(kinds) == 1 else None
             if kind is not None:
                 found[key] = kind
-        if len(with_windows) == 1:
-            names = self._joined_names(join)[join.inputs.index(with_windows[0])]
+        if len(with_windows) == 1 and (port := join.inputs.index(with_windows[0])) not in join.nullable:
+            names = self._joined_names(join)[port]
             columns = self._columns[with_windows[0]]
             found |= _renamed(columns, {given: mine for mine, given in names.items()})
         return found
@@ -209,6 +220,16 @@ class EventTimes:
                     operator=operator.id, column=name, to_end_us=column.to_end, slide_us=column.slide
                 )
                 return
+
+
+def begins_to_retract(operator: PlanOperator, closings: Container[str]) -> bool:
+    """Whether an operator takes rows back that it has given, though none of its inputs does."""
+    match operator:
+        case AggregateOperator():
+            return operator.id not in closings
+        case JoinOperator():
+            return operator.how != "inner" and operator.id not in closings
+    return False
 
 
 def _settings(origin: WatermarkOrigin) -> tuple[str, int, int | None]:

@@ -15,12 +15,13 @@ from placement.plan import (
     JoinOperator,
     ProjectOperator,
     UnionOperator,
+    ViewOperator,
     WindowOperator,
 )
 from placement.sql.typed_tree import ColumnRef
 from placement.sql.typing_rules import MOMENTS
 from topology import Column, DataType, Schema
-from topology.consistency import listed
+from topology.consistency import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,8 +42,22 @@ InnerOperator = (
     | AggregateOperator
     | DistinctOperator
     | WindowOperator
+    | ViewOperator
     | BoundSink
 )
+
+DividedOperator = AggregateOperator | DistinctOperator | JoinOperator
+"""What may be in shards."""
+
+
+def divisible_by(operator: DividedOperator, schema: Schema) -> tuple[str, ...]:
+    """The columns of which any divide its rows so that what belongs together is; ``schema`` is what it gives out."""
+    match operator:
+        case AggregateOperator():
+            return operator.by
+        case JoinOperator():
+            return operator.on
+    return tuple(column.name for column in schema)
 
 
 def output_schema(  # noqa: PLR0911 - one per kind of operator
@@ -62,10 +77,12 @@ def output_schema(  # noqa: PLR0911 - one per kind of operator
         case UnionOperator():
             return _united(operator, inputs, faults)
         case JoinOperator():
-            _check_keys(operator, inputs, faults)
+            _check_join(operator, inputs, faults)
             return _unique(joined_schema(operator, inputs), ("inputs",), faults)
         case WindowOperator():
             return _windowed(operator, inputs[0], faults)
+        case ViewOperator():
+            return _viewed(operator, inputs[0], faults)
         case DistinctOperator() | BoundSink():
             return inputs[0]
     assert_never(operator)
@@ -153,6 +170,14 @@ def _windowed(operator: WindowOperator, schema: Schema, faults: list[Fault]) -> 
     return _unique((*schema, *added), ("input",), faults)
 
 
+def _viewed(operator: ViewOperator, schema: Schema, faults: list[Fault]) -> Schema:
+    for index, name in enumerate(operator.key):
+        _column(schema, name, ("key", index), faults)
+        if name in operator.key[:index]:
+            faults.append((("key", index), f"column {name!r} is in the key twice"))
+    return schema
+
+
 def _united(operator: UnionOperator, inputs: Sequence[Schema], faults: list[Fault]) -> Schema:
     first = inputs[0]
     for index, (child, schema) in enumerate(zip(operator.inputs, inputs, strict=True)):
@@ -170,7 +195,12 @@ def _difference(ours: Schema, theirs: Schema) -> str:
     return f"{len(ours)} columns, but there are {len(theirs)}"
 
 
-def _check_keys(operator: JoinOperator, inputs: Sequence[Schema], faults: list[Fault]) -> None:
+def _check_join(operator: JoinOperator, inputs: Sequence[Schema], faults: list[Fault]) -> None:
+    if operator.how != "inner" and len(inputs) > 2:
+        message = (
+            f"a {operator.how} join has 2 inputs, and here are {len(inputs)} ({', '.join(operator.inputs)})"
+        )
+        faults.append((("how",), f"{message}; expected a join of two of them, and one of that and the next"))
     for index, key in enumerate(operator.on):
         found = [
             (child, column)
@@ -200,7 +230,8 @@ def _column(
     if qualified := [known for known in names if known.endswith(f".{name}")]:
         faults.append((field, f"column {name!r} is ambiguous{where}; expected {' or '.join(qualified)}"))
     else:
-        faults.append((field, f"unknown column {name!r}{where}; expected {listed(names)}"))
+        hint = did_you_mean(name, names)
+        faults.append((field, f"unknown column {name!r}{where}{hint}; expected {listed(names)}"))
     return None
 
 

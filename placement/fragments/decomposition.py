@@ -4,6 +4,9 @@ An edge between operators on different nodes becomes one channel per link of its
 a channel gets a ``NetworkSink`` or a ``NetworkSource``; a node that the path only crosses gets a fragment of
 just these two, a bridge. A ``NetworkSource`` has the id of the operator whose output it brings, so that what
 reads it reads the same input as before.
+
+An operator in shards is a fragment for each of them (``partial.sharding``). Edges to and from shards are
+channels also where both ends are on one node.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placement.fragments.engines import Engines
+from placement.partial.modelling import nodes_of
+from placement.partial.sharding import spread
 from placement.plan import Fragment, NetworkSink, NetworkSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from placement.plan import FragmentOperator
     from placement.strategies.bottom_up import Placement
-from placement.plan import FragmentOperator
 
 _MAX_NAME = 200
 """Bytes of a channel's name before a deployment's prefix; the limit of a channel id is 255."""
@@ -45,7 +50,7 @@ class Decomposition:
 
 
 def decompose(placement: Placement) -> Decomposition:
-    """Cut a placed plan at every edge between nodes. Equal placements give equal names.
+    """Cut a placed plan at every edge between nodes, and between shards. Equal placements give equal names.
 
     Raises ``NotOnEngine`` for what the engine of its node cannot compute.
     """
@@ -72,23 +77,37 @@ def _prefixed(operator: FragmentOperator, deployment: str) -> FragmentOperator:
 class _Cutter:
     def __init__(self, placement: Placement) -> None:
         self._plan = placement.plan
-        self._nodes = placement.nodes
+        self._paths = placement.paths
         self._engines = Engines(placement)
+        self._views = nodes_of(placement.plan)
+        spreading = spread(placement.plan.operators, placement.plan.schemas)
+        self._operators = spreading.operators
+        self._homes, self._shards = spreading.homes, spreading.shards
+        self._nodes = {key: placement.nodes[home] for key, home in self._homes.items()}
         self._hops = {
-            child: tuple(self._hops_of(child, path))
-            for child, path in placement.paths.items()
-            if len(path) > 1
+            (child, key): tuple(self._hops_of(child, key))
+            for key, operator in self._operators.items()
+            for child in operator.children
+            if self._nodes[child] != self._nodes[key] or self._shards.get(child) != self._shards.get(key)
         }
 
-    def _hops_of(self, child: str, path: tuple[str, ...]) -> Iterator[Channel]:
-        links = list(pairwise(path))
+    def _hops_of(self, child: str, reader: str) -> Iterator[Channel]:
+        path = self._paths[self._homes[child]] if self._nodes[child] != self._nodes[reader] else ()
+        links = list(pairwise(path)) or [(self._nodes[child], self._nodes[reader])]
         for index, (start, end) in enumerate(links):
             suffix = f"#{index}" if len(links) > 1 else ""
-            yield Channel(self._channel_name(child, suffix), child, start, end)
+            yield Channel(self._channel_name(child, reader, suffix), child, start, end)
 
-    def _channel_name(self, child: str, suffix: str) -> str:
-        # No operator of a query has a '>' in its id, and an edge is known by its child: names cannot collide.
-        name = f"{self._plan.name}/{child}>{self._plan.readers[child]}{suffix}"
+    def _channel_name(self, child: str, reader: str, suffix: str) -> str:
+        # No operator of a query has a '>' in its id, and has one reader, so an edge is known by its ends without what
+        # divides and merges rows there: names cannot collide.
+        shard = self._shards.get(reader)
+        ends = (
+            child.removesuffix(">shard"),
+            self._homes[reader],
+            *([] if shard is None else [str(shard[1])]),
+        )
+        name = f"{self._plan.name}/{'>'.join(ends)}{suffix}"
         if len(name) <= _MAX_NAME:
             return name
         digest = hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -99,61 +118,62 @@ class _Cutter:
             yield from hops
 
     def fragments(self) -> Iterator[Fragment]:
-        """One fragment per connected group of operators on a node, each with the bridges behind it."""
+        """One fragment per connected group of operators on a node, and in a shard, each with the bridges behind it."""
         self._engines.check()
         groups: dict[
             str, list[FragmentOperator]
         ] = {}  # by root, while it is not known: by the latest operator
-        for key, operator in self._plan.operators.items():
+        for key, operator in self._operators.items():
             group: list[FragmentOperator] = []
             for child in operator.children:
-                group += [self._network_source(child)] if child in self._hops else groups.pop(child)
+                hops = self._hops.get((child, key))
+                group += groups.pop(child) if hops is None else [self._source_of(hops[-1])]
             groups[key] = [*group, operator]
-            if key in self._hops:
-                first, *others = self._hops[key]
-                groups[key].append(self._network_sink(first))
-                yield self._fragment(key, self._nodes[key], groups.pop(key))
-                yield from (self._bridge(before, hop) for before, hop in pairwise((first, *others)))
-        yield self._fragment(self._plan.sink, self._nodes[self._plan.sink], groups[self._plan.sink])
+            if ways := [hops for (child, _), hops in self._hops.items() if child == key]:
+                sinks = [self._network_sink(hops[0], number, len(ways)) for number, hops in enumerate(ways)]
+                yield self._fragment(key, self._nodes[key], [*groups.pop(key), *sinks])
+                for number, hops in enumerate(ways):
+                    for before, behind in pairwise(hops):
+                        yield self._bridge(before, behind, number, len(ways))
+        yield self._fragment(self._plan.root, self._nodes[self._plan.root], groups[self._plan.root])
 
     def _fragment(self, root: str, node: str, operators: Iterable[FragmentOperator]) -> Fragment:
         operators = tuple(operators)
         inner = [operator.id for operator in operators if not isinstance(operator, NetworkSource)]
         return Fragment(
-            id=f"{self._plan.name}/{root}",
+            id=f"{self._plan.name}/{root.removesuffix('>shard')}",
             node=node,
             operators=operators,
             engine=self._engines.of(node, operators),
             watermarks=tuple(self._plan.watermarks[key] for key in inner if key in self._plan.watermarks),
             closings=tuple(self._plan.closings[key] for key in inner if key in self._plan.closings),
+            views=self._views,
         )
 
-    def _bridge(self, before: Channel, behind: Channel) -> Fragment:
+    def _bridge(self, before: Channel, behind: Channel, number: int, ways: int) -> Fragment:
         root = behind.id.removeprefix(f"{self._plan.name}/")
-        return self._fragment(root, before.end, (self._source_of(before), self._network_sink(behind)))
-
-    def _network_source(self, child: str) -> NetworkSource:
-        return self._source_of(self._hops[child][-1])
+        sink = self._network_sink(behind, number, ways)
+        return self._fragment(root, before.end, (self._source_of(before), sink))
 
     def _source_of(self, hop: Channel) -> NetworkSource:
-        schema = self._plan.schemas[hop.operator]
-        chosen = self._plan.policies.at(hop.end, hop.operator)
-        sent = self._plan.policies.at(hop.start, hop.operator).buffer
+        home = self._homes[hop.operator]
+        chosen = self._plan.policies.at(hop.end, home)
+        sent = self._plan.policies.at(hop.start, home).buffer
         return NetworkSource(
             id=hop.operator,
             channel=hop.id,
             address=hop.end,
-            schema=schema,
+            schema=self._plan.schemas[home],
             buffer=chosen.buffer,
             fault=chosen.fault,
             lossy=sent is not None and sent.when_full == "drop_oldest",
         )
 
-    def _network_sink(self, hop: Channel) -> NetworkSink:
-        identity = f"{hop.operator}>"
-        chosen = self._plan.policies.at(hop.start, hop.operator)
+    def _network_sink(self, hop: Channel, number: int, ways: int) -> NetworkSink:
+        """What writes the first link of one of the ways that lead from an operator; of a sharder it says which."""
+        chosen = self._plan.policies.at(hop.start, self._homes[hop.operator])
         return NetworkSink(
-            id=identity,
+            id=f"{hop.operator}>{number}" if ways > 1 else f"{hop.operator}>",
             input=hop.operator,
             channel=hop.id,
             address=hop.end,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from placement.checking.event_time import begins_to_retract
 from placement.errors import NotOnEngine
 from placement.fragments.spark_limits import refusals
 from placement.plan import (
@@ -17,11 +18,14 @@ from placement.plan import (
     BoundSource,
     FilterOperator,
     JoinOperator,
+    MergerOperator,
     NetworkSink,
     NetworkSource,
     ProjectOperator,
+    SharderOperator,
     SparkEngine,
     UnionOperator,
+    ViewOperator,
     WindowOperator,
 )
 from placement.sql.expressions import parse_aggregate
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from placement.strategies.bottom_up import Placement
 
 _POSSIBLE = "filter, project, union and an aggregate by windows can run on Spark without an end"
-_ENDS = (BoundSource, BoundSink, NetworkSource, NetworkSink)
+_ENDS = (BoundSource, BoundSink, NetworkSource, NetworkSink, SharderOperator, MergerOperator)
 
 
 class Engines:
@@ -44,8 +48,9 @@ class Engines:
         self._nodes = placement.nodes
         self._masters: Mapping[str, str] = placement.plan.spark_masters
         self._bounded: dict[str, bool] = {}
+        self._views = [key for key, each in self._plan.operators.items() if isinstance(each, ViewOperator)]
         self._taking_back: dict[str, str] = {}
-        """The aggregate that begins it, for an operator whose output takes rows back."""
+        """The aggregate or join that begins it, for an operator whose output takes rows back."""
         for key, operator in self._plan.operators.items():
             self._learn(key, operator)
 
@@ -83,21 +88,29 @@ class Engines:
             return
         self._bounded[key] = all(self._bounded[child] for child in operator.children)
         inherited = [self._taking_back[child] for child in operator.children if child in self._taking_back]
+        begins = begins_to_retract(operator, self._plan.closings)
         closes = key in self._plan.closings and not isinstance(operator, JoinOperator)
-        if closes or (isinstance(operator, AggregateOperator) and self._on_spark(key, operator)):
+        if closes or (begins and self._on_spark(key, operator)):
             return  # what it gives out, stays
-        if isinstance(operator, AggregateOperator):
+        if begins:
             self._taking_back[key] = key
         elif inherited:
             self._taking_back[key] = inherited[0]
 
     def _faults(self, key: str, operator: FragmentOperator) -> Iterator[str]:
+        if self._views:
+            yield (
+                f"the query has views ({', '.join(self._views)}), whose keys are filled through its operators, and "
+                f"Spark sends no rows again; give this node the engine embedded"
+            )
+            return
         for child in operator.children:
             if child in self._taking_back and not self._on_spark(child, self._plan.operators[child]):
+                begins = self._plan.operators[self._taking_back[child]]
                 yield (
-                    f"its input {child} takes rows back, since aggregate {self._taking_back[child]} at "
-                    f"{self._nodes[self._taking_back[child]]} does, and Spark takes rows that stay only; give that "
-                    f"aggregate's node the engine spark as well, or this node the engine embedded"
+                    f"its input {child} takes rows back, since {begins.type} {begins.id} at "
+                    f"{self._nodes[begins.id]} does, and Spark takes rows that stay only; give that "
+                    f"{begins.type}'s node the engine spark as well, or this node the engine embedded"
                 )
         if not self._bounded[key]:
             yield from self._without_end(key, operator)

@@ -70,7 +70,14 @@ def _outlines(data: Any) -> Iterator[Outline]:
     for index, item in enumerate(operators if isinstance(operators, list) else ()):
         if isinstance(item, dict) and isinstance(item.get("id"), str):
             path = ("operators", index)
-            yield Outline(path, item["id"], str(item.get("type", "operator")), tuple(_inputs(path, item)))
+            type_, name = str(item.get("type", "operator")), item.get("name")
+            yield Outline(
+                path,
+                item["id"],
+                type_,
+                tuple(_inputs(path, item)),
+                name if type_ == "view" and isinstance(name, str) else None,
+            )
 
 
 def _inputs(path: tuple[str | int, ...], item: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -1,13 +1,13 @@
 """Where the rows of a query in steps change members, so that each operator has together what it needs together.
 
-Joins and aggregates need rows with equal keys at one member, distinct needs equal rows there, and an aggregate of
-everything and a sink need all rows at one. All other operators work on what is at their own member, whatever that is.
-Rows that are together already stay where they are: an exchange divides them by the hash of columns, which filters and
-projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike. A group is together
-also where rows are divided by some of its columns.
+Joins, aggregates and views need rows with equal keys at one member, distinct needs equal rows there, and an aggregate
+of everything and a sink need all rows at one. All other operators work on what is at their own member, whatever that
+is. Rows that are together already stay where they are: an exchange divides them by the hash of columns, which filters
+and projects keep, and so do joins and aggregates by these columns, and unions of what is divided alike. A group is
+together also where rows are divided by some of its columns.
 
 What comes in at one member is divided by the keys above it, once filters and projects have taken their part there:
-rows that they leave out go nowhere.
+rows that they leave out go nowhere. Without a key above it stays where it is, until it goes to an output.
 
 Event time is made common where its watermark begins, so that all members close the same windows in the same step.
 """
@@ -28,6 +28,7 @@ from placement.plan import (
     JoinOperator,
     ProjectOperator,
     UnionOperator,
+    ViewOperator,
     WindowOperator,
 )
 from placement.stepped import (
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from placement.steps.partitioning import Where
     from topology import Schema
 
-    Keyed = AggregateOperator | DistinctOperator | JoinOperator
+    Keyed = AggregateOperator | DistinctOperator | JoinOperator | ViewOperator
 
 
 def distribute(plan: SteppedPlan, members: int, spread: Container[str]) -> SteppedPlan:
@@ -86,7 +87,8 @@ class _Distribution:
             for child in operator.children:
                 self._readers.setdefault(child, []).append(operator)
         # Behind which operators rows that came in at one member are divided, and by which columns.
-        self._divided = dict(self._division(each) for each in plan.inputs if each.id not in spread)
+        alone = [each for each in plan.inputs if each.id not in spread]
+        self._divided = dict(found for each in alone if (found := self._division(each)) is not None)
         # By operator: what is read by those to whom it does not matter where rows are, then what was moved elsewhere.
         self._streams: dict[str, list[_Stream]] = {}
         self._operators: list[StepOperator] = []
@@ -105,7 +107,8 @@ class _Distribution:
                 streams = [self._streams[child][0] for child in operator.children]
                 self._add(operator, streams, self._left(operator, [each.where for each in streams]))
             case AggregateOperator(by=()):  # always behind a gather: of no rows it gives one, and there only
-                member = self._homes[self._outputs[operator.id]]
+                # What leads to views only is at the first member.
+                member = self._homes.get(self._outputs.get(operator.id, ""), 0)
                 self._add(operator, [self._gathered(self._narrowed(operator), member)], member)
             case AggregateOperator():
                 where = self._streams[operator.input][0].where
@@ -114,6 +117,9 @@ class _Distribution:
                 self._add(operator, *self._together([child], operator.by))
             case DistinctOperator() | JoinOperator():
                 self._add(operator, *self._together(operator.children, self._keys(operator)))
+            case ViewOperator():
+                (stream,), _ = self._together(operator.children, operator.key)
+                self._add(operator, [stream], stream.where)
             case BoundSink():
                 member, stream = self._homes[operator.id], self._streams[operator.input][0]
                 if stream.where != member:
@@ -143,6 +149,8 @@ class _Distribution:
                 return operator.by
             case JoinOperator():
                 return operator.on
+            case ViewOperator():
+                return operator.key
             case DistinctOperator():
                 return tuple(column.name for column in self._schemas[operator.id])
 
@@ -207,15 +215,18 @@ class _Distribution:
         self._add(project, [self._streams[child][0]], self._left(project, [self._streams[child][0].where]))
         return project.id
 
-    def _division(self, leaf: InputOperator) -> tuple[str, tuple[str, ...]]:
-        """Behind which operator the rows of an input are divided, and by which columns of that."""
+    def _division(self, leaf: InputOperator) -> tuple[str, tuple[str, ...]] | None:
+        """Behind which operator the rows of an input are divided, and by which columns of that.
+
+        None where nothing above has a key: to send rows away and back takes more than what is computed of each.
+        """
         last = leaf.id
         while isinstance(reader := self._only_reader(last), FilterOperator | ProjectOperator):
             last = reader.id
         for place in (last, leaf.id):
             if keys := self._keys_above(place):
                 return place, keys
-        return leaf.id, tuple(column.name for column in leaf.columns)
+        return None
 
     def _only_reader(self, operator: str) -> StepOperator | None:
         readers = self._readers.get(operator, [])
@@ -237,11 +248,13 @@ class _Distribution:
                 case ProjectOperator():
                     plain = plain_columns(operator, self._schemas[operator.input])
                     names[operator.id] = {new: found[old] for new, old in plain.items() if old in found}
-                case AggregateOperator() | DistinctOperator() | JoinOperator():
+                case AggregateOperator() | DistinctOperator() | JoinOperator() | ViewOperator():
                     keys = self._keys(operator)
                     here = tuple(dict.fromkeys(found[key] for key in keys if key in found))
                     if here and (len(here) == len(keys) or not isinstance(operator, JoinOperator)):
                         return here
+                    if isinstance(operator, ViewOperator):  # it gives on all columns
+                        names[operator.id] = found
         return ()
 
 
@@ -264,8 +277,10 @@ def _first_outputs(plan: SteppedPlan) -> dict[str, str]:
     """The first output by name that an operator's rows lead to, by operator."""
     found = {each.id: each.id for each in plan.outputs}
     for operator in reversed(plan.operators):
+        if (output := found.get(operator.id)) is None:
+            continue  # it leads to views only
         for child in operator.children:
-            found[child] = min(found[operator.id], found.get(child, found[operator.id]))
+            found[child] = min(output, found.get(child, output))
     return found
 
 

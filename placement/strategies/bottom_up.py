@@ -2,7 +2,9 @@
 
 The rule
     Sources and the sink are pinned, and use no capacity; every other operator uses one slot of its node.
-    Operators are placed from the sources to the sink, each after its inputs.
+    Operators are placed from the sources to the sink, each after its inputs. A view that nothing reads stands for the
+    sink where it has a pin (``roots``). Where it has none, the plan is one chain from one source on, and what its node
+    has no room for goes on toward the nearest node on a way to which there is room for all of that.
 
     - A unary operator starts at the node of its input, an n-ary one at the lowest common ancestor of its inputs:
       of the nodes that all of them reach, and that reach the sink's, the one with the fewest hops in total.
@@ -36,9 +38,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from placement.errors import NoCapacity
-from placement.plan import BoundSink, BoundSource
+from placement.plan import BoundSink, BoundSource, ViewOperator
 from placement.strategies.meeting import Meeting
 from placement.strategies.paths import Paths
+from placement.strategies.roots import rooted
 from topology.graph import link_graph
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Place
 
     Raises ``NoPath``, ``NoCommonAncestor`` or ``NoCapacity``.
     """
+    plan = rooted(plan, topology)
     rng = Random(seed)  # noqa: S311 - a seed that gives the same plan again is the purpose
     paths = Paths(link_graph(topology), rng)
     meeting = Meeting(plan, paths, rng)
@@ -93,10 +97,16 @@ def place_bottom_up(plan: BoundPlan, topology: Topology, seed: int = 0) -> Place
         raise
 
 
-def why_pinned(operator: BoundSource | BoundSink) -> str:
-    """Why the topology, and no strategy, says where a source or the sink is."""
-    what = operator.physical.reads if isinstance(operator, BoundSource) else f"sink {operator.sink}"
-    return f"pinned: {what} is attached here"
+def why_pinned(operator: FragmentOperator) -> str:
+    """Why no strategy says where a source or the root is."""
+    match operator:
+        case BoundSource():
+            return f"pinned: {operator.physical.reads} is attached here"
+        case BoundSink():
+            return f"pinned: sink {operator.sink} is attached here"
+        case ViewOperator(node=None):
+            return "pinned: of the nodes that all sources reach, the one with the fewest hops"
+    return "pinned: it names this node"
 
 
 class _Placer:
@@ -127,13 +137,12 @@ class _Placer:
 
     def _place(self, operator: FragmentOperator) -> None:
         key = operator.id
-        match operator:
-            case BoundSource() | BoundSink():
-                self._put(key, self._plan.pins[key], why_pinned(operator))
-            case _ if len(operator.children) == 1:
-                self._place_unary(operator, operator.children[0])
-            case _:
-                self._place_nary(operator)
+        if key in self._plan.pins:
+            self._put(key, self._plan.pins[key], why_pinned(operator))
+        elif len(operator.children) == 1:
+            self._place_unary(operator, operator.children[0])
+        else:
+            self._place_nary(operator)
 
     def _place_unary(self, operator: FragmentOperator, child: str) -> None:
         start = self._nodes[child]
@@ -172,13 +181,13 @@ class _Placer:
     def _draw_walk(self, operator: FragmentOperator, starts: Sequence[str]) -> Walk:
         """A walk with room for the operator and the chain above it, from the first start that has one."""
         chain = self._chain_from(operator.id)
-        targets = self._targets(operator.id)
+        targets = self._targets(operator.id, starts[0], len(chain))
         for start in self._promising(starts, targets, len(chain)):
             for target, draw in product(targets, self._draws):
                 walk = draw(start, target, self._room, len(chain) - self._room(start))
                 if walk is not None:
                     return walk
-        raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets[-1]))
+        raise NoCapacity(self._no_capacity(operator, chain, starts[0], targets))
 
     def _promising(self, starts: Sequence[str], targets: Sequence[str], need: int) -> Iterator[str]:
         """The first start, and of the others, which may be thousands, those with room for ``need`` on a way on."""
@@ -188,28 +197,41 @@ class _Placer:
             if any(self._room(start) + most.get(start, -math.inf) >= need for most in onward):
                 yield start
 
-    def _no_capacity(self, operator: FragmentOperator, chain: list[str], start: str, target: str) -> str:
-        on_the_way = self._paths.between(start, target)
+    def _no_capacity(
+        self, operator: FragmentOperator, chain: list[str], start: str, targets: Sequence[str]
+    ) -> str:
+        on_the_way = self._paths.between(start, targets[-1]) if targets else self._paths.downstream(start)
         what = "a free slot" if len(chain) == 1 else f"a free slot for each of {', '.join(chain)}"
         shown = ", ".join(f"{node} ({self._slots(node)} used)" for node in on_the_way[:8])
         more = f" and {len(on_the_way) - 8} more" if len(on_the_way) > 8 else ""
+        elsewhere = ""
+        if targets and isinstance(self._plan.operators[self._plan.root], ViewOperator):
+            elsewhere = f"; raise a capacity, or give view {self._plan.root} another node"
         if len(on_the_way) == 1:
-            return f"{operator.type} {operator.id}: {shown} is the only node left, and does not have {what}"
-        return f"{operator.type} {operator.id}: no path from {start} to {target} has {what}; nodes: {shown}{more}"
+            only = f"{shown} is the only node left, and does not have {what}"
+            return f"{operator.type} {operator.id}: {only}{elsewhere}"
+        way = f"path from {start} to {targets[-1]}" if targets else f"way on from {start}"
+        return f"{operator.type} {operator.id}: no {way} has {what}; nodes: {shown}{more}{elsewhere}"
 
     def _chain_from(self, key: str) -> list[str]:
-        """The operator and the unary ones above it, up to the next n-ary one or the sink."""
+        """The operator and the unary ones above it, up to the next n-ary one or what is pinned."""
         chain = [key]
-        reader = self._plan.readers[key]
-        while reader != self._plan.sink and reader not in self._meeting.points:
+        while (reader := self._plan.readers.get(chain[-1])) is not None:
+            if reader in self._plan.pins or reader in self._meeting.points:
+                break
             chain.append(reader)
-            reader = self._plan.readers[reader]
         return chain
 
-    def _targets(self, key: str) -> list[str]:
-        """Where to walk: the next meeting point downstream, else the one after it, at last the sink."""
+    def _targets(self, key: str, start: str, need: int) -> list[str]:
+        """Where to walk: the next meeting point downstream, else the one after it, at last the root.
+
+        To a root without a pin: to where all that is left, which is ``need`` operators, has room.
+        """
+        if self._plan.root not in self._plan.pins:
+            nearest = self._paths.nearest_with_room(start, self._room, need - self._room(start))
+            return [] if nearest is None else [nearest]
         targets: dict[str, None] = {}
-        while key != self._plan.sink:
+        while key != self._plan.root:
             key = self._plan.readers[key]
             if key in self._meeting.points:
                 targets[self._meeting.points[key]] = None

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placement.errors import NoCapacity
-from placement.plan import BoundSink, BoundSource
+from placement.plan import BoundSource
 from placement.strategies.bottom_up import Placement, place_bottom_up, why_pinned
+from placement.strategies.roots import rooted
 from placement.strategies.traffic import Traffic
 from topology.graph import link_graph
 
@@ -97,6 +98,7 @@ def improve(
     Raises ``NoCapacity`` if there is no placement, or none was found in time.
     """
     began = time.monotonic()
+    plan = rooted(plan, topology)
     model = _Model(plan, topology)
     if first is not None and (narrow := model.overloaded(first)):
         first, reason = None, f"bottom-up, which does not look at bandwidths, sends {narrow}"
@@ -141,14 +143,14 @@ class _Model:
             raise NoCapacity(_joined(self._missing(), reason))
 
     def _find_candidates(self) -> dict[str, Sequence[str]]:
-        """Where each operator may be: behind all sources below it, and before the sink."""
+        """Where each operator may be: behind all sources below it, and before the root, if that has a pin."""
         import networkx as nx
 
         plan = self.plan
-        sink_node = plan.pins[plan.sink]
-        before_sink = nx.ancestors(self._graph, sink_node) | {sink_node}
+        end = plan.pins.get(plan.root)
+        before_end = set(self._graph) if end is None else nx.ancestors(self._graph, end) | {end}
         behind = {
-            node: (nx.descendants(self._graph, node) | {node}) & before_sink
+            node: (nx.descendants(self._graph, node) | {node}) & before_end
             for node in set(plan.pins.values())
         }
         of_nodes = {node: frozenset(found) for node, found in behind.items()}
@@ -331,20 +333,21 @@ class _Model:
     def _reasons(self, nodes: Mapping[str, str], paths: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         reasons: dict[str, str] = {}
         for key, operator in self.plan.operators.items():
-            match operator:
-                case BoundSource() | BoundSink():
-                    reasons[key] = why_pinned(operator)
-                case _:
-                    came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
-                    reasons[key] = f"least traffic: takes {came}, gives over {_links(paths[key])}"
+            if key in self.plan.pins:
+                reasons[key] = why_pinned(operator)
+                continue
+            came = ", ".join(f"{child} over {_links(paths[child])}" for child in operator.children)
+            gives = f", gives over {_links(paths[key])}" if key in paths else ""
+            reasons[key] = f"least traffic: takes {came}{gives}"
         return reasons
 
     def _missing(self) -> str:
         """Which slots there are too few of, and where; and which links carry less than all traffic."""
         movable = [key for key in self._candidates if key not in self.plan.pins]
         nowhere = [key for key in movable if not self._candidates[key]]
+        end = self.plan.operators[self.plan.root].type
         if nowhere:
-            return f"{_first(nowhere)}: every node behind the sources and before the sink has capacity 0"
+            return f"{_first(nowhere)}: every node behind the sources and before the {end} has capacity 0"
         counts = Counter(node for key in movable for node in self._candidates[key])
         slots = _first(
             (
@@ -356,10 +359,10 @@ class _Model:
         missing = []
         if movable:
             missing.append(
-                f"{len(movable)} operators need a slot each, on nodes from their sources to the sink; those have "
+                f"{len(movable)} operators need a slot each, on nodes from their sources to the {end}; those have "
                 f"{slots}, and links lead one way only: raise a capacity, or add a link"
             )
-        (top,) = self.plan.operators[self.plan.sink].children
+        (top,) = self.plan.operators[self.plan.root].children
         total = self.traffic.weights[top]
         narrow = _first(
             f"{' -> '.join(link)} ({bandwidth:g})"

@@ -1,4 +1,4 @@
-"""Where the branches of a plan can meet: common ancestors on the way to the sink."""
+"""Where the branches of a plan can meet: common ancestors on the way to its root, the sink or a view."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ class Meeting:
         self._plan = plan
         self._paths = paths
         self._rng = rng
-        self._sink_node = plan.pins[plan.sink]
+        # A root without a pin is a view above one source: nothing meets, and whatever is behind that will do.
+        self._end = plan.pins.get(plan.root, next(iter(plan.pins.values())))
         self._check_ways()
         self.points = self._find_points()
 
     def lowest(self, nodes: Sequence[str], preferred: str | None = None) -> str:
-        """The lowest of the nodes that all of ``nodes`` reach, or are, and that reach the sink's.
+        """The lowest of the nodes that all of ``nodes`` reach, or are, and that reach the root's.
 
         Lowest has the fewest hops in total; among several that have, it is the preferred one, or any.
         """
-        lowest = self._paths.lowest(Counter(nodes), self._sink_node)
+        lowest = self._paths.lowest(Counter(nodes), self._end)
         return preferred if preferred in lowest else self._rng.choice(lowest)
 
     def ancestors(self, nodes: Sequence[str], first: str) -> list[str]:
         """All of these nodes, the lowest first, and before all others ``first``."""
-        ordered = self._paths.ancestors(Counter(nodes), self._sink_node)
+        ordered = self._paths.ancestors(Counter(nodes), self._end)
         return [first, *(node for node in ordered if node != first)]
 
     def _find_points(self) -> dict[str, str]:
@@ -56,9 +57,9 @@ class Meeting:
         return points
 
     def _check_ways(self) -> None:
-        """Raise what says best why the sources cannot reach the sink, if they cannot."""
+        """Raise what says best why the sources cannot reach the root, if they cannot."""
         pins = self._plan.pins
-        reaching = self._paths.hops_to(self._sink_node)
+        reaching = self._paths.hops_to(self._end)
         lost = next((key for key in pins if pins[key] not in reaching), None)
         if lost is None:
             return
@@ -69,21 +70,20 @@ class Meeting:
                 raise NoCommonAncestor(
                     f"{operator.type} {operator.id}: no node is downstream of {places}; {self._remedy()}"
                 )
-        source, sink = f"source {lost} at {pins[lost]}", f"sink {self._plan.sink} at {self._sink_node}"
-        raise NoPath(f"no links lead from {source} to {sink}; {self._remedy()}")
+        root = self._plan.operators[self._plan.root]
+        source, end = f"source {lost} at {pins[lost]}", f"{root.type} {root.id} at {self._end}"
+        raise NoPath(f"no links lead from {source} to {end}; {self._remedy()}")
 
     def _remedy(self) -> str:
-        """What to change in the topology, so that every source reaches the sink."""
-        sink = self._sink_node
-        reaching = self._paths.hops_to(sink)
+        """What to change in the topology, so that every source reaches the root."""
+        end, root = self._end, self._plan.operators[self._plan.root].type
+        reaching = self._paths.hops_to(end)
         lost = [node for node in dict.fromkeys(self._plan.pins.values()) if node not in reaching]
-        below = [node for node in lost if sink in self._paths.hops_to(node)]
+        below = [node for node in lost if end in self._paths.hops_to(node)]
         if below:  # a link back would close a cycle
-            return (
-                f"links lead from {sink} to {', '.join(below)}: turn them around, or move the sink downstream"
-            )
+            return f"links lead from {end} to {', '.join(below)}: turn them around, or move the {root} downstream"
         return (
-            f"add links: {{downstream: [{sink}]}} to {'nodes' if len(lost) > 1 else 'node'} {', '.join(lost)}"
+            f"add links: {{downstream: [{end}]}} to {'nodes' if len(lost) > 1 else 'node'} {', '.join(lost)}"
         )
 
     def _sources_below(self, key: str) -> list[str]:

@@ -109,6 +109,26 @@ class Paths:
         totals = self._totals(nodes, target)
         return [self._names[rank] for rank in np.argsort(totals, kind="stable") if totals[rank] < FAR]
 
+    def nearest(self, nodes: Counter[str]) -> str | None:
+        """The first in the topology of those with the fewest hops in total that all of ``nodes`` reach, or are."""
+        totals = sum(weight * self._hops_from(node) for node, weight in nodes.items())
+        rank = int(np.argmin(totals))
+        return None if np.ravel(totals)[rank] >= FAR else self._names[rank]
+
+    def nearest_with_room(self, start: str, room: Room, need: float) -> str | None:
+        """The nearest node on a way to which, behind ``start``, is room for ``need`` operators, itself included."""
+        most: dict[str, float] = {start: 0}
+        for node in reversed(self._last_first):
+            before = [most[each] for each in self._graph.predecessors(node) if each in most]
+            if before and node != start:
+                most[node] = room(node) + max(before)
+        return next((node for node in self.downstream(start) if most[node] >= need), None)
+
+    def downstream(self, start: str) -> list[str]:
+        """The node, and those that it reaches, the nearest first."""
+        hops = self._hops_from(start)
+        return [self._names[rank] for rank in np.argsort(hops, kind="stable") if hops[rank] < FAR]
+
     def meet(self, nodes: Iterable[str]) -> bool:
         """Whether there is a node that all of ``nodes`` reach or are."""
         return bool(np.any(np.all([self._hops_from(node) < FAR for node in nodes], axis=0)))

@@ -235,6 +235,41 @@ def test_a_mistake_in_a_channel_is_reported_where_it_is(keys: str, said: str):
 
 
 @pytest.mark.parametrize(
+    ("keys", "base"),
+    [
+        ("type: CSV, path: f.csv", False),
+        ("type: CSV, path: f.csv, base: true", True),
+        ("type: Generator, count: 9, base: true", True),
+        ("type: Collection, store: s, collection: c", True),
+        ("type: Collection, store: s, collection: c, base: false", False),
+    ],
+)
+def test_a_base_can_be_read_again_and_a_collection_is_one(keys: str, base: bool):
+    text = BLUEPRINT.replace('type: CSV, path: flights.csv, nulls: ["NA"]', keys)
+    (source,) = parse_topology(text).nodes[0].physical
+    assert source.base is base
+    assert parse_topology(parse_topology(text).to_yaml()) == parse_topology(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reads"),
+    [
+        ("type: TCP, address: 127.0.0.1:9", "TCP 127.0.0.1:9"),
+        (CHANNEL, "channel flights at 127.0.0.1:9100"),
+        (CHANNEL + ", consumer: job", "channel flights at 127.0.0.1:9100"),
+        ("type: Generator", "a generator"),
+    ],
+)
+def test_what_cannot_be_read_again_is_no_base(keys: str, reads: str):
+    keys = f"{keys}, base: "
+    found = mistakes(BLUEPRINT.replace('type: CSV, path: flights.csv, nulls: ["NA"]', f"{keys}true"))
+    column = 28 + len(keys)
+    (said,) = found
+    assert said.startswith(f"t.yaml:11:{column}: {reads} cannot be read again from its beginning to an end")
+    assert said.endswith("leave base away, or read what can be: a file, say, or a collection")
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "# nothing\n", "[]", "3", "nodes: []", "nodes: &a [*a]", "a: " + "[" * 3000, "[" * 900 + "]" * 900],
 )

@@ -38,7 +38,7 @@ nodes:
     links: {downstream: [b:1]}
     physical: [{logical: flights, type: CSV, path: f.csv}, {logical: weather, type: Parquet, path: w.parquet}]
   - address: b:1
-    sinks: [{name: out, type: Print}, {name: log, type: CSV, path: log.csv, mode: append}]
+    sinks: [{name: out, type: Print, mode: changes}, {name: log, type: CSV, path: log.csv, mode: append}]
 """)
 F, W = op("source", "f", logical="flights"), op("source", "w", logical="weather")
 JOIN = op("join", "j", inputs=["f", "w"], on=["origin", "hour"])
@@ -106,6 +106,11 @@ def test_a_logical_source_of_several_parts_becomes_a_union_with_its_id():
         ),
         (op("project", "x", input="j", columns={"_weight": "delay"}), ["project x: column '_weight'"]),
         (
+            op("view", "x", input="j", key=["delay", "orign"]),
+            ["view x: unknown column 'orign' (did you mean 'origin'?); expected one of origin, hour, delay"],
+        ),
+        (op("view", "x", input="j", key=["delay", "delay"]), ["view x: column 'delay' is in the key twice"]),
+        (
             op("aggregate", "x", input="j", by=["nope"], aggregates={"n": "count(*)"}),
             ["unknown column 'nope'"],
         ),
@@ -144,6 +149,19 @@ def test_join_keys_exist_on_both_sides_with_one_type():
         InvalidQuery, match=r"join j: key 'hour' has different types: timestamp in f, int.* in p"
     ):
         check(chain(F, W, cast, {**JOIN, "inputs": ["f", "p"]}), TOPOLOGY)
+
+
+@pytest.mark.parametrize("how", ["left", "right", "full"])
+def test_an_outer_join_gives_the_columns_of_an_inner_one_of_two_inputs(how):
+    bound = check(chain(F, W, {**JOIN, "how": how}), TOPOLOGY)
+    assert bound.schemas["j"] == check(chain(F, W, JOIN), TOPOLOGY).schemas["j"]
+    third = op("source", "f2", logical="flights")
+    said = f"join j: a {how} join has 2 inputs, and here are 3 .f, w, f2.; expected a join of two of them"
+    with pytest.raises(InvalidQuery, match=said) as caught:
+        check(chain(F, W, third, {**JOIN, "inputs": ["f", "w", "f2"], "how": how}), TOPOLOGY)
+    assert len(caught.value.mistakes) == 1
+    with pytest.raises(InvalidQuery, match="expected one of inner, left, right, full as how, got 'outer'"):
+        check(chain(F, W, {**JOIN, "how": "outer"}), TOPOLOGY)
 
 
 def test_a_union_takes_equal_schemas_only():
@@ -266,7 +284,7 @@ logical: [{{name: n, schema: [{{name: n, type: int64}}]}}]
 nodes:
   - address: a:1
     physical: [{{logical: n, type: Channel, address: "k:1", channel: c{more}}}]
-    sinks: [{{name: out, type: Print}}]
+    sinks: [{{name: out, type: Print, mode: changes}}]
 """)
 
     reading = chain(op("source", "n", logical="n"))
@@ -299,3 +317,111 @@ def test_a_sink_is_written_by_one_operator():
         InvalidQuery, match=r"^q\.json:6:54: sink s2: 'out' at b:1 is written by sink s already"
     ):
         check_stepped(parse_query(text, file="q.json"), TOPOLOGY)
+
+
+V = op("view", "v", input="f", key=["origin"])
+
+
+def test_a_view_gives_on_what_it_is_given_or_is_the_root():
+    with_reader = check(chain(F, V, op("filter", "g", input="v", predicate="delay > 1")), TOPOLOGY)
+    assert with_reader.schemas["v"] == with_reader.schemas["f"] == with_reader.schemas["s"]
+    alone = check(query(F, V), TOPOLOGY)
+    assert (alone.root, alone.schemas["v"]) == ("v", with_reader.schemas["v"])
+
+
+def test_a_query_that_runs_free_has_one_root_views_included():
+    """The message says what else to do: a view may have a reader."""
+    two = query(F, op("sink", "s", input="f", sink="out"), W, op("view", "by_hour", input="w", key=["hour"]))
+    with pytest.raises(
+        MultipleSinks,
+        match=r"view by_hour: a second root beside sink s; .*: make it a query of its own, or have what is above it "
+        r"read the view",
+    ):
+        check(two, TOPOLOGY)
+
+
+def test_in_steps_views_are_anywhere_and_sinks_have_their_results_all_the_same():
+    """A program shuts such a query down, which then has its end."""
+    view = op("view", "v", input="f", key=["origin"])
+    alone = check_stepped(query(F, view), TOPOLOGY)
+    assert [each.type for each in alone.operators] == ["input", "view"]
+    several = query(
+        F, view, op("sink", "s", input="v", sink="out"), op("view", "w", input="v", key=["origin"])
+    )
+    plan = check_stepped(several, TOPOLOGY)
+    assert [each.id for each in plan.views] == ["v", "w"]
+    assert [each.id for each in plan.outputs] == ["s"]
+    with pytest.raises(InvalidQuery, match="view v: unknown column 'orign'"):
+        check_stepped(query(F, {**view, "key": ["orign"]}), TOPOLOGY)
+
+
+@pytest.mark.parametrize(
+    ("above", "node", "said"),
+    [
+        ([], "b:1", None),
+        ([], "c:1", "1:138: view v: unknown node 'c:1' (did you mean 'b:1'?); expected one of a:1, b:1"),
+        (
+            [op("sink", "s", input="v", sink="out")],
+            "b:1",
+            "1:138: view v: s reads it, and so it is where there is",
+        ),
+    ],
+)
+def test_only_a_view_that_nothing_reads_may_name_its_node(
+    above: list[dict[str, Any]], node: str, said: str | None
+):
+    reading = query(F, {**V, "node": node}, *above)
+    if said is None:
+        assert check(reading, TOPOLOGY).pins == {"f": "a:1", "v": "b:1"}
+        return
+    with pytest.raises(InvalidQuery) as caught:
+        check(reading, TOPOLOGY)
+    assert str(caught.value).startswith(said)
+
+
+def test_a_sink_whose_result_comes_at_the_end_of_a_query_with_views_is_refused():
+    """Which has no end."""
+    nodes = topology({"A": ""}, {"f#1": "A"}, sink="A", mode="final")
+    operators = [op("source", "f", logical="f"), op("view", "v", input="f", key=["k"])]
+    with pytest.raises(
+        InvalidQuery, match=r"one with views \(v\) does not end; expected mode changes or append"
+    ):
+        check(query(*operators, op("sink", "s", input="v", sink="out")), nodes)
+
+
+@pytest.mark.parametrize(
+    ("operator", "shard", "said"),
+    [
+        ({"by": ["origin"]}, {"into": 1}, "expected at least 2 as into, got 1"),
+        (
+            {"by": ["origin"]},
+            {"into": 2, "by": ["hour"]},
+            "'hour' is no column that it groups by; expected origin",
+        ),
+        ({"by": ["origin"]}, {"into": 2, "by": ["origin", "origin"]}, "column 'origin' is given twice"),
+        ({"by": []}, {"into": 2}, "it has one group, which cannot be divided"),
+    ],
+)
+def test_an_operator_is_divided_by_columns_that_it_groups_by(
+    operator: dict[str, Any], shard: dict[str, Any], said: str
+):
+    groups = op("aggregate", "n", input="f", aggregates={"n": "count(*)"}, shard=shard, **operator)
+    with pytest.raises(InvalidQuery) as caught:
+        check(query(F, groups, op("view", "v", input="n", key=["n"])), TOPOLOGY)
+    assert said in str(caught.value)
+
+
+def test_a_join_is_divided_by_columns_that_it_joins_by():
+    join = {**JOIN, "shard": {"into": 2, "by": ["temp"]}}
+    with pytest.raises(
+        InvalidQuery, match="'temp' is no column that it joins by; expected one of origin, hour"
+    ):
+        check(query(F, W, join, op("view", "v", input="j", key=["origin"])), TOPOLOGY)
+
+
+def test_only_a_query_with_views_that_runs_free_has_shards():
+    operators = [F, op("distinct", "d", input="f", shard={"into": 2}), op("sink", "s", input="d", sink="out")]
+    with pytest.raises(InvalidQuery, match="distinct d: only what views are made of can be in shards"):
+        check(query(*operators), TOPOLOGY)
+    with pytest.raises(InvalidQuery, match="distinct d: in steps rows are divided among all members"):
+        check_stepped(query(*operators), TOPOLOGY)

@@ -153,6 +153,36 @@ def test_windows_that_are_no_key_of_a_join_are_closed_behind_it_only_where_they_
     assert closings(plan(F, W, window("v", "f"), window("x", "w"), join, by)) == {}
 
 
+@pytest.mark.parametrize(
+    ("how", "inputs", "closes"),
+    [
+        ("left", ["v", "p"], True),
+        ("right", ["v", "p"], False),
+        ("full", ["v", "p"], False),
+        ("left", ["p", "v"], False),
+        ("full", ["v", "x"], True),
+    ],
+)
+def test_an_outer_join_closes_windows_that_each_input_has_whose_rows_are_all_given(
+    how: str, inputs: list[str], closes: bool
+) -> None:
+    """What has no windows has no row that is late, and so none may be dropped as such."""
+    of_a_table = op("project", "p", input="w", columns={"origin": "origin", "window_end": "hour"})
+    join = op("join", "j", inputs=inputs, on=["origin", "window_end"], how=how)
+    given = [window("x", "w") if "x" in inputs else of_a_table]
+    expected = dict.fromkeys("jg", ("window_end", 0)) if closes else {}
+    bound = plan(F, W, window("v", "f"), *given, join, aggregate("g", "j", "window_end"))
+    assert closings(bound) == expected
+
+
+def test_a_window_that_may_be_null_is_none_behind_an_outer_join() -> None:
+    by = aggregate("g", "j", "window_start")
+    for how, inputs, closes in [("left", "va", True), ("right", "va", False), ("left", "av", False)]:
+        join = op("join", "j", inputs=list(inputs), on=["origin"], how=how)
+        expected = {"g": ("window_start", HOUR)} if closes else {}
+        assert closings(plan(F, A, window("v", "f"), join, by)) == expected
+
+
 def test_a_union_has_windows_where_all_its_inputs_have_the_same() -> None:
     other = op(
         "project",
@@ -177,6 +207,16 @@ def test_an_appending_sink_takes_aggregates_over_windows_and_what_is_made_of_the
     plan(F, op("distinct", "d", input="f"), sink="log")
     join = op("join", "j", inputs=["x", "g"], on=["origin", "window_end"])
     plan(*closed, W, window("x", "w"), join, sink="log")
+    outer = op("join", "j", inputs=["x", "v"], on=["origin", "window_end"], how="full")
+    plan(F, W, window("v", "f"), window("x", "w"), outer, sink="log")
+    with pytest.raises(
+        RetractingPlan, match=r"join j takes back rows; .* or a join on the columns of a window"
+    ):
+        plan(F, W, window("v", "f"), window("x", "w"), {**outer, "on": ["origin"]}, sink="log")
+    with pytest.raises(RetractingPlan, match=r"aggregate g and join j takes back rows"):
+        plan(
+            F, W, aggregate("g", "f", "origin"), {**outer, "inputs": ["w", "g"], "on": ["origin"]}, sink="log"
+        )
     with pytest.raises(RetractingPlan, match=r"aggregate h takes back rows; .* by the columns of a window"):
         plan(*closed, aggregate("h", "g", "origin"), sink="log")
     with pytest.raises(RetractingPlan, match=r"aggregate g takes back rows"):
@@ -328,3 +368,11 @@ def test_a_time_that_comes_by_very_many_ways_is_traced_once() -> None:
     operators = [F, *ways, window("v", "u99"), *more, aggregate("n", "w99", "window_start")]
     plan = check_stepped(query(*operators, op("sink", "s", input="n", sink="out")), TOPOLOGY)
     assert [(each.operator, each.time) for each in plan.watermarks] == [("f", "hour")]
+
+
+def test_event_time_passes_views():
+    """Down to where a time comes from, and up to where a window closes."""
+    views = [op("view", "r", input="f", key=["origin"]), op("view", "v", input="w", key=["window_start"])]
+    bound = plan(F, views[0], window("w", "r"), views[1], aggregate("a", "v", "window_start"), sink="log")
+    assert origins(bound) == [("f/0", "hour"), ("f/1", "hour")]
+    assert list(bound.closings) == ["a"]

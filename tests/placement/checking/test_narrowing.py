@@ -29,6 +29,15 @@ def read(*operators: dict[str, Any]) -> dict[str, list[str]]:
     [
         ([F], "origin hour delay temp"),
         ([F, op("distinct", "d", input="f")], "origin hour delay temp"),
+        (
+            [
+                F,
+                op("project", "p", input="f", columns={"o": "origin", "d": "delay"}),
+                op("view", "v", input="p", key=["o"]),
+                op("aggregate", "a", input="v", aggregates={"n": "count(*)"}),
+            ],
+            "origin delay",
+        ),
         ([F, op("filter", "g", input="f", predicate="delay > 1 OR delay IS NULL")], "origin hour delay temp"),
         ([F, op("project", "p", input="f", columns={"x": "delay + 1", "y": "origin"})], "origin delay"),
         ([F, op("aggregate", "a", input="f", by=["origin"], aggregates={"m": "max(temp)"})], "origin temp"),

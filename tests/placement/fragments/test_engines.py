@@ -36,7 +36,7 @@ def cut(
     first, second = ({"engine": engine} for engine in engines)
     if capacity is not None:
         first["capacity"] = capacity
-    sink = {"name": "out", "type": "Null"}
+    sink = {"name": "out", "type": "Null", "mode": "changes"}
     nodes = [
         {
             "address": "a:1",
@@ -134,6 +134,19 @@ def test_an_edge_into_spark_must_not_take_rows_back() -> None:
     assert engines == dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
 
 
+def test_an_outer_join_of_the_embedded_engine_takes_rows_back_and_one_on_spark_does_not() -> None:
+    """SP-ENG-2."""
+    other = {"id": "in2", "type": "source", "logical": "rows"}
+    join = {"id": "joined", "type": "join", "inputs": ["in", "in2"], "on": ["k"]}
+    after = {**FILTER, "input": "joined", "predicate": "k > 0"}
+    said = refused([other, {**join, "how": "left"}, after], capacity=1)
+    assert "its input joined takes rows back, since join joined at a:1 does" in said
+    assert "give that join's node the engine spark as well" in said
+    spark = dict.fromkeys(("a:1", "b:1"), SparkEngine(master="local[*]", bounded=True))
+    assert cut([other, {**join, "how": "left"}, after], capacity=1, engines=("spark", "spark")) == spark
+    assert cut([other, join, after], capacity=1)["a:1"] is None
+
+
 def test_without_an_end_spark_computes_row_by_row() -> None:
     """SP-ENG-2: in append mode a result is given out once, and never changes."""
     said = refused([COUNT], physical=ENDLESS)
@@ -177,7 +190,7 @@ def test_a_master_is_where_spark_runs(master: str) -> None:
         (
             "spark",
             "yarn",
-            "4:13: expected local[N], local[*], spark://host:port or, for Spark Connect, sc://host:port as master",
+            "4:13: expected local[N], local[*], local-cluster[EXECUTORS,CORES,MIB], spark://host:port or, ",
         ),
         (
             "embedded",
@@ -266,6 +279,14 @@ def test_different_values_are_counted_of_inputs_that_end() -> None:
     by_hour = {**BY_HOUR, "aggregates": {"n": "count(DISTINCT k)"}}
     assert "aggregate by_hour at b:1" in refused([WINDOW, by_hour], physical=ENDLESS, columns=TIMED)
     cut([WINDOW, by_hour], columns=TIMED)
+
+
+def test_nothing_of_a_query_with_views_runs_on_spark() -> None:
+    """Upqueries of its views go through its operators."""
+    said = refused([FILTER, {"id": "by_k", "type": "view", "input": "some", "key": ["k"]}]).splitlines()
+    assert [line.partition(", whose")[0] for line in said] == ["filter some at b:1", "view by_k at b:1"]
+    assert all("the query has views (by_k), whose keys are filled through its" in line for line in said)
+    assert all(line.endswith("give this node the engine embedded") for line in said)
 
 
 def test_event_time_does_not_pass_spark() -> None:

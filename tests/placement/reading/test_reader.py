@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from placement import InvalidQuery, Query, load_query, parse_query
-from placement.plan import AggregateOperator, FilterOperator, JoinOperator, SinkOperator, SourceOperator
+from placement.plan import (
+    AggregateOperator,
+    FilterOperator,
+    JoinOperator,
+    SinkOperator,
+    SourceOperator,
+    ViewOperator,
+)
 
 BLUEPRINT = """\
 {"operators": [
@@ -182,3 +189,50 @@ def test_places_are_found_behind_escapes_tabs_and_nested_values():
     column = len(text.splitlines()[1].partition("@")[0]) + 1
     said = mistakes(text.replace("@", ""))
     assert said == [f"q.json:2:{column}: sink s: unknown input 'b'; expected a\"}}{{"]
+
+
+VIEWS = """\
+{"operators": [
+  {"id": "f", "type": "source", "logical": "flights"},
+  {"id": "v", "type": "view", "input": "f", "key": ["origin"], "name": "flights"},
+  {"id": "w", "type": "view", "input": "v", "key": ["hour"], "max_bytes": 1000, "evict": "random"}]}
+"""
+
+
+def test_a_query_may_end_in_a_view():
+    query = parse_query(VIEWS)
+    assert query.operators[1:] == (
+        ViewOperator(id="v", input="f", key=("origin",), name="flights"),
+        ViewOperator(id="w", input="v", key=("hour",), max_bytes=1000, evict="random"),
+    )
+    assert [each.evict for each in query.operators[1:]] == ["least_recently_used", "random"]
+    assert Query.model_validate_json(query.model_dump_json()) == query
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('["origin"]', "@[]", "expected at least 1 in key, got 0"),
+        ('"key": ["hour"], ', "", "missing key 'key'"),
+        ('"random"', '@"fifo"', "expected one of least_recently_used, random as evict, got 'fifo'"),
+        ("1000", "@0", "expected at least 1 as max_bytes, got 0"),
+        (
+            '"max_bytes"',
+            '"name": @"flights", "max_bytes"',
+            "view w: view v is read by the name 'flights' already",
+        ),
+        (
+            '"name": "flights"',
+            '"name": @"my flights"',
+            "expected printable characters without spaces as name",
+        ),
+        ('"name": "flights"', '"name": @"a>b"', "view v: its name 'a>b' has a '>'"),
+        ('"name": "flights"', f'"name": @"{"n" * 201}"', "view v: a name of 201 characters; expected 200 at"),
+    ],
+)
+def test_a_mistake_in_a_view_is_reported(old: str, new: str, said: str):
+    """Where the @ is, or at the view."""
+    text = VIEWS.replace(old, new)
+    before = text.partition("@" if "@" in text else '{"id": "w"')[0].split("\n")
+    place = f"q.json:{len(before)}:{len(before[-1]) + 1}: "
+    assert any(line.startswith(place + said) for line in mistakes(text.replace("@", ""))), mistakes(text)

@@ -223,6 +223,10 @@ def aggregate(key: str, child: str, *by: str) -> dict[str, Any]:
     return op("aggregate", key, input=child, by=by, aggregates={"n": "count(*)"})
 
 
+def view(id_: str, child: str, *key: str) -> dict[str, Any]:
+    return op("view", id_, input=child, key=key)
+
+
 def renamed(key: str, child: str, **columns: str) -> dict[str, Any]:
     return op("project", key, input=child, columns=columns)
 
@@ -390,6 +394,39 @@ def test_an_exchange_stands_before_what_needs_keys_together_unless_they_are(
     assert [each for each in found if each != "gather of g at 0"] == expected
 
 
+@pytest.mark.parametrize(
+    ("operators", "expected"),
+    [
+        ([S0, view("v", "s0", "b", "a")], ["exchange of s0 by b a"]),
+        ([S0, aggregate("g", "s0", "a", "b"), view("v", "g", "b", "a")], ["exchange of s0 by a b"]),
+        (  # rows of a key are together where they are divided by some of its columns
+            [S0, aggregate("g", "s0", "a"), view("v", "g", "n", "a")],
+            ["exchange of s0 by a"],
+        ),
+        (
+            [S0, aggregate("g", "s0", "a", "b"), view("v", "g", "b")],
+            ["exchange of s0 by a b", "exchange of g by b"],
+        ),
+        (  # what reads a view finds its rows where they are
+            [S0, view("v", "s0", "a"), aggregate("g", "v", "a", "b")],
+            ["exchange of s0 by a"],
+        ),
+        ([S0, aggregate("g", "s0"), view("v", "g", "n")], ["gather of s0 at 0"]),
+    ],
+)
+def test_a_view_has_the_rows_of_a_key_together(operators: list[dict[str, Any]], expected: list[str]) -> None:
+    read = {each["input"] for each in operators if "input" in each}
+    sinks = [
+        sink("out0", each["id"]) for each in operators if each["type"] != "view" and each["id"] not in read
+    ]
+    found = inserted(*operators, *sinks)
+    assert [each for each in found if each != "gather of g at 0" or not sinks] == expected
+
+
+def test_rows_that_come_in_at_one_member_are_divided_for_a_view() -> None:
+    assert inserted(S0, view("v", "s0", "a"), spread=()) == ["shard of s0 by a from 0"]
+
+
 def test_filters_projects_unions_and_windows_have_no_exchange() -> None:
     """DBSP-DIST-5"""
     operators = [
@@ -447,8 +484,8 @@ def test_outputs_are_gathered_at_members_in_turn_by_name() -> None:
             ],
             ["align of s1", "shard of s1>align by b from 1"],
         ),
-        ([renamed("g", "s1", x="a + b")], ["shard of s1 by a b c t from 1"]),
-        ([aggregate("g", "s1")], ["shard of s1 by a b c t from 1", "gather of s1 at 0"]),
+        ([renamed("g", "s1", x="a + b")], []),  # what has no key above stays where it is
+        ([aggregate("g", "s1")], ["gather of s1 at 0"]),
         (
             [op("join", "g", inputs=["s0", "s1"], on=["c"])],
             ["exchange of s0 by c", "shard of s1 by c from 1"],

@@ -1,0 +1,242 @@
+"""Operators that a query with views is given while it runs: whether it can have them, and in which fragment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from placement.checking.schemas import DividedOperator
+from placement.errors import InvalidQuery, QueryError, UnfitNodes
+from placement.graph import Outline, bottom_up, carried, shape_mistakes
+from placement.partial.modelling import planned_of
+from placement.partial.provenance import children_of, in_words, planned
+from placement.plan import (
+    AddedOperator,
+    Addition,
+    AggregateOperator,
+    DistinctOperator,
+    Fragment,
+    JoinOperator,
+    NetworkSink,
+    NetworkSource,
+    ViewOperator,
+    outline,
+)
+from placement.reading.json_document import parse_json
+from placement.view_nodes import Base, Output, Stream
+from topology import Marks
+from topology.consistency import listed
+from topology.mistakes import in_file_order
+from topology.validation import validation_mistakes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from placement.partial.provenance import PartialPlan
+    from topology import Mistake
+    from topology.mistakes import Location
+
+
+class NoViews(QueryError):
+    """A query that cannot be given views while it runs."""
+
+
+class AddedOperators(BaseModel):
+    """What a user writes to add views: operators that read those of the query, or each other, and lead to views."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    operators: tuple[AddedOperator, ...] = Field(min_length=1)
+
+
+def addition_of(text: str, fragments: Sequence[Fragment], file: str | None = None) -> Addition:
+    """What the JSON text adds to the query that the fragments are of; ``file`` is the name that mistakes carry.
+
+    All of it is in one fragment, which has whatever it reads of the query. What was added before is found again. Raises
+    InvalidQuery with every mistake; NoViews for a query without any.
+    """
+    if not fragments[0].views:
+        raise NoViews(
+            "the query has no view, and keeps nothing by keys: give it one in its file, and start it again"
+        )
+    data, marks, mistakes = parse_json(text, file)
+    if data is None and mistakes:
+        raise InvalidQuery(mistakes)
+    try:
+        operators = AddedOperators.model_validate(data).operators
+    except ValidationError as error:
+        raise InvalidQuery(
+            in_file_order([*mistakes, *validation_mistakes(error, AddedOperators, marks)])
+        ) from None
+    if not mistakes and (found := _added_before(operators, fragments[0])):
+        return found
+    mistakes += [marks.mistake(path, message) for path, message in _misshapen(operators, fragments)]
+    if mistakes:
+        raise InvalidQuery(in_file_order(mistakes))
+    return _Adding(operators, fragments, marks).addition()
+
+
+def with_addition(fragments: Iterable[Fragment], addition: Addition) -> tuple[Fragment, ...]:
+    """The fragments of a query that was given it."""
+    return tuple(each.model_copy(update={"added": (*each.added, addition)}) for each in fragments)
+
+
+def carried_over(fragments: Sequence[Fragment], added: Iterable[Addition]) -> tuple[Fragment, ...]:
+    """The fragments of a query that was placed anew, with what was added before. Raises InvalidQuery."""
+    found = tuple(fragments)
+    for each in added:
+        found = with_addition(found, _Adding(each.operators, found, Marks()).addition())
+    return found
+
+
+def _added_before(operators: Sequence[AddedOperator], fragment: Fragment) -> Addition | None:
+    """What was added before, if it was just that."""
+    wanted = tuple(_inputs_first(operators))
+    return next((each for each in fragment.added if each.operators == wanted), None)
+
+
+def _misshapen(
+    operators: Sequence[AddedOperator], fragments: Sequence[Fragment]
+) -> Iterator[tuple[Location, str]]:
+    """What keeps the operators from being a graph that leads from the query's to views."""
+    if not any(isinstance(each, ViewOperator) for each in operators):
+        yield ("operators",), "there is no view among what is to be added; expected an operator of type view"
+        return
+    for index, each in enumerate(operators):
+        if isinstance(each, DividedOperator) and each.shard is not None:
+            what = f"{each.type} {each.id}: a running query gets no new processes"
+            yield ("operators", index, "shard"), f"{what}; leave shard away, or start the query again with it"
+    running = _running(fragments)
+    taken = {each.id for each in running}
+    clashes = [index for index, each in enumerate(operators) if each.id in taken]
+    if clashes:  # nothing else can be told where one name means two operators
+        for index in clashes:
+            what = f"the query has an operator {operators[index].id!r} already"
+            yield ("operators", index, "id"), f"{what}: what was added is not changed; take another id"
+        return
+    added = [outline(("operators", index), each) for index, each in enumerate(operators)]
+    for path, message in shape_mistakes([*running, *added]):
+        if path[0] == "operators":
+            yield path, message
+
+
+def _running(fragments: Sequence[Fragment]) -> list[Outline]:
+    """The operators of the query as it is, as far as others have to fit to them: of shards what merges them."""
+    names = {
+        each.id: each.name
+        for fragment in fragments
+        for each in fragment.own
+        if isinstance(each, ViewOperator)
+    }
+    return [
+        Outline(
+            ("running", id_),
+            id_,
+            "sink" if isinstance(node, Output) else node.type,
+            tuple((("running", id_), child) for child in children_of(node) if carried(child) == child),
+            names.get(id_),
+        )
+        for id_, node in planned_of(fragments[0]).nodes.items()
+        if carried(id_) == id_
+    ]
+
+
+class _Adding:
+    def __init__(
+        self, operators: Sequence[AddedOperator], fragments: Sequence[Fragment], marks: Marks
+    ) -> None:
+        self._operators = _inputs_first(operators)
+        self._places = {each.id: index for index, each in enumerate(operators)}
+        self._fragments = fragments
+        self._marks = marks
+        self._before = planned_of(fragments[0])
+
+    def addition(self) -> Addition:
+        """What is added, and where. Raises InvalidQuery."""
+        fragment = self._host()
+        for each in self._operators:
+            if isinstance(each, ViewOperator) and each.node not in (None, fragment.node):
+                raise self._wrong(
+                    each.id,
+                    f"what it reads is at {fragment.node}, and it is to be at {each.node}: leave node away",
+                    "node",
+                )
+        addition = Addition(fragment=fragment.id, operators=tuple(self._operators))
+        self._check(addition, {each.id for each in fragment.own if not isinstance(each, NetworkSource)})
+        return addition
+
+    def _host(self) -> Fragment:
+        """The fragment that has all that they read of the query."""
+        homes = {
+            each.id: fragment
+            for fragment in self._fragments
+            for each in fragment.own
+            if not isinstance(each, NetworkSource | NetworkSink)
+        }
+        host: tuple[str, Fragment] | None = None
+        for operator in self._operators:
+            for child in operator.children:
+                if child not in homes:
+                    continue
+                if host is not None and homes[child] is not host[1]:
+                    raise self._wrong(
+                        operator.id,
+                        f"it needs {child}, which is in fragment {homes[child].id} at {homes[child].node}, beside "
+                        f"{host[0]}, which is in fragment {host[1].id} at {host[1].node}: a running query gets no new "
+                        f"channels; read one of them, or start the query again with all of it",
+                    )
+                host = child, homes[child]
+        assert host is not None, "who reads nothing of the query is no graph that leads to a view"
+        return host[1]
+
+    def _check(self, addition: Addition, here: set[str]) -> None:
+        """Raise InvalidQuery where the query's state would have to be another one."""
+        before = self._before
+        try:
+            plan = planned([*before.nodes.values(), *addition.nodes], before.paths)
+        except UnfitNodes as error:
+            raise self._wrong(error.node, error.what) from error
+        partial = {*before.partial}
+        for place, why in plan.full.items():
+            if place in partial:
+                reader = next(each.id for each in self._operators if each.id in plan.below(place.node))
+                raise self._wrong(
+                    reader,
+                    f"{in_words(place, plan.nodes)} would have to be full for it, and is partial in the running "
+                    f"query ({why}): have it read a base through operators of its own ({listed(_bases(before))})",
+                )
+        for edge in plan.edges_to_full:
+            if edge.consumer in self._places and edge.producer not in self._places:
+                self._check_fed(edge.producer, edge.consumer, here)
+
+    def _check_fed(self, id_: str, reader: str, here: set[str]) -> None:
+        """Raise InvalidQuery if the rows so far of an operator cannot be told where it is."""
+        node = self._before.nodes[id_]
+        what = f"it is full, and needs all rows of {carried(id_)} so far"
+        if id_ not in here:
+            raise self._wrong(
+                reader, f"{what}, which are in another fragment; have it read a base where that is"
+            )
+        if isinstance(node, Stream):
+            raise self._wrong(reader, f"{what}, a source that is no base: nobody has kept them")
+        if not isinstance(node, Base | JoinOperator | AggregateOperator | DistinctOperator):
+            for child in children_of(node):
+                self._check_fed(child, reader, here)
+
+    def _wrong(self, operator: str, message: str, *field: str) -> InvalidQuery:
+        index = self._places[operator]
+        path: Location = ("operators", index, *field)
+        type_ = next(each.type for each in self._operators if each.id == operator)
+        mistakes: list[Mistake] = [self._marks.mistake(path, f"{type_} {operator}: {message}")]
+        return InvalidQuery(mistakes)
+
+
+def _inputs_first(operators: Sequence[AddedOperator]) -> list[AddedOperator]:
+    by_id = {each.id: each for each in operators}
+    inputs = {each.id: [child for child in each.children if child in by_id] for each in operators}
+    return [by_id[id_] for id_ in bottom_up(inputs, *by_id)]
+
+
+def _bases(plan: PartialPlan) -> list[str]:
+    return [id_ for id_, node in plan.nodes.items() if isinstance(node, Base)]

@@ -1,0 +1,1 @@
+"""SQL statements as queries: what sqlglot reads of one becomes the operators that a query file has."""

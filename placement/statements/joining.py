@@ -1,0 +1,203 @@
+"""Joins by what is equal in two tables: each side is given the columns that it is joined by under names of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from placement.statements.carets import Unsupported, shown
+from placement.statements.relations import Named, Relation, column, free_name, in_columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlglot.expressions import Expr
+
+    from placement.statements.relations import Operators
+
+_HOW = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two expressions, over the columns of each side as they are called there, that have to be equal."""
+
+    left: Expr
+    right: Expr
+    using: str = ""
+    """By what both are named where one name was said for them."""
+
+
+def joined(
+    operators: Operators, left: Relation, right: Relation, join: exp.Join, conditions: Sequence[Expr]
+) -> tuple[Relation, list[Expr]]:
+    """The rows of two relations that match, with those that nothing matches where the join says so.
+
+    Of an inner join what is equal is also sought in ``conditions``, of what is true in the end; gives those that are
+    left. Raises Unsupported.
+    """
+    how, others = how_of(join), [*conditions]
+    pairs, rest = _on(left, right, conditions_of(join.args["on"]) if join.args.get("on") else ())
+    if join.args.get("using"):
+        pairs = _using(left, right, join)
+    if how == "inner":
+        more, others = _on(left, right, others)
+        pairs += more
+    if how == "left":
+        right, rest = _narrowed(operators, right, left, rest)
+    elif how == "right":
+        left, rest = _narrowed(operators, left, right, rest)
+    if rest and how != "inner":
+        raise Unsupported(
+            f"beside what is equal, ON of a {how} join cannot have what decides about rows that it gives in any case: "
+            f"{shown(rest[0])}; say it in WHERE, or of the table before",
+            rest[0],
+        )
+    if not pairs:
+        raise Unsupported(
+            "tables are joined by what is equal in both: write ON a.x = b.y, with AND for more, or USING (x); each row "
+            "with each other one is not supported",
+            join,
+        )
+    names = _names(pairs)
+    lefts, rights = [each.left for each in pairs], [each.right for each in pairs]
+    # Where a row may be without one of a side, what the side was joined by is null, and the join's column is not.
+    left = _side(operators, left, lefts, names, own=how in ("right", "full"), taken={*names})
+    right = _side(operators, right, rights, names, own=how in ("left", "full"), taken={*names, *left.width})
+    id_ = operators.add("join", "join", join, inputs=[left.operator, right.operator], on=names)
+    if how != "inner":
+        operators.made[-1]["how"] = how
+    width = (*names, *(each for side in (left, right) for each in side.width if each not in names))
+    found = Relation(id_, _named(left, right, pairs, names), width)
+    for condition in rest:
+        found = operators.filter("on", found, condition)
+    return found, others
+
+
+def how_of(join: exp.Join) -> str:
+    """How it joins, in the words of a query file. Raises Unsupported."""
+    kind = str(join.args.get("method") or join.args.get("kind") or "").upper()
+    if kind not in ("", "INNER", "OUTER", "CROSS"):
+        raise Unsupported(f"{kind} JOIN is not supported", join)
+    return _HOW[str(join.args.get("side") or "").upper()]
+
+
+def _using(left: Relation, right: Relation, join: exp.Join) -> list[_Pair]:
+    pairs = []
+    for name in join.args["using"]:
+        one = exp.Column(this=name.copy())
+        one.this.meta.update(name.meta)
+        pairs.append(_Pair(column(left.find(one).column), column(right.find(one).column), name.name))
+    return pairs
+
+
+def _on(left: Relation, right: Relation, conditions: Iterable[Expr]) -> tuple[list[_Pair], list[Expr]]:
+    """What has to be equal, and the other conditions, as they were written."""
+    pairs, rest = [], []
+    for each in conditions:
+        pair = _pair(each, left, right)
+        if pair is None:
+            rest.append(each)
+        else:
+            pairs.append(pair)
+    return pairs, rest
+
+
+def conditions_of(condition: Expr) -> Iterator[Expr]:
+    """The conditions that have to be true together."""
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    if isinstance(condition, exp.And):
+        yield from conditions_of(condition.this)
+        yield from conditions_of(condition.expression)
+    else:
+        yield condition
+
+
+def _pair(condition: Expr, left: Relation, right: Relation) -> _Pair | None:
+    if not isinstance(condition, exp.EQ):
+        return None
+    for one, other in ((condition.this, condition.expression), (condition.expression, condition.this)):
+        if is_of(one, left, right) and is_of(other, right, left):
+            return _Pair(in_columns_of(one, left), in_columns_of(other, right))
+    return None
+
+
+def is_of(node: Expr, relation: Relation, others: Relation) -> bool:
+    """Whether something speaks of this relation, and of no other."""
+    columns = [*node.find_all(exp.Column)]
+    return bool(columns) and all(
+        relation.candidates(each) and not others.candidates(each) for each in columns
+    )
+
+
+def _narrowed(
+    operators: Operators, side: Relation, other: Relation, conditions: Sequence[Expr]
+) -> tuple[Relation, list[Expr]]:
+    """The side without rows that cannot match, by the conditions of it alone, and the others."""
+    rest = []
+    for condition in conditions:
+        if is_of(condition, side, other) or condition.find(exp.Column) is None:
+            side = operators.filter("on", side, condition)
+        else:
+            rest.append(condition)
+    return side, rest
+
+
+def _names(pairs: Sequence[_Pair]) -> list[str]:
+    """How the columns are called by which it is joined."""
+    names: list[str] = []
+    for pair in pairs:
+        plain = (each.name for each in (pair.left, pair.right) if isinstance(each, exp.Column))
+        names.append(free_name(pair.using or next(plain, "key"), names))
+    return names
+
+
+def _side(
+    operators: Operators,
+    side: Relation,
+    keys: Sequence[Expr],
+    names: Sequence[str],
+    *,
+    own: bool,
+    taken: set[str],
+) -> Relation:
+    """A side with its keys under these names, beside columns that have none of those that are taken.
+
+    ``own``: its own columns stay beside the keys that they are.
+    """
+    columns = dict(zip(names, keys, strict=True))
+    called: dict[str, str] = {}
+    if not own:
+        for name, key in columns.items():
+            if isinstance(key, exp.Column):
+                called.setdefault(key.name, name)
+    for each in side.width:
+        if each not in called:
+            called[each] = free_name(each, {*taken, *columns})
+            columns[called[each]] = column(each)
+    named = tuple(replace(each, column=called[each.column]) for each in side.named)
+    if {*columns} == {*side.width} and all(name == key.name for name, key in columns.items()):
+        return replace(side, named=named)
+    made = operators.project("side", side, columns, None)
+    return Relation(made.operator, named, made.width)
+
+
+def _named(
+    left: Relation, right: Relation, pairs: Sequence[_Pair], names: Sequence[str]
+) -> tuple[Named, ...]:
+    """The columns of both; one that was said by a single name for both is one, in front."""
+    used = {pair.using: name for pair, name in zip(pairs, names, strict=True) if pair.using}
+    merged, others = [], []
+    for using, name in used.items():
+        of_both = [each for side in (left, right) for each in side.named if each.name == using]
+        tables = frozenset().union(*(each.tables for each in of_both if each.column == name))
+        merged.append(Named(using, tables, name))
+    for each in (*left.named, *right.named):
+        if each.name not in used:
+            others.append(each)
+        elif each.column != used[each.name]:
+            others.append(replace(each, is_behind_table=True))
+    return (*merged, *others)

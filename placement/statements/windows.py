@@ -1,0 +1,70 @@
+"""``TUMBLE`` and ``HOP`` in ``FROM``: the rows of a table in windows of time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from placement.statements.carets import Unsupported, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlglot.expressions import Expr
+
+    from placement.statements.relations import Operators, Relation
+
+WINDOWS = {
+    "TUMBLE": ("size",),
+    "HOP": ("slide", "size"),
+}
+"""What each is given behind the table and the column of time."""
+_USAGE = {
+    "TUMBLE": "TUMBLE(table, time_column, INTERVAL '10 seconds')",
+    "HOP": "HOP(table, time_column, INTERVAL '2 seconds', INTERVAL '10 seconds')",
+}
+_NAMED = ("lateness", "idle_after")
+
+
+def windowed(operators: Operators, call: exp.Anonymous, table: Callable[[Expr], Relation]) -> Relation:
+    """The rows of a table, each once for every window that it is in. Raises Unsupported."""
+    kind = call.name.upper()
+    given = [each for each in call.expressions if not isinstance(each, exp.Kwarg | exp.PropertyEQ)]
+    named = [each for each in call.expressions if isinstance(each, exp.Kwarg | exp.PropertyEQ)]
+    lengths = WINDOWS[kind]
+    if len(given) != 2 + len(lengths) or not isinstance(given[1], exp.Column):
+        raise Unsupported(
+            f"{shown(call)}: expected {_USAGE[kind]}, with lateness => INTERVAL '...' behind it, maybe", call
+        )
+    relation = table(given[0])
+    fields = {name: _length(each) for name, each in zip(lengths, given[2:], strict=True)}
+    for each in named:
+        name = each.this.name.lower()
+        if name not in _NAMED:
+            raise Unsupported(f"{name} is nothing that a window takes; expected {' or '.join(_NAMED)}", each)
+        fields[name] = _length(each.expression)
+    time = relation.find(given[1]).column
+    id_ = operators.add("window", "window", call, input=relation.operator, time=time, **fields)
+    operators.mark(given[1], "time")
+    for name, each in zip(lengths, given[2:], strict=True):
+        operators.mark(each, name)
+    bounds = ("window_start", "window_end")
+    found = type(relation).of(id_, [*relation.width, *bounds])
+    return type(relation)(id_, (*relation.named, *found.named[-len(bounds) :]), found.width)
+
+
+def _length(node: Expr) -> str:
+    """A length as a query file has it."""
+    if isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal):
+        unit = node.args.get("unit")
+        text = f"{node.this.this} {'' if unit is None else unit.name.lower()}".strip()
+        number, _, said = text.partition(" ")
+        if number.isdecimal() and said:
+            return f"{number} {said.removesuffix('s')}{'' if number == '1' else 's'}"
+    raise Unsupported(f"expected a length of time, as INTERVAL '10 seconds', got {shown(node)}", node)
+
+
+def is_window(node: Expr) -> bool:
+    """Whether it is a call of one of them."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() in WINDOWS

@@ -1,0 +1,183 @@
+"""Statements: the operators that they become, and what is said of those that mean nothing here, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from placement import InvalidQuery, QueryError, check, parse_query, parse_statement
+from tests.placement.statements.test_random_statements import TOPOLOGY
+
+
+def operators(statement: str) -> list[dict[str, Any]]:
+    query = parse_statement(f"INSERT INTO out {statement}", TOPOLOGY)
+    return [each.model_dump(exclude_defaults=True) | {"type": each.type} for each in query.operators]
+
+
+def test_a_statement_is_the_query_that_is_written_in_json() -> None:
+    """Filters stand in front of a join, and each side has the columns that are read of it."""
+    found = operators(
+        "SELECT a.g, b.n AS other FROM t AS a JOIN u AS b ON a.k = b.n WHERE a.x > 0e0 AND b.g LIKE 'a%' AND a.n < b.k"
+    )
+    json = parse_query(
+        """
+        {"operators": [
+          {"id": "a", "type": "source", "logical": "t"},
+          {"id": "b", "type": "source", "logical": "u"},
+          {"id": "where", "type": "filter", "input": "a", "predicate": "x > 0"},
+          {"id": "where_2", "type": "filter", "input": "b", "predicate": "g LIKE 'a%'"},
+          {"id": "side", "type": "project", "input": "where_2", "columns": {"k": "n", "k_2": "k"}},
+          {"id": "join", "type": "join", "inputs": ["where", "side"], "on": ["k"]},
+          {"id": "where_3", "type": "filter", "input": "join", "predicate": "n < k_2"},
+          {"id": "select", "type": "project", "input": "where_3", "columns": {"g": "g", "other": "k"}},
+          {"id": "out", "type": "sink", "input": "select", "sink": "out"}
+        ]}
+        """
+    )
+    expected = [each.model_dump(exclude_defaults=True) | {"type": each.type} for each in json.operators]
+    assert [each | {"predicate": ""} for each in found if each["type"] == "filter"] == [
+        each | {"predicate": ""} for each in expected if each["type"] == "filter"
+    ]
+    assert [each for each in found if each["type"] != "filter"] == [
+        each for each in expected if each["type"] != "filter"
+    ]
+
+
+def test_what_is_grouped_is_computed_once_and_named_as_it_is_selected() -> None:
+    found = operators(
+        "SELECT upper(g) AS shop, count(*) FILTER (WHERE n > 1) AS many, sum(n) / count(*) AS mean FROM t "
+        "GROUP BY shop HAVING count(*) > 2"
+    )
+    assert [(each["type"], each["id"]) for each in found] == [
+        ("source", "t"),
+        ("project", "keys"),
+        ("aggregate", "aggregate"),
+        ("filter", "having"),
+        ("project", "select"),
+        ("sink", "out"),
+    ]
+    assert found[1]["columns"] == {"shop": "UPPER(g)", "n": "n"}
+    assert found[2]["by"] == ("shop",)
+    assert found[2]["aggregates"] == {
+        "many": "COUNT(CASE WHEN n > 1 THEN 1 END)",
+        "sum": "SUM(n)",
+        "count": "COUNT(*)",
+    }
+    assert found[4]["columns"] == {"shop": "shop", "many": "many", "mean": "sum / count"}
+
+
+def test_names_are_quoted_where_sql_would_read_something_else() -> None:
+    found = operators(
+        'SELECT k AS "order", g AS "a b" FROM (SELECT k, g FROM t) AS "select" WHERE "select".k > 1'
+    )
+    assert found[-2]["columns"] == {"order": "k", "a b": "g"}
+    again = operators('SELECT "order" + 1 AS k FROM (SELECT k AS "order" FROM t)')
+    assert again[-2]["columns"] == {"k": '"order" + 1'}
+
+
+def test_an_outer_join_keeps_what_its_tables_have_apart() -> None:
+    """The join's column has a value in each row, and that of the table in which nothing matched has none."""
+    found = operators("SELECT a.k, b.n FROM t AS a LEFT JOIN u AS b ON a.k = b.n AND b.g = 'x'")
+    assert [each["type"] for each in found] == [
+        "source",
+        "source",
+        "filter",
+        "project",
+        "join",
+        "project",
+        "sink",
+    ]
+    assert (found[3]["columns"], found[4]["on"], found[4]["how"]) == ({"k": "n", "n_2": "n"}, ("k",), "left")
+    assert found[5]["columns"] == {"k": "k", "n": "n_2"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("SELECT k FROM |tt", "unknown table 'tt' (did you mean 't'?); expected one of t, u"),
+        ("SELECT |kk FROM t", "unknown column 'kk'"),
+        ("SELECT |b.k FROM t AS a", "unknown table 'b'"),
+        ("SELECT |k FROM t JOIN u USING (g)", "column k is in several tables: write t.k or u.k"),
+        ("SELECT t.k FROM t, |u", "tables are joined by what is equal in both"),
+        ("SELECT t.k FROM t JOIN |u ON t.k < u.k", "tables are joined by what is equal in both"),
+        (
+            "SELECT t.k FROM t FULL JOIN u ON t.k = u.k AND |t.n = 1",
+            "beside what is equal, ON of a full join",
+        ),
+        ("SELECT t.k FROM t SEMI JOIN |u ON t.k = u.k", "SEMI JOIN is not supported"),
+        ("SELECT k, |k FROM t", "two columns are named k"),
+        ("SELECT |k + 1 FROM t", "k + 1 has no name: write k + 1 AS name"),
+        ("SELECT |k, sum(n) AS n FROM t", "k is neither in GROUP BY nor in an aggregate"),
+        ("SELECT |sum(max(n)) AS n FROM t", "an aggregate in an aggregate"),
+        ("SELECT k FROM t WHERE |sum(n) > 1", "an aggregate in WHERE"),
+        ("SELECT k FROM t GROUP BY |2", "GROUP BY 2: expected 1 to 1"),
+        ("SELECT k FROM t ORDER BY |k", "ORDER BY is not supported here"),
+        ("SELECT k FROM t LIMIT |5", "LIMIT is not supported here"),
+        (
+            "SELECT |k FROM t UNION ALL SELECT k, n FROM u",
+            "UNION of 1 columns (k) with 2 in its SELECT 2 (k, n)",
+        ),
+        (
+            "SELECT k FROM |HOP(t, x, INTERVAL '1 second')",
+            "expected HOP(table, time_column, INTERVAL",
+        ),
+        (
+            "SELECT k FROM TUMBLE(t, x, |5)",
+            "expected a length of time, as INTERVAL '10 seconds', got 5",
+        ),
+        ("SELECT |1 AS one", "SELECT without FROM"),
+        (
+            "SELECT max(|n) OVER (PARTITION BY k) AS n FROM t",
+            "a window function is not supported: MAX(n) OVER",
+        ),
+        ("SELECT k FROM t WHERE n = (SELECT max(|n) FROM u)", "a subquery in an expression is not supported"),
+        ("SELECT k FROM t WHERE k IN (SELECT |k FROM u)", "a subquery in an expression is not supported"),
+        ("SELECT 'a' AS a FROM t HAVING |1 < 2", "HAVING without GROUP BY and without an aggregate"),
+        ("SELECT 'a\x0cb' AS a, |kk FROM t", "unknown column 'kk'"),
+        ("SELECT count(*) AS n, |x FROM t", "x is neither in GROUP BY nor in an aggregate"),
+        ("WITH RECURSIVE |c AS (SELECT k FROM t) SELECT k FROM c", "WITH RECURSIVE is not supported"),
+    ],
+)
+def test_what_means_nothing_here_is_pointed_at(statement: str, why: str) -> None:
+    """At the sign ``|`` in the statement."""
+    begin = statement.index("|")
+    text = f"INSERT INTO out\n  {statement.replace('|', '', 1)}"
+    with pytest.raises(InvalidQuery) as error:
+        parse_statement(text, TOPOLOGY, file="query.sql")
+    (mistake,) = error.value.mistakes
+    message, line, caret = mistake.message.split("\n")
+    assert why in message
+    assert line == f"      {statement.replace('|', '', 1)}"
+    assert caret == f"{' ' * (4 + 2 + begin)}^"
+    assert (mistake.file, mistake.line, mistake.column) == ("query.sql", 2, 2 + begin + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "SELECT k FROM t",
+            "the statement says nothing of where its rows go: write INSERT INTO sink in front of it",
+        ),
+        ("INSERT INTO out SELECT k FROM", "cannot be read as SQL: Expected table name"),
+        ("INSERT INTO out SELECT k FROM t; DROP TABLE t", "expected one statement, got 2"),
+        ("DROP TABLE t", "expected INSERT INTO sink SELECT ..., got DROP TABLE t"),
+        ("INSERT INTO out (k) SELECT k FROM t", "expected the name of a sink alone behind INSERT INTO"),
+        ("", "expected one statement, got 0"),
+    ],
+)
+def test_a_text_that_is_no_statement_says_what_one_is(text: str, why: str) -> None:
+    with pytest.raises(InvalidQuery) as error:
+        parse_statement(text, TOPOLOGY)
+    assert why in str(error.value)
+
+
+def test_a_mistake_of_types_is_where_it_was_written() -> None:
+    text = "INSERT INTO out\nSELECT k,\n       upper(n) AS wrong\nFROM t"
+    query = parse_statement(text, TOPOLOGY, file="query.sql")
+    with pytest.raises(QueryError) as error:
+        check(query, TOPOLOGY)
+    (mistake,) = error.value.mistakes
+    assert (mistake.file, mistake.line, mistake.column) == ("query.sql", 3, 8)
+    assert mistake.message.splitlines()[1:] == ["           upper(n) AS wrong", "           ^"]
