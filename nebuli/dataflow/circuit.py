@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.join import Join
+from nebuli.dataflow.joins.join import Join
 from nebuli.dataflow.placed_operators import Node, check_event_time
 from nebuli.dataflow.progress import BEGINNING, END, Origin, Progress, combined
 from nebuli.dataflow.window import Window

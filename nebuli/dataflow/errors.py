@@ -6,10 +6,16 @@
     └── StateTooLarge   an operator would have to keep more than it may
     StateUnusable     saved state that a circuit cannot go on from
     ├── CircuitChanged  it is another circuit's
+    ├── FormatUnknown   another version of nebuli has saved it
     └── StateDamaged    it is not what was saved
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class DataflowError(Exception):
@@ -29,22 +35,35 @@ class DataflowError(Exception):
         return DataflowError(self.what, self.operator or operator)
 
 
-class StateTooLarge(DataflowError):
-    """An operator's state holds ``held`` bytes, above its bound of ``bound``."""
+_KEEP_LESS = (
+    "raise max_state_bytes of the operator, or of its worker (--max-state-bytes); or keep less: drop rows and columns "
+    "before it, or put a window below it, whose state ends with the window"
+)
 
-    def __init__(self, operator: str, held: int, bound: int) -> None:
+
+class StateTooLarge(DataflowError):
+    """An operator's state holds ``held`` bytes, above its bound of ``bound``; ``do`` says what can be done about it."""
+
+    def __init__(self, operator: str, held: int, bound: int, do: str = _KEEP_LESS) -> None:
         self.held = held
         self.bound = bound
-        super().__init__(
-            f"its state holds {held:,} bytes, above its bound of {bound:,}: raise max_state_bytes of the operator, "
-            f"or of its worker (--max-state-bytes); or keep less: drop rows and columns before it, or put a window "
-            f"below it, whose state ends with the window",
-            operator,
-        )
+        super().__init__(f"its state holds {held:,} bytes, above its bound of {bound:,}: {do}", operator)
 
 
 class StateUnusable(Exception):
     """Saved state that a circuit cannot go on from. The circuit is to be thrown away, the state is as it was."""
+
+
+class FormatUnknown(StateUnusable):
+    """The state has the format ``saved``, and this version reads ``known``."""
+
+    def __init__(self, saved: object, known: Iterable[int]) -> None:
+        self.saved = saved
+        self.known = sorted(known)
+        super().__init__(
+            f"the saved state has format {saved}, and this version of nebuli reads {', '.join(map(str, self.known))}: "
+            f"another version has saved it; go on with that one, or with a newer one"
+        )
 
 
 class CircuitChanged(StateUnusable):

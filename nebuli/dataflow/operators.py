@@ -49,6 +49,9 @@ class Operator(Protocol):
     def recall(self, memory: Mapping[str, int | None]) -> None:
         """Have ``memory`` be what an operator like this one gave as such."""
 
+    def kept_as(self, key: str) -> str:
+        """What a column that it finds rows by is called in its states."""
+
     @property
     def state_bytes(self) -> int:
         """The memory that its state holds."""
@@ -76,6 +79,10 @@ class Stateless:
 
     def recall(self, memory: Mapping[str, int | None]) -> None:
         """Nothing is kept."""
+
+    def kept_as(self, key: str) -> str:
+        """Nothing is kept."""
+        return key
 
     def ended(self, port: int) -> None:
         """Nothing to drop."""

@@ -67,9 +67,12 @@ class Origin:
 
     def observe(self, batch: pa.RecordBatch) -> None:
         """Take notice of what is given out; it counts once it has been worked off."""
+        self.progress = Progress(max(self.progress.watermark, self.watermark_of(batch)))
+
+    def watermark_of(self, batch: pa.RecordBatch) -> int:
+        """Where the watermark of a stream is that gives this, and has given nothing before."""
         greatest = pc.max(instants(batch.column(self._column))).as_py()
-        reached = LEAST if greatest is None else max(greatest - self._lateness, LEAST)
-        self.progress = Progress(max(self.progress.watermark, reached))
+        return LEAST if greatest is None else max(greatest - self._lateness, LEAST)
 
 
 def instants(column: Any) -> pa.Int64Array:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.join import Join
+from nebuli.dataflow.joins.outer_join import join_of
 from nebuli.dataflow.operators import Filter, Operator, PassThrough, Project
 from nebuli.dataflow.window import Window, Windows
 from placement.checking.schemas import output_schema
@@ -16,9 +16,11 @@ from placement.plan import (
     DistinctOperator,
     FilterOperator,
     JoinOperator,
+    MergerOperator,
     NetworkSink,
     NetworkSource,
     ProjectOperator,
+    SharderOperator,
     WindowOperator,
 )
 from placement.stepped import (
@@ -48,6 +50,8 @@ def output_columns(operator: PlanOperator, inputs: Sequence[Schema]) -> Schema:
             return operator.columns
         case (
             NetworkSink()
+            | SharderOperator()
+            | MergerOperator()
             | ExchangeOperator()
             | ShardOperator()
             | GatherOperator()
@@ -72,7 +76,7 @@ def running(  # noqa: PLR0911 - one per kind
         case ProjectOperator():
             return Project(operator.columns, inputs[0], output)
         case JoinOperator():
-            return Join(operator.on, inputs, output, windows)
+            return join_of(operator, inputs, output, windows)
         case AggregateOperator():
             return Aggregate(operator.by, operator.aggregates, inputs[0], output, windows)
         case DistinctOperator():

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
-from nebuli.dataflow.errors import CircuitChanged, DataflowError, StateDamaged
-from nebuli.dataflow.join import Join
+from nebuli.dataflow.errors import CircuitChanged, DataflowError, FormatUnknown, StateDamaged
+from nebuli.dataflow.joins.join import Join
 from nebuli.dataflow.progress import GREATEST
 from nebuli.dataflow.rows import MAX_BATCH_ROWS
+from nebuli.dataflow.steps import saving
 from nebuli.dataflow.steps.building import StepNode, built
+from nebuli.dataflow.steps.contents import Contents
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
+from nebuli.dataflow.steps.origins import idle_after, reached_by
+from nebuli.dataflow.steps.resharding import Sharing, put_together
 from nebuli.dataflow.steps.saving import CIRCUIT, Kept, Loading, Saved, Tables, identity, table_of
 from nebuli.dataflow.steps.trades import Received, Sending, Trade, by_hash, together, watermarks_of
-from nebuli.dataflow.zset import canonical, empty, portions, with_canonical_floats
+from nebuli.dataflow.zset import (
+    canonical,
+    canonical_and_hashes,
+    consolidated_hashes,
+    empty,
+    portions,
+    with_canonical_floats,
+)
 from nebuli.limits import DEFAULT_MAX_STATE_BYTES
+from placement.steps.whereabouts import divisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,36 +41,63 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nebuli.dataflow.placed_operators import OperatorStatistics
+    from nebuli.dataflow.state import Run
+    from nebuli.dataflow.steps.origins import SourceRows, StepOrigin
+    from nebuli.dataflow.steps.resharding import Counting, Numbers
     from placement.stepped import SteppedPlan
 
-Work = Generator[Sending | None, Received | None, None]
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What has to be done before a step goes on, and takes seconds: by any thread, while nobody asks the circuit."""
+
+    do: Callable[[], None]
+
+
+Work = Generator[Sending | Aside | None, Received | None, None]
+_NO_SOURCES: Mapping[str, Mapping[str, SourceRows]] = MappingProxyType({})
+_OF_STATE = 4
+"""A quarter of what an operator may hold is kept of each output, where nobody says another bound."""
 
 
 class SteppedCircuit:
     """A member's copy of a circuit, of which each member of the plan has one; for one thread at a time.
 
     What comes out of a step, as a Z-set, and what the state then says depends on nothing but the state before and the
-    Z-sets that the members are given for the step, together: not on who is given which rows, in which batches or in
-    which order. After a ``DataflowError`` (``StateTooLarge`` is one), and where a step is not finished, the circuit
-    is of no use.
+    Z-sets that the members are given for the step, of each source and of no source, together: not on who is given which
+    rows, in which batches or in which order. After a ``DataflowError`` (``StateTooLarge`` is one), and where a step is
+    not finished, the circuit is of no use.
 
-    Event time: a watermark is the greatest time that any member has seen where it begins, less the lateness. It moves
-    at the end of a step, and what it closes comes out in that step; the step's own rows are judged by the watermark
-    that was there when it began. Of several the least counts. Times count whatever the weights of their rows. An input
-    without event time is not waited for; one with event time is, also if it had no rows yet. There is no clock, and so
-    nothing is idle. Late rows are counted; where the plan asks for them, a step's are among what comes out of it.
+    Event time: a watermark is the greatest time that a source has given where it begins, less the lateness; of several
+    sources, at whatever members, the least counts, without those that are not waited for. What comes from no source is
+    one of them, whoever gets it, once it has begun. Watermarks move at the end of a step, and what they close comes out
+    in that step; the step's own rows are judged by the watermark that was there when it began. Of several inputs the
+    least counts. Times count whatever the weights of their rows. An input without event time is not waited for; one
+    with event time is, also if it had no rows yet. There is no clock here: who is idle is what the member says. Late
+    rows are counted; where the plan asks for them, a step's are among what comes out of it.
+
+    ``keep_contents_bytes``: what is kept of what each output adds up to, for queries; None: a quarter of what an
+    operator may hold; 0: nothing. If it were more, nothing is.
 
     An aggregate without ``by`` gives its row in the first step: that of no rows, if there are none.
     """
 
     def __init__(
-        self, plan: SteppedPlan, member: int, *, max_state_bytes: int = DEFAULT_MAX_STATE_BYTES
+        self,
+        plan: SteppedPlan,
+        member: int,
+        *,
+        max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
+        keep_contents_bytes: int | None = None,
     ) -> None:
+        kept = max_state_bytes // _OF_STATE if keep_contents_bytes is None else keep_contents_bytes
         self.member = member
         self.members = plan.members
         self.fingerprint: str = fingerprint_of(plan)
         """The same for circuits that can go on from one another's state, and for all members."""
-        self._nodes: dict[str, StepNode] = {node.id: node for node in built(plan, member, max_state_bytes)}
+        self._nodes: dict[str, StepNode] = {
+            node.id: node for node in built(plan, member, max_state_bytes, kept)
+        }
         self.inputs: dict[str, pa.Schema] = {
             id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.inputs)
         }
@@ -64,25 +106,44 @@ class SteppedCircuit:
             id_: self._nodes[id_].schema for id_ in sorted(each.id for each in plan.outputs)
         }
         """What a step gives: Z-sets of this schema, by output."""
+        self.tables: dict[str, pa.Schema] = {
+            id_: node.schema for id_, node in self._nodes.items() if isinstance(node.operator, Contents)
+        }
+        """What it has contents of: outputs, views, and inputs that are ``materialized``; Z-sets of this schema."""
+        self.views: dict[str, tuple[str, ...]] = {each.id: each.key for each in plan.views}
+        """Which of its tables are views, each with the columns by which its rows are found."""
+        self._origins = [node.origin for node in self._nodes.values() if node.origin is not None]
+        self.idle_after_s = idle_after(self.inputs, self._origins)
+        """After how long without rows a source is not waited for, of the inputs with which event time begins."""
         self._nothing = {id_: empty(schema) for id_, schema in self.outputs.items()}
         self._given: dict[str, pa.RecordBatch] = {}
         self._kept = Kept()
         self._used = self._unfinished = False
 
     def step(
-        self, inputs: Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]], *, ended: bool = False
-    ) -> Generator[Sending | None, Received | None, dict[str, pa.RecordBatch]]:
+        self,
+        inputs: Mapping[str, pa.RecordBatch | Sequence[pa.RecordBatch]],
+        sources: Mapping[str, Mapping[str, SourceRows]] = _NO_SOURCES,
+        *,
+        ended: bool = False,
+    ) -> Generator[Sending | Aside | None, Received | None, dict[str, pa.RecordBatch]]:
         """Compute a step. Returns a Z-set for each output, with every row once; only one member has rows of it.
 
-        Gives None after a piece of work, where others may have their turn, and ``Sending`` where it needs what comes
-        from other members: it is resumed with that. Pieces are bounded, except that one group of an aggregate is
-        worked on at once, and so is what an output has in a step.
+        ``sources`` are all of this member's that event time waits for, by input and name, also those without rows in
+        the step; of ``inputs`` it does not.
+
+        Gives None after a piece of work, where others may have their turn, ``Sending`` where it needs what comes from
+        other members: it is resumed with that; and ``Aside`` for whoever runs it to do before it is resumed. Pieces are
+        bounded, except that one group of an aggregate is worked on at once, and so is what an output has in a step.
 
         ``ended``: no input has anything after this step, at any member. Event time comes to its end.
         """
         self._check_finished()
         self._used = self._unfinished = True
-        arrived = {id_: self._checked(id_, batches) for id_, batches in inputs.items()}
+        arrived = {
+            id_: self._arrived(id_, inputs.get(id_, ()), sources.get(id_, {}))
+            for id_ in {**inputs, **sources}
+        }
         for id_, node in self._nodes.items():
             if id_ in arrived:
                 yield from self._take_in(node, arrived[id_])
@@ -95,13 +156,20 @@ class SteppedCircuit:
                 yield from self._pass_on(node, iter(node.window.take_late()))
             elif node.begins or any(node.waiting):
                 yield from self._work_off(node)
-            if node.origin is not None and not node.aligned:
-                node.reached = GREATEST if ended else node.seen
+            if node.origin is not None:
+                node.origin.wait_for(_awaited(node.origin, sources))
+                if not node.aligned:
+                    node.reached = GREATEST if ended else max(node.reached, reached_by([node.origin.seen]))
             if node.closes and node.due > node.watermark:
                 yield from self._advance(node)
+        self._measure_views()
         self._unfinished = False
         given, self._given = self._given, {}
         return self._nothing | given
+
+    def _measure_views(self) -> None:
+        for id_ in self.views:  # which hand on what they are given, and nobody looks at them then
+            self._nodes[id_].measure()
 
     def save(self) -> Saved:
         """The state as it is between two steps, by reference: it stays so, whatever steps follow."""
@@ -111,7 +179,8 @@ class SteppedCircuit:
     def load(self, tables: Mapping[str, Mapping[bytes, Any]]) -> None:
         """Have the state be what was saved; of no tables it is that before the first step.
 
-        The values, anything that has bytes, are used where they lie. Raises ``CircuitChanged``, ``StateDamaged``.
+        The values, anything that has bytes, are used where they lie. Raises ``FormatUnknown``, ``CircuitChanged``,
+        ``StateDamaged``.
         """
         if self._used:
             raise DataflowError("this circuit has begun a step: load the state into another one")
@@ -119,49 +188,103 @@ class SteppedCircuit:
             return
         self._used = self._unfinished = True
         saved = Loading(CIRCUIT, tables.get(CIRCUIT, {})).manifest()
+        if (format_ := saved.get("format")) not in saving.READS:
+            raise FormatUnknown(format_, saving.READS)
         if saved.get("fingerprint") != self.fingerprint:
             raise CircuitChanged(str(saved.get("fingerprint")), self.fingerprint)
         if saved.get("member") != self.member:
             raise StateDamaged(
                 CIRCUIT, "manifest", f"it is that of member {saved.get('member')}, not {self.member}"
             )
-        keeping = {id_: node for id_, node in self._nodes.items() if node.keeps}
-        for unknown in tables.keys() - keeping.keys() - {CIRCUIT}:
-            raise StateDamaged(unknown, "manifest", "no operator of the circuit has such a table")
-        for id_, node in keeping.items():
-            loading = Loading(id_, tables.get(id_, {}))
-            loading.into(node.operator.states, node.recall)
-        self._kept.loaded(self._tables())
+        unknown = tables.keys() - self._stateful.keys() - {CIRCUIT}
+        for table in unknown - self.inputs.keys() - self.outputs.keys():
+            raise StateDamaged(table, "manifest", "no operator of the circuit has such a table")
+        for id_, node in self._stateful.items():
+            if isinstance(node.operator, Contents) and id_ not in tables and id_ not in self.views:
+                node.operator.forget()  # nobody had asked for it, when the state began
+            else:
+                Loading(id_, tables.get(id_, {})).into(node.operator.states, node.recall)
+        # What somebody could ask for, and cannot any more, is there until the next version is made.
+        gone: Tables = {
+            id_: {key: partial(bytes, value) for key, value in tables[id_].items()} for id_ in unknown
+        }
+        if format_ == saving.FORMAT:  # else all of it is saved anew
+            self._kept.loaded({**self._tables(), **gone})
         self._unfinished = False
+
+    def sharing(self, plan: SteppedPlan) -> Sharing:
+        """What the members of another plan of the same query are given of this one's state, by reference."""
+        return Sharing(self._stateful.values(), self.member, plan, divisions(plan))
+
+    @property
+    def numbers(self) -> Numbers:
+        """What its operators keep beside rows, between two steps."""
+        self._check_finished()
+        return {id_: node.numbers for id_, node in self._stateful.items()}
+
+    def put_together(self, counting: Sequence[Counting], numbers: Sequence[Numbers]) -> Tables:
+        """What is to be saved, beside the parts that count of those that the members of another plan have given.
+
+        ``counting`` and ``numbers`` are of all of them, one after the other. Raises ``StateDamaged``.
+        """
+        tables = put_together(self._stateful.values(), self.member, counting, numbers)
+        return {CIRCUIT: identity(self.fingerprint, self.member), **tables}
+
+    def contents(self, name: str) -> Sequence[Run] | None:
+        """What one of its ``tables`` adds up to at this member, between two steps; None: it has not been kept.
+
+        It is a Z-set in runs that never change; a row may stand in several.
+        """
+        self._check_finished()
+        operator = self._nodes[name].operator
+        if not isinstance(operator, Contents):
+            raise KeyError(name)  # none of its `tables`
+        return operator.runs if operator.is_complete else None
 
     def statistics(self) -> dict[str, OperatorStatistics]:
         """What went through each operator of this member since it was made, by its id."""
         return {id_: node.statistics for id_, node in self._nodes.items()}
 
+    @property
+    def _stateful(self) -> dict[str, StepNode]:
+        return {id_: node for id_, node in self._nodes.items() if node.keeps}
+
     def _tables(self) -> Tables:
-        keeping = {id_: node for id_, node in self._nodes.items() if node.keeps}
-        tables = {id_: table_of(node.operator.states, node.numbers) for id_, node in keeping.items()}
+        tables = {id_: table_of(node.operator.states, node.numbers) for id_, node in self._stateful.items()}
         return {CIRCUIT: identity(self.fingerprint, self.member), **tables}
 
     def _check_finished(self) -> None:
         if self._unfinished:
             raise DataflowError("this circuit has not finished a step: load its state into another one")
 
-    def _checked(
-        self, id_: str, batches: pa.RecordBatch | Sequence[pa.RecordBatch]
-    ) -> Sequence[pa.RecordBatch]:
+    def _arrived(
+        self,
+        id_: str,
+        batches: pa.RecordBatch | Sequence[pa.RecordBatch],
+        sources: Mapping[str, SourceRows],
+    ) -> Sequence[tuple[str | None, Sequence[pa.RecordBatch]]]:
+        """What has come of an input, by source; all of it together where event time does not begin with it."""
         if id_ not in self.inputs:
             raise DataflowError(f"{id_} is none of the inputs {', '.join(self.inputs)}")
         batches = [batches] if isinstance(batches, pa.RecordBatch) else batches
-        for batch in batches:
-            self._nodes[id_].check(batch, self.inputs[id_])
-        return batches
+        given = [(None, batches), *((name, each.rows) for name, each in sources.items())]
+        for _, rows in given:
+            for batch in rows:
+                self._nodes[id_].check(batch, self.inputs[id_])
+        if any(id_ in origin.inputs for origin in self._origins):
+            return given
+        return [(None, [batch for _, rows in given for batch in rows])]
 
-    def _take_in(self, node: StepNode, batches: Sequence[pa.RecordBatch]) -> Work:
+    def _take_in(self, node: StepNode, given: Sequence[tuple[str | None, Sequence[pa.RecordBatch]]]) -> Work:
         """What has come of an input."""
-        for batch in portions(batches):
-            node.rows_in += batch.num_rows
-            yield from self._pass_on(node, node.operator.push(0, batch))
+        for source, batches in given:
+            for origin in self._origins:
+                origin.source = source
+            for batch in portions(batches):
+                node.rows_in += batch.num_rows
+                yield from self._pass_on(node, node.operator.push(0, batch))
+        for origin in self._origins:
+            origin.source = None
 
     def _trade(self, node: StepNode, trade: Trade) -> Work:
         """Send rows to the members that they belong to, and go on with what comes."""
@@ -174,12 +297,12 @@ class SteppedCircuit:
             yield None
 
     def _align(self, node: StepNode, trade: Trade) -> Work:
-        """Have watermarks be where they are for the member that has seen most."""
-        seen = [[each.seen for each in node.origins]]
+        """Have watermarks be where they are by what all members have seen."""
+        seen = [[each.origin.seen for each in node.origins if each.origin is not None]]
         if self.members > 1:
             seen = [watermarks_of(each) for each in (yield from _answered(trade.of_watermarks(seen[0])))]
-        for origin, watermarks in zip(node.origins, zip(*seen, strict=True), strict=True):
-            origin.reached = max(watermarks)
+        for origin, of_members in zip(node.origins, zip(*seen, strict=True), strict=True):
+            origin.reached = max(origin.reached, reached_by(of_members))
 
     def _work_off(self, node: StepNode) -> Work:
         """What an operator has waited for to have all of it."""
@@ -189,14 +312,23 @@ class SteppedCircuit:
             case Aggregate():
                 yield from self._aggregate(node, node.operator)
             case _:
-                rows = canonical(together(node.taken(0)))
+                rows = together(node.taken(0))
+                hashes = consolidated_hashes(rows) if node.follows_input else None
+                if hashes is None:
+                    rows, hashes = canonical_and_hashes(rows)
                 node.rows_out += rows.num_rows
                 self._given[node.id] = rows
+                if isinstance(node.operator, Contents):
+                    node.operator.keep(rows, hashes)
+                    node.measure()
 
     def _join(self, node: StepNode, join: Join) -> Work:
         made: list[pa.RecordBatch] = []
         for port, _ in enumerate(node.waiting):
-            for batch in portions(node.taken(port)):
+            batches = node.taken(port)
+            if batches and (state := join.looked_up(port)).owes_much:
+                yield Aside(state.sort_now)
+            for batch in portions(batches):
                 if not node.cancels:
                     yield from self._pass_on(node, join.push(port, batch))
                     continue
@@ -254,6 +386,13 @@ class SteppedCircuit:
                 outputs = reader.operator.push(port, batch)
                 while (made := reader.next_of(outputs)) is not None:
                     stack.append((reader, made))
+
+
+def _awaited(origin: StepOrigin, sources: Mapping[str, Mapping[str, SourceRows]]) -> Iterator[str]:
+    """The sources that are waited for, of all whose rows come to where a watermark begins."""
+    for id_, given in sources.items():
+        if id_ in origin.inputs:
+            yield from (name for name, each in given.items() if each.awaited)
 
 
 def _end_times(origins: Iterable[StepNode]) -> None:

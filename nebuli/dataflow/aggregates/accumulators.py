@@ -126,7 +126,8 @@ class IntegerSum:
     def change(self, change: Change, old: Sequence[Any]) -> list[Any]:
         """Count and sum of a batch."""
         weights = change.valid_weights
-        values = pc.fill_null(change.values, 0).to_numpy()
+        filled = pc.fill_null(change.values, 0) if change.values.null_count else change.values
+        values = filled.to_numpy()
         values = values if values.dtype == np.uint64 else values.astype(np.int64)
         count = change.groups.sum(weights)
         if np.abs(weights).max(initial=0) * len(weights) >= 1 << 31:

@@ -18,7 +18,7 @@ from nebuli.dataflow.aggregates.accumulators import (
     RealAverage,
     RealSum,
 )
-from nebuli.dataflow.aggregates.distinct_count import CountDistinct
+from nebuli.dataflow.aggregates.distinct_count import VALUE_BITS, CountDistinct
 from nebuli.dataflow.aggregates.extremes import Extreme
 from nebuli.dataflow.errors import DataflowError
 from nebuli.dataflow.evaluation import Evaluator, compile_expression
@@ -82,6 +82,7 @@ class Aggregate:
         """Whether what it gives may depend on the order of a batch's rows, and on how often one stands in it."""
         self._state = KeyedState(self._keys, self._compacted)
         self._given = False
+        self._nothing = self._states_of_nothing(1)
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the changes of the groups that the batch has rows of."""
@@ -102,6 +103,18 @@ class Aggregate:
                 for part, was, more in zip(self._parts, old, delta, strict=True)
             ]
             yield from self._changes(keys, old, new)
+
+    def fill(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the groups of the rows, of which none is there yet; without windows."""
+        groups, keys = self._grouped(batch)
+        nothing = self._nothing if len(keys.hashes) == 1 else self._states_of_nothing(len(keys.hashes))
+        states = [
+            part.accumulator.change(Change(part.values(batch), weights_of(batch), groups, keys), state)
+            for part, state in zip(self._parts, nothing, strict=True)
+        ]
+        run = self._state_run(keys, states)
+        self._state.insert(run)
+        yield from self._last_rows(run)
 
     def advance(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Give the groups whose window is over, in the order of windows, and forget them."""
@@ -136,10 +149,22 @@ class Aggregate:
             keys = self._key_run([], hashing.hash_rows([], 1), np.zeros(1, dtype=np.int64))
             yield from self._changes(keys, self._stored(keys), self._stored(keys))
 
+    def forget(self, groups: pa.RecordBatch) -> None:
+        """Have these groups, in the columns of ``by``, be such that no row of them ever came."""
+        columns = [with_one_zero(groups.column(name)) for name in self.by]
+        hashes = hashing.hash_rows(columns, groups.num_rows)
+        keys = self._key_run(columns, hashes, np.arange(groups.num_rows))
+        for state in self.states:
+            state.take_out(keys, 0 if state is self._state else VALUE_BITS)
+
     @property
     def states(self) -> Sequence[KeyedState]:
         """The groups, and what min, max and count(DISTINCT) keep beside them."""
         return (self._state, *(state for part in self._parts for state in part.accumulator.states))
+
+    def kept_as(self, key: str) -> str:
+        """Numbered, as the columns of ``by`` are."""
+        return self._keys[self.by.index(key)]
 
     @property
     def memory(self) -> dict[str, int | None]:
@@ -156,6 +181,11 @@ class Aggregate:
     def state_bytes(self) -> int:
         """The memory of the groups and of what min and max keep beside them."""
         return sum(state.nbytes for state in self.states)
+
+    @property
+    def gone_bytes(self) -> int:
+        """Of that, what forgotten groups have left."""
+        return sum(state.gone_bytes for state in self.states)
 
     def _grouped(self, batch: pa.RecordBatch) -> tuple[Groups, Run]:
         """The groups of the rows, and their keys."""
@@ -177,6 +207,10 @@ class Aggregate:
             for index, part in enumerate(self._parts)
         ]
 
+    def _states_of_nothing(self, groups: int) -> States:
+        """The state of so many groups without rows."""
+        return [part.accumulator.gather(groups, ()) for part in self._parts]
+
     def _changes(self, keys: Run, old: States, new: States) -> Iterator[pa.RecordBatch]:
         """The rows of the groups that differ: the old ones taken back, the new ones given."""
         was, is_ = self._there(old, self._given), self._there(new, True)
@@ -191,7 +225,7 @@ class Aggregate:
         yield from portions([pa.record_batch(columns, schema=self._schema)])
 
     def _last_rows(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """The rows of groups that will not change any more."""
+        """The rows of groups, none of which was given before."""
         states = self._split(run.rows)
         columns = [*run.rows.columns[: len(self._keys)], *self._results(states)]
         given = _rows(columns, np.flatnonzero(self._there(states, True)), 1)
@@ -224,7 +258,10 @@ class Aggregate:
 
     def _key_run(self, columns: Sequence[Any], hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> Run:
         """The keys in ``rows``, which have these hashes."""
-        keys = [plain(column.take(pa.array(rows))) for column in columns]
+        if len(rows) == 1:
+            keys = [plain(column.slice(int(rows[0]), 1)) for column in columns]
+        else:
+            keys = [plain(column.take(pa.array(rows))) for column in columns]
         return Run(pa.record_batch(keys, self._keys), hashes)
 
     def _state_run(self, keys: Run, states: States) -> Run:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from nebuli.dataflow.rows import Groups
 
 _VALUE = "_value"
-_VALUE_BITS = np.uint64(36)
+VALUE_BITS = 36
+"""So many of the lowest bits of a row's hash are its value's; the others are its group's."""
+_VALUE_BITS = np.uint64(VALUE_BITS)
 
 
 class CountDistinct:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.aggregates.aggregate import Aggregate
 from nebuli.dataflow.errors import DataflowError
-from nebuli.dataflow.join import Join
+from nebuli.dataflow.joins.join import Join
 from nebuli.dataflow.placed_operators import Node, check_event_time
-from nebuli.dataflow.progress import LEAST, Origin
+from nebuli.dataflow.progress import LEAST
+from nebuli.dataflow.steps.contents import Contents
+from nebuli.dataflow.steps.origins import StepOrigin
 from nebuli.dataflow.steps.trades import Trade
 from nebuli.dataflow.window import Window
 from placement.checking.schemas import plain_columns
 from placement.graph import bottom_up
-from placement.plan import BoundSink, ProjectOperator, WindowOperator
+from placement.plan import BoundSink, FilterOperator, ProjectOperator, ViewOperator, WindowOperator
 from placement.stepped import AlignOperator, Exchanging, GatherOperator, InputOperator, LateOperator
 from topology import DataType
 
@@ -36,6 +38,7 @@ class StepNode(Node):
     on rows as they come.
     """
 
+    origin: StepOrigin | None = None
     inputs: Sequence[StepNode] = field(default=(), repr=False)
     readers: list[tuple[StepNode, int]] = field(default_factory=list, repr=False)
     collects: bool = False
@@ -43,6 +46,8 @@ class StepNode(Node):
     trade: Trade | None = None
     place: int | None = None
     """The only member at which it can have rows, if that is known."""
+    follows_input: bool = False
+    """Whether its rows lie as those of one input do, however they are cut: nothing below puts rows together."""
     spells: bool = False
     """Whether it may give equal floats that are spelled differently."""
     begins: bool = False
@@ -70,18 +75,16 @@ class StepNode(Node):
     @property
     def numbers(self) -> dict[str, int | None]:
         """What it keeps beside rows."""
-        return {**self.operator.memory, "told": self.watermark, "reached": self.reached}
+        of_origin = {} if self.origin is None else self.origin.numbers
+        return {**self.operator.memory, "told": self.watermark, "reached": self.reached, **of_origin}
 
     def recall(self, numbers: Mapping[str, int | None]) -> None:
         """Have it keep what another one kept."""
         self.operator.recall(numbers)
         self.watermark, self.reached = numbers["told"] or 0, numbers["reached"] or 0
         self.state_bytes = self.operator.state_bytes
-
-    @property
-    def seen(self) -> int:
-        """Where the watermark is that begins here, as far as this member knows."""
-        return self.reached if self.origin is None else max(self.reached, self.origin.progress.watermark)
+        if self.origin is not None:
+            self.origin.recall(numbers)
 
     @property
     def due(self) -> int:
@@ -94,24 +97,28 @@ class StepNode(Node):
         return taken
 
 
-def built(plan: SteppedPlan, member: int, max_state_bytes: int) -> list[StepNode]:
+def built(plan: SteppedPlan, member: int, max_state_bytes: int, keep_contents_bytes: int) -> list[StepNode]:
     """All operators, inputs before their readers, in an order that depends on nothing but the graph and its names."""
     if not 0 <= member < plan.members:
         raise DataflowError(f"there is no member {member} of {plan.members}; the first is 0")
-    return _Building(plan, member, max_state_bytes).nodes
+    return _Building(plan, member, max_state_bytes, keep_contents_bytes).nodes
 
 
 class _Building:
-    def __init__(self, plan: SteppedPlan, member: int, max_state_bytes: int) -> None:
+    def __init__(
+        self, plan: SteppedPlan, member: int, max_state_bytes: int, keep_contents_bytes: int
+    ) -> None:
         self._member = member
         self._members = plan.members
         self._max_state_bytes = max_state_bytes
+        self._keep_contents_bytes = keep_contents_bytes
         self._closings = {closing.operator: closing for closing in plan.closings}
         self._nodes: dict[str, StepNode] = {}
         self._trades = 0
         operators = {each.id: each for each in plan.operators}
         inputs = {id_: each.children for id_, each in operators.items()}
-        for id_ in bottom_up(inputs, *sorted(each.id for each in plan.outputs)):
+        ends = sorted(each.id for each in (*plan.outputs, *plan.views))
+        for id_ in bottom_up(inputs, *ends):
             self._add(operators[id_])
         self._begin_times(plan)
         for node in self._nodes.values():
@@ -127,6 +134,12 @@ class _Building:
         closing = self._closings.get(operator.id)
         node = StepNode.of(operator, [each.columns for each in inputs], closing, self._max_state_bytes)
         node.inputs = inputs
+        if isinstance(operator, BoundSink) and self._keep_contents_bytes:
+            node.operator = Contents(operator.id, node.schema, self._keep_contents_bytes)
+        elif isinstance(operator, InputOperator) and operator.materialized:
+            node.operator = Contents(operator.id, node.schema, None)
+        elif isinstance(operator, ViewOperator):
+            node.operator = Contents(operator.id, node.schema, None, operator.key)
         if isinstance(operator, LateOperator):
             node.window = _window_of(node, inputs[0])
         else:
@@ -136,6 +149,10 @@ class _Building:
             node.trade = Trade(operator, self._trades, node.schema, self._members)
             self._trades += 1
         node.place = self._place_of(node)
+        node.follows_input = isinstance(operator, InputOperator) or (
+            isinstance(operator, FilterOperator | ProjectOperator | ViewOperator | Exchanging | BoundSink)
+            and inputs[0].follows_input
+        )
         node.collects = isinstance(node.operator, Join | Aggregate) or isinstance(operator, BoundSink)
         node.collects |= node.trade is not None and not isinstance(operator, AlignOperator)
         node.waiting = [[] for _ in inputs]
@@ -164,7 +181,8 @@ class _Building:
         """Let watermarks begin, and everybody know where that is."""
         for settings in plan.watermarks:
             check_event_time(self._nodes, settings.operator, settings.time)
-            self._nodes[settings.operator].origin = Origin(settings)
+            node = self._nodes[settings.operator]
+            node.origin = StepOrigin(settings, _inputs_of(node))
         for closing in plan.closings:
             check_event_time(self._nodes, closing.operator, closing.column)
         for node in self._nodes.values():
@@ -185,6 +203,19 @@ def _window_of(node: StepNode, below: StepNode) -> Window:
     if not isinstance(below.operator, Window):
         raise DataflowError(f"late rows are those of a window, and {below.id} is none", node.id)
     return below.operator
+
+
+def _inputs_of(start: StepNode) -> frozenset[str]:
+    """The inputs whose rows reach an operator at once: nothing below waits for all rows of a step."""
+    found: set[str] = set()
+    stack = [start]
+    while stack:
+        node = stack.pop()
+        if isinstance(node.plan, InputOperator):
+            found.add(node.id)
+        elif not node.collects:
+            stack += node.inputs
+    return frozenset(found)
 
 
 def _takes_sums(reader: StepNode) -> bool:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placement.stepped import SteppedPlan
 
-STATE_FORMAT = 1
-"""The format of saved state, and of the hashes that its rows lie in order of: it changes with either."""
-OF_NO_MEANING = frozenset({"sink", "target", "max_state_bytes", "late", "idle_after"})
-"""Settings of where outputs go, and what state may hold: state is the same whatever they say."""
+HASHES = 1
+"""Which hashes rows are divided by, and lie in order of: members with others could not work together."""
+OF_NO_MEANING = frozenset(
+    {"sink", "target", "max_state_bytes", "late", "idle_after", "materialized"}
+    | {"name", "node", "max_bytes", "evict"}
+)
+"""Settings of where outputs go and views are read, and what state may hold: what is computed is the same whatever they
+say."""
 
 
 def fingerprint_of(plan: SteppedPlan) -> str:
@@ -20,7 +24,7 @@ def fingerprint_of(plan: SteppedPlan) -> str:
     said = plan.model_dump(mode="json", by_alias=True)
     operators = sorted((_meaning(each) for each in said["operators"]), key=repr)
     times = [sorted((_meaning(each) for each in said[key]), key=repr) for key in ("watermarks", "closings")]
-    content = [STATE_FORMAT, plan.members, operators, *times]
+    content = [HASHES, plan.members, operators, *times]
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -30,6 +30,10 @@ Encoder = Callable[[], Any]
 """Gives the bytes of a value, which do not change: it may be called whenever, by any thread, while steps go on."""
 Tables = dict[str, dict[bytes, Encoder]]
 
+FORMAT = 1
+"""The format in which state is saved."""
+READS = frozenset({FORMAT})
+"""The formats that can be read: those of the versions before, so that members can be upgraded one after the other."""
 CIRCUIT = "the circuit"
 """The table of the circuit itself; no operator has a name with a space."""
 MANIFEST = b"manifest"
@@ -88,12 +92,19 @@ def table_of(states: Sequence[KeyedState], numbers: Mapping[str, int | None]) ->
         runs = state.runs
         entries |= {run.name: partial(encoded, run) for part in runs for run in part}
         manifest.append([[run.name.decode() for run in part] for part in runs])
-    return {MANIFEST: _as_manifest({"states": manifest, "numbers": dict(numbers)}), **entries}
+    return {**manifest_of(manifest, numbers), **entries}
+
+
+def manifest_of(
+    states: Sequence[Sequence[Sequence[str]]], numbers: Mapping[str, int | None]
+) -> dict[bytes, Encoder]:
+    """What an operator's table has beside its runs, given by their names."""
+    return {MANIFEST: _as_manifest({"states": states, "numbers": dict(numbers)})}
 
 
 def identity(fingerprint: str, member: int) -> dict[bytes, Encoder]:
     """Whose state it is."""
-    return {MANIFEST: _as_manifest({"fingerprint": fingerprint, "member": member})}
+    return {MANIFEST: _as_manifest({"format": FORMAT, "fingerprint": fingerprint, "member": member})}
 
 
 def _as_manifest(content: Mapping[str, Any]) -> Encoder:
@@ -116,6 +127,18 @@ def encoded(run: Run) -> pa.Buffer:
 def _write(sink: pa.NativeFile, batch: pa.RecordBatch) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
+
+
+def decoded(data: Any) -> Run:
+    """The run that these bytes are, which are used where they lie. Raises ValueError."""
+    try:
+        batch = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise ValueError(f"it is no run: {error!r}") from None
+    if batch.schema.names[-1:] != [_HASHES] or batch.schema.types[-1] != pa.uint64():
+        raise ValueError("it has no hashes")
+    hashes = np.asarray(batch.column(batch.num_columns - 1).to_numpy())
+    return Run(batch.select(batch.schema.names[:-1]), hashes)
 
 
 class Loading:
@@ -148,15 +171,12 @@ class Loading:
             raise StateDamaged(self._table, key.decode(errors="replace"), "the manifest does not name it")
 
     def _run(self, name: bytes) -> Run:
+        data = self._taken(name)
         try:
-            batch = pa.ipc.open_stream(pa.py_buffer(self._taken(name))).read_next_batch()
-            hashes = np.asarray(batch.column(batch.num_columns - 1).to_numpy())
-            rows = batch.select(batch.schema.names[:-1])
-        except (pa.ArrowException, StopIteration, OSError, ValueError) as error:
-            raise StateDamaged(self._table, name.decode(), f"it is no run: {error!r}") from None
-        if batch.schema.names[-1:] != [_HASHES] or hashes.dtype != np.uint64:
-            raise StateDamaged(self._table, name.decode(), "it has no hashes")
-        return Run.named(name, rows, hashes)
+            run = decoded(data)
+        except ValueError as error:
+            raise StateDamaged(self._table, name.decode(), str(error)) from None
+        return Run.named(name, run.rows, run.hashes)
 
     def _taken(self, key: bytes) -> Any:
         try:

@@ -16,11 +16,12 @@ import pyarrow as pa
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import is_coded, plain_rows
 from nebuli.dataflow.steps.combining import combined
+from nebuli.dataflow.steps.origins import Seen
 from nebuli.dataflow.zset import empty, portions, weighted
 from placement.stepped import ExchangeOperator, GatherOperator, ShardOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator
 
     from numpy.typing import NDArray
 
@@ -32,7 +33,7 @@ Received = Sequence[pa.RecordBatch]
 """A Z-set from each member, in their order: its own part as it gave it; from who does not send, one without rows."""
 
 _HALF = np.uint64(32)
-WATERMARKS = weighted(pa.schema([("watermark", pa.int64())]))
+WATERMARKS = weighted(pa.schema([(name, pa.int64()) for name in Seen._fields]))
 """What is traded of event time: a row for each place where a watermark begins, in their order."""
 
 
@@ -83,10 +84,10 @@ class Trade:
         divided = yield from by_hash(batches, self._by, self._members, owners_of)
         return self._sending([together(part) if part else self._nothing for part in divided])
 
-    def of_watermarks(self, watermarks: Iterable[int]) -> Sending:
+    def of_watermarks(self, seen: Sequence[Seen]) -> Sending:
         """Tell all members the same."""
-        values = pa.array(watermarks, pa.int64())
-        rows = pa.record_batch([values, pa.array(np.ones(len(values), dtype=np.int64))], schema=WATERMARKS)
+        columns = [*zip(*seen, strict=True), [1] * len(seen)]
+        rows = pa.record_batch([pa.array(column, pa.int64()) for column in columns], schema=WATERMARKS)
         return self._sending([rows] * self._members)
 
     def _sending(self, parts: Sequence[pa.RecordBatch]) -> Sending:
@@ -120,9 +121,9 @@ def _combined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [plain_rows(combined(batch)) for batch in coded] + [combined(batch) for batch in portions(others)]
 
 
-def watermarks_of(received: pa.RecordBatch) -> list[int]:
+def watermarks_of(received: pa.RecordBatch) -> list[Seen]:
     """What a member has told of its watermarks."""
-    return list(received.column(0).to_pylist())
+    return [Seen(*row) for row in zip(*(column.to_pylist() for column in received.columns[:-1]), strict=True)]
 
 
 def owners_of(hashes: NDArray[np.uint64], members: int) -> NDArray[np.int64]:

@@ -82,6 +82,7 @@ PROJECTIONS: list[tuple[dict[str, str], Callable[[Any, Any, Any, Any], Row]]] = 
         ),
     ),
 ]
+HOW = ["left", "right", "full"]
 KEYS = [("k",), ("g", "k"), ("x",), ("n", "x", "g", "k")]
 AGGREGATES: list[tuple[tuple[str, ...], dict[str, str]]] = [
     (("k",), {"g": "max(g)", "x": "sum(x)", "n": "count(x)"}),
@@ -116,17 +117,23 @@ def _distinct(inputs: Sequence[Rows]) -> Rows:
     return Counter(dict.fromkeys(inputs[0], 1))
 
 
-def _joined(on: Sequence[str]) -> Compute:
+def _joined(on: Sequence[str], how: str = "inner") -> Compute:
     places = ["kgxn".index(name) for name in on]
 
     def joined(inputs: Sequence[Rows]) -> Rows:
-        result = Rows()
+        result, matched = Rows(), set[tuple[int, Row]]()
         for rows in product(*(each.items() for each in inputs)):
             keys = {tuple(row[place] for place in places) for row, _ in rows}
             if len(keys) == 1 and None not in next(iter(keys)):
                 # Each column of another input, in turn.
                 chosen = tuple(rows[place % len(rows)][0][place] for place in range(4))
                 result[chosen] += math.prod(weight for _, weight in rows)
+                matched |= {(port, row) for port, (row, _) in enumerate(rows)}
+        for port in {"left": [0], "right": [1], "full": [0, 1]}.get(how, []):
+            for row, weight in inputs[port].items():
+                if (port, row) not in matched:
+                    alone = (row[p] if p in places or p % 2 == port else None for p in range(4))
+                    result[tuple(alone)] += weight
         return result
 
     return joined
@@ -213,10 +220,10 @@ class Graph:
     def add_distinct(self, child: str) -> str:
         return self.add("distinct", [child], _distinct)
 
-    def add_join(self, children: Sequence[str], on: Sequence[str]) -> str:
+    def add_join(self, children: Sequence[str], on: Sequence[str], how: str = "inner") -> str:
         # Names of their own, also where an operator is joined with itself.
         inputs = [self.add("project", [child], _united, columns={c: c for c in "kgxn"}) for child in children]
-        id_ = self.add("join", inputs, _joined(on), on=list(on))
+        id_ = self.add("join", inputs, _joined(on, how), on=list(on), how=how)
         origin = [inputs[place % len(inputs)] for place in range(4)]
         names = {
             name: name if name in on else f'"{origin[place]}.{name}"' for place, name in enumerate("kgxn")
@@ -274,7 +281,8 @@ def graphs(draw: st.DrawFn) -> Graph:
                 graph.add_aggregate(child, *draw(st.sampled_from(AGGREGATES)))
             case _:
                 others = draw(st.lists(st.sampled_from(graph.readable), min_size=1, max_size=2))
-                graph.add_join([child, *others], draw(st.sampled_from(KEYS)))
+                how = draw(st.sampled_from(["inner", *HOW])) if len(others) == 1 else "inner"
+                graph.add_join([child, *others], draw(st.sampled_from(KEYS)), how)
     graph.add_sink(draw(st.sampled_from(graph.readable)))
     return graph.finish()
 

@@ -46,6 +46,7 @@ PROJECTIONS = [
     {"k": "n", "g": "upper(g)", "x": "-x", "n": "k"},
     {"k": "k + 1", "g": "coalesce(g, 'a')", "x": "CASE WHEN k = 1 THEN x ELSE 1e0 END", "n": "n * 2"},
 ]
+HOW = ["left", "right", "full"]
 KEYS = [("k",), ("k", "g"), ("x",), ("n", "x", "g", "k")]
 AGGREGATES: list[tuple[tuple[str, ...], dict[str, str]]] = [
     (("k",), {"g": "max(g)", "x": "sum(x)", "n": "count(x)"}),
@@ -126,7 +127,8 @@ def _grow(draw: st.DrawFn, plan: Plan, depth: int) -> str:
     if kind == "union":
         query = " UNION ALL ".join(f"({plan.queries[child]})" for child in inputs)
         return plan.add(UnionOperator(id=name(), inputs=tuple(inputs)), query)
-    return _join(plan, inputs, draw(st.sampled_from(KEYS)))
+    how = draw(st.sampled_from(["inner", *HOW])) if len(inputs) == 2 else "inner"
+    return _join(plan, inputs, draw(st.sampled_from(KEYS)), how)
 
 
 def _project(plan: Plan, child: str, columns: dict[str, str]) -> str:
@@ -145,15 +147,15 @@ def _aggregate(plan: Plan, child: str, by: tuple[str, ...], aggregates: dict[str
     return _project(plan, id_, {"k": "k", "g": "g", "x": "floor(x)", "n": "n"})
 
 
-def _join(plan: Plan, children: list[str], on: tuple[str, ...]) -> str:
+def _join(plan: Plan, children: list[str], on: tuple[str, ...], how: Any) -> str:
     id_ = f"join{len(plan.operators)}"
     tables = [f"({plan.queries[child]}) AS {child}" for child in children]
-    joined = " JOIN ".join([tables[0], *(f"{table} USING ({', '.join(on)})" for table in tables[1:])])
+    joined = f" {how} JOIN ".join([tables[0], *(f"{table} USING ({', '.join(on)})" for table in tables[1:])])
     # Each column that is no key from another input, in turn.
     origin = {name: children[index % len(children)] for index, name in enumerate("kgxn")}
-    chosen = [f"{origin[name]}.{name}" for name in "kgxn"]
+    chosen = [name if name in on else f"{origin[name]}.{name}" for name in "kgxn"]
     query = f"SELECT {', '.join(chosen)} FROM {joined}"
-    plan.add(JoinOperator(id=id_, inputs=tuple(children), on=on), query)
+    plan.add(JoinOperator(id=id_, inputs=tuple(children), on=on, how=how), query)
     columns = {name: name if name in on else f'"{origin[name]}.{name}"' for name in "kgxn"}
     operator = ProjectOperator(id=f"project{len(plan.operators)}", input=id_, columns=columns)
     return plan.add(operator, query)

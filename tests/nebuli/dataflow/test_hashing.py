@@ -32,6 +32,30 @@ def test_a_value_hashes_alike_wherever_it_stands(values: list[str | None], data:
     assert hash_rows([sliced], len(sliced)).tolist() == whole[start:].tolist()
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+            st.none() | st.text(max_size=70),
+            st.none() | st.integers(-128, 127),
+            st.none() | st.integers(0, 255),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_few_rows_hash_as_many_do(rows: list[tuple[int | None, str | None, int | None, int | None]]) -> None:
+    def hashes(of: list[tuple[int | None, str | None, int | None, int | None]]) -> list[int]:
+        types = (pa.int64(), pa.string(), pa.int8(), pa.uint8())
+        columns = [
+            pa.array(values, type_) for values, type_ in zip(zip(*of, strict=True), types, strict=True)
+        ]
+        return [*hash_rows(columns[:3], len(of)).tolist(), *hash_rows(columns[3:], len(of)).tolist()]
+
+    few, many = hashes(rows), hashes(rows * 13)
+    assert few == many[: len(rows)] + many[len(rows) * 13 :][: len(rows)]
+
+
 def test_equal_values_hash_alike() -> None:
     hashes = hash_rows([pa.array([0.0, -0.0, NAN, -NAN, None, None])], 6)
     assert hashes[0] == hashes[1]

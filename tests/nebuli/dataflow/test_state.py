@@ -39,6 +39,58 @@ def _run(entries: Sequence[Entry]) -> Run:
     return Run.of(pa.record_batch(columns, ["key", "value", "_weight"]), ["key"])
 
 
+def _found(keyed: KeyedState, keys: Sequence[int | None]) -> Counter[tuple[int | None, str]]:
+    """The rows with these keys, by lookup."""
+    probe = _run([(key, "", 0) for key in keys])
+    found = Counter[tuple[int | None, str]]()
+    for match in keyed.lookup(probe):
+        for row in match.found.to_pylist():
+            found[row["key"], row["value"]] += row["_weight"]
+    return Counter({row: weight for row, weight in found.items() if weight})
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(ENTRIES, max_size=5), max_size=8),
+    st.sets(st.none() | st.integers(0, 5)),
+    st.booleans(),
+    st.sampled_from([0, 2, 8]),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_takes_out_the_rows_of_keys_and_no_others(
+    deltas: list[list[Entry]], keys: set[int | None], collide: bool, few: int, most_gone: float
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_FEW_KEYS", few)
+        patch.setattr(state, "_FEW_ROWS", few)
+        patch.setattr(state, "_MOST_GONE", most_gone)
+        if collide:
+            patch.setattr(hashing, "hash_rows", _modulo_two)
+        keyed = KeyedState(["key"], consolidated)
+        left, taken = Counter[tuple[int | None, str]](), Counter[tuple[int | None, str]]()
+        for delta in deltas:
+            keyed.insert(_run(delta))
+            for key, value, weight in delta:
+                (taken if key in keys else left)[key, value] += weight
+        wanted = pa.record_batch([pa.array(list(keys), pa.int64())], ["key"])
+        gone = keyed.take_out(Run(wanted, hashing.hash_rows(wanted.columns, len(keys))))
+        seen = _found(keyed, [*keys, 6])
+        assert not seen, "what was taken out is found"
+        again = [(key, "again", 1) for key in keys]
+        keyed.insert(_run(again))
+        assert _found(keyed, [*keys]) == Counter({(key, "again"): 1 for key in keys})
+        for key in keys:
+            left[key, "again"] += 1
+        settled, fresh = keyed.runs
+        for runs, expected in ((gone, taken), ((*settled, *fresh), left)):
+            found = Counter[tuple[int | None, str]]()
+            for run in runs:
+                assert run.is_sorted
+                for row in run.rows.to_pylist():
+                    found[row["key"], row["value"]] += row["_weight"]
+            assert {row: n for row, n in found.items() if n} == {row: n for row, n in expected.items() if n}
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.lists(ENTRIES, max_size=5), max_size=12),
@@ -279,3 +331,63 @@ def test_what_is_taken_back_frees_its_memory(monkeypatch: pytest.MonkeyPatch) ->
         keyed.insert(_run(rows))
         keyed.insert(_run([(key, value, -weight) for key, value, weight in rows]))
     assert keyed.nbytes < 20_000
+
+
+def test_much_that_has_come_since_the_last_lookup_is_sorted_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a lookup would sort for seconds is given to whoever runs the step; less is sorted by the lookup."""
+    monkeypatch.setattr(state, "_MUCH_ROWS", 100)
+    keyed = KeyedState(["key"], consolidated, lambda rows: False)
+    keyed.insert(_run([(key, "", 1) for key in range(99)]))
+    assert not keyed.owes_much
+    keyed.insert(_run([(99, "", 1)]))
+    assert keyed.owes_much
+    keyed.sort_now()
+    assert not keyed.owes_much
+    settled, fresh = keyed.runs
+    assert ([len(run.hashes) for run in settled], fresh) == ([100], ())
+
+
+def test_much_is_merged_at_once_only_for_what_is_taken_back() -> None:
+    """A merge of all takes long; rows that were taken back would be kept for ever without it."""
+    keyed = KeyedState(["key"], state.without_zeros, state.takes_back, most_rows=100)
+    for start in range(0, 300, 60):
+        keyed.insert(_run([(key, "", 1) for key in range(start, start + 60)]))
+        keyed.sort_now()
+    assert [len(run.hashes) for run in keyed._runs] == [60] * 5
+    keyed.insert(_run([(key, "", -1) for key in range(300)]))
+    keyed.sort_now()
+    assert not keyed._runs
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=12), max_size=8),
+    st.integers(0, 9),
+    st.integers(1, 4),
+)
+def test_rows_of_a_key_are_sought_in_their_order_however_few_come_at_once(
+    inserts: list[list[tuple[int, int]]], start: int, limit: int
+) -> None:
+    """All from there on up to the bound, and everything if there is nothing more."""
+    keyed = KeyedState(["key"], state.ordered("order"))
+    given_: Counter[tuple[int, int]] = Counter()
+    for rows in inserts:
+        counted = Counter(rows)
+        given_ += counted
+        listed = sorted(counted)
+        columns = [pa.array([key for key, _ in listed]), pa.array([at for _, at in listed], pa.uint64())]
+        batch = pa.record_batch(
+            [*columns, pa.array([counted[row] for row in listed])], ["key", "order", "_weight"]
+        )
+        keyed.insert(Run.of(batch, ["key"]))
+    keys = pa.record_batch([pa.array([0, 1, 2])], ["key"])
+    probe = Run(keys, hashing.hash_rows(keys.columns, 3))
+    found = keyed.seek(probe, "order", np.full(3, start, dtype=np.uint64), limit)
+    seen: Counter[tuple[int, int]] = Counter()
+    for match in found.matches:
+        for row in match.found.to_pylist():
+            seen[row["key"], row["order"]] += row["_weight"]
+    for key in range(3):
+        bound = int(found.bounds[key]) if found.more[key] else 10
+        expected = {row: n for row, n in given_.items() if row[0] == key and start <= row[1] < bound}
+        assert {row: n for row, n in seen.items() if row[0] == key and row[1] < bound} == expected

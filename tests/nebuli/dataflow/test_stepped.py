@@ -22,13 +22,13 @@ from nebuli.dataflow import (
     DataflowError,
     StateTooLarge,
     SteppedCircuit,
-    join,
     operators,
     rows,
     state,
     stepped,
     zset,
 )
+from nebuli.dataflow.joins import join, outer_join
 from nebuli.dataflow.keys import hashing
 from placement import SteppedPlan, check_stepped
 from placement.graph import bottom_up
@@ -36,6 +36,7 @@ from tests.nebuli.dataflow import test_stepped_windows as windows
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of, zset_of
 from tests.nebuli.dataflow.graphs import (
     AGGREGATES,
+    HOW,
     KEYS,
     PREDICATES,
     PROJECTIONS,
@@ -53,13 +54,19 @@ from tests.support.sizes import examples
 from tests.support.stepping import run_alone
 
 SPREADS = st.sampled_from([SOURCES, SOURCES[:1], ()])
+SCALES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
 def check(
-    graph: Graph, all_steps: list[dict[str, Change]], members: int, spread: tuple[str, ...], seed: int
+    graph: Graph,
+    all_steps: list[dict[str, Change]],
+    members: int,
+    spread: tuple[str, ...],
+    seed: int,
+    then: Sequence[int] = (),
 ) -> None:
-    """Every step of so many members, and of one, is the difference that brute force makes."""
-    several = Members(graph.plan(members, spread), seed, spread)
+    """Every step of so many members, ``then`` others, and of one, is the difference that brute force makes."""
+    several = Members(graph.plan(members, spread), seed, spread, [graph.plan(each, spread) for each in then])
     alone = Members(graph.plan(1), seed, SOURCES)
     inputs: dict[str, Rows] = {source: Counter() for source in SOURCES}
     outputs: dict[str, Rows] = {sink: Counter() for sink in graph.sinks}
@@ -80,6 +87,20 @@ def test_random_graphs_are_what_brute_force_says(
     check(graph, all_steps, members, spread, seed)
 
 
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(), steps(), st.integers(1, 4), SCALES, SPREADS, st.integers(0, 1000))
+def test_random_graphs_go_on_with_other_numbers_of_members(
+    graph: Graph,
+    all_steps: list[dict[str, Change]],
+    members: int,
+    then: list[int],
+    spread: tuple[str, ...],
+    seed: int,
+) -> None:
+    """DBSP-REQ-3: before each step the state may go to more members, or to fewer."""
+    check(graph, all_steps, members, spread, seed, then)
+
+
 def _all_alike(_: Sequence[Any], rows: int) -> Any:
     return np.zeros(rows, dtype=np.uint64)
 
@@ -98,12 +119,16 @@ def one(kind: str, index: int) -> Graph:
             graph.add_distinct("a")
         case "aggregate":
             graph.add_aggregate("a", *AGGREGATES[index % len(AGGREGATES)])
+        case "outer join":
+            graph.add_join(["a", "b"], KEYS[index % len(KEYS)], HOW[index % len(HOW)])
         case _:
             graph.add_join(["a", "b", "a"][: 2 + index % 2], KEYS[index % len(KEYS)])
     return graph.finish()
 
 
-@pytest.mark.parametrize("kind", ["filter", "project", "union", "distinct", "aggregate", "join"])
+@pytest.mark.parametrize(
+    "kind", ["filter", "project", "union", "distinct", "aggregate", "join", "outer join"]
+)
 @settings(max_examples=examples(100), deadline=None)
 @given(
     st.integers(0, 27),
@@ -127,8 +152,9 @@ def test_each_operator_is_what_brute_force_says(
     """Also where all hashes collide, and where a step is worked on in many pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashing, "hash_rows", hash_rows)
-        for module in (rows, zset, join, state, stepped):
+        for module in (rows, zset, join, outer_join, state, stepped):
             patch.setattr(module, "MAX_BATCH_ROWS", most)
+        patch.setattr(state, "_MUCH_ROWS", most)
         check(one(kind, index), all_steps, members, spread, seed)
 
 
@@ -280,6 +306,22 @@ def test_a_record_goes_from_an_input_through_operators_to_an_output_in_one_threa
         "b": (0, 0),
         "out1": (0, 0),
     }
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100])
+def test_rows_that_are_only_chosen_and_computed_stay_as_they_came(cut: int) -> None:
+    """However they are cut, as long as each is there once; else equal ones are one row."""
+    graph = Graph()
+    sink = graph.add_sink(graph.add_projection("a", 0))
+    circuit = SteppedCircuit(graph.finish().plan(1), 0)
+    change = zset_of([((n, "a", 0.5, n), 1) for n in range(100)], "kgxn", circuit.inputs["a"])
+    numbers = list(range(0, 100, cut))
+    batches = [change.slice(start, cut) for start in numbers]
+    again, (outputs,) = SteppedCircuit(graph.finish().plan(1), 0), run_alone([circuit], [{"a": batches}])
+    assert outputs[sink].column(0).to_pylist() == list(range(100))
+    (outputs,) = run_alone([again], [{"a": [*batches, change]}])
+    assert outputs[sink].num_rows == 100
+    assert set(zset.weights_of(outputs[sink]).tolist()) == {2}
 
 
 # -- what is refused

@@ -45,6 +45,8 @@ TOPOLOGY = parse_topology(
     + "nodes: [{address: 'n:1', sinks: [{name: out, type: Print, mode: changes}]}]"
 )
 LATENESS = st.sampled_from([0, 30, 200])
+MEMBERS = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+"""How many there are in each of the first steps; the last number stays."""
 STEPS = st.lists(
     st.fixed_dictionaries(
         {
@@ -70,10 +72,12 @@ class Watermark:
 
     def __init__(self, lateness: int) -> None:
         self.reached = -(10**9)
+        self.has_begun = False
         self._lateness = lateness
 
     def move(self, changes: Changes) -> None:
         times = [row[0] - self._lateness for row, _ in changes if row[0] is not None]
+        self.has_begun |= bool(times)
         self.reached = max([self.reached, *times])
 
 
@@ -95,12 +99,12 @@ def in_time(changes: Changes, size: int, slide: int, watermark: int) -> tuple[Ti
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(STEPS, WINDOWS, LATENESS, st.integers(1, 4), st.sampled_from(["ab", "a", ""]), st.integers(0, 99))
+@given(STEPS, WINDOWS, LATENESS, MEMBERS, st.sampled_from(["ab", "a", ""]), st.integers(0, 99))
 def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
     steps: list[dict[str, Changes]],
     sizes: tuple[int, int],
     lateness: int,
-    members: int,
+    members: list[int],
     spread: str,
     seed: int,
 ) -> None:
@@ -109,21 +113,15 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
     The late ones are an output of their own, each in its step.
     """
     size, slide = sizes
-    running = Members(
-        plan(
-            members,
-            spread,
-            source("a"),
-            source("b"),
-            op("union", "u", inputs=["a", "b"]),
-            window("w", "u", size, slide, lateness, late="late.csv"),
-            op(
-                "aggregate", "g", input="w", by=BY, aggregates={"n": "count(*)", "s": "sum(x)", "m": "min(x)"}
-            ),
-        ),
-        seed,
-        spread,
+    operators = (
+        source("a"),
+        source("b"),
+        op("union", "u", inputs=["a", "b"]),
+        window("w", "u", size, slide, lateness, late="late.csv"),
+        op("aggregate", "g", input="w", by=BY, aggregates={"n": "count(*)", "s": "sum(x)", "m": "min(x)"}),
     )
+    first, *then = (plan(each, spread, *operators) for each in members)
+    running = Members(first, seed, spread, then)
     marks = {name: Watermark(lateness) for name in "ab"}
     groups: dict[tuple[int, Any], list[float | None]] = {}
     all_late = 0
@@ -152,6 +150,57 @@ def test_a_window_is_given_in_the_step_in_which_its_end_is_passed(
         assert rows_of(given["out"]) == wanted
         assert rows_of(given["w>late"]) == Counter({row: weight for row, weight in dropped.items() if weight})
         assert sum(each.statistics()["w"].late_rows for each in running.circuits) == all_late
+
+
+GIVEN = st.lists(st.tuples(ROWS, st.just(1)), max_size=3)
+SOURCES = st.lists(
+    st.tuples(GIVEN, st.dictionaries(st.sampled_from(["x", "y", "z"]), st.tuples(GIVEN, st.booleans()))),
+    max_size=8,
+)
+"""By step: what no source gives, and what each of three sources gives, as long as it has not ended."""
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(SOURCES, LATENESS, MEMBERS, st.sampled_from(["a", ""]), st.integers(0, 99))
+def test_each_source_is_waited_for_until_it_ends(
+    steps: list[tuple[Changes, dict[str, tuple[Changes, bool]]]],
+    lateness: int,
+    members: list[int],
+    spread: str,
+    seed: int,
+) -> None:
+    """At whatever members they are; what no source gives is one more, once it has begun."""
+    operators = (
+        source("a"),
+        window("w", "a", 60, 60, lateness),
+        op("aggregate", "g", input="w", by=["window_start"], aggregates={"n": "count(*)"}),
+    )
+    first, *then = (plan(each, spread, *operators) for each in members)
+    running = Members(first, seed, spread, then)
+    marks = {name: Watermark(lateness) for name in ("x", "y", "z", "")}
+    ended: set[str] = set()
+    reached, windows, late = -(10**9), Counter[int](), 0
+    for pushed, given_ in steps:
+        sources = {
+            name: given_.get(name, ([], False)) if name not in ended else ([], True)
+            for name in ("x", "y", "z")
+        }
+        out = running.step({"a": pushed}, {"a": sources})["out"]
+        for name, changes in [("", pushed), *((name, rows) for name, (rows, _) in sources.items())]:
+            marks[name].move(changes)
+            for (seconds, *_), _ in changes:
+                assert seconds is not None
+                if seconds // 60 * 60 + 60 <= reached:
+                    late += 1
+                else:
+                    windows[seconds // 60 * 60] += 1
+        ended |= {name for name, (_, ends) in sources.items() if ends}
+        awaited = [marks[name].reached for name in ("x", "y", "z") if name not in ended]
+        awaited += [marks[""].reached] if marks[""].has_begun else []
+        reached = max(reached, min(awaited) if awaited else max(each.reached for each in marks.values()))
+        over = [start for start in windows if start + 60 <= reached]
+        assert rows_of(out) == Counter({(at(start), windows.pop(start)): 1 for start in over})
+        assert sum(each.statistics()["w"].late_rows for each in running.circuits) == late
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -185,24 +234,20 @@ def test_with_the_end_of_all_inputs_all_windows_come_out_as_in_a_free_run(
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(STEPS, WINDOWS, LATENESS, st.integers(1, 4), st.integers(0, 99))
+@given(STEPS, WINDOWS, LATENESS, MEMBERS, st.integers(0, 99))
 def test_a_join_on_windows_keeps_them_until_both_inputs_have_passed(
-    steps: list[dict[str, Changes]], sizes: tuple[int, int], lateness: int, members: int, seed: int
+    steps: list[dict[str, Changes]], sizes: tuple[int, int], lateness: int, members: list[int], seed: int
 ) -> None:
     size, slide = sizes
-    running = Members(
-        plan(
-            members,
-            "ab",
-            source("a"),
-            source("b"),
-            window("v", "a", size, slide, lateness),
-            window("w", "b", size, slide, lateness),
-            op("join", "j", inputs=["v", "w"], on=BY),
-        ),
-        seed,
-        "ab",
+    operators = (
+        source("a"),
+        source("b"),
+        window("v", "a", size, slide, lateness),
+        window("w", "b", size, slide, lateness),
+        op("join", "j", inputs=["v", "w"], on=BY),
     )
+    first, *then = (plan(each, "ab", *operators) for each in members)
+    running = Members(first, seed, "ab", then)
     marks = {name: Watermark(lateness) for name in "ab"}
     kept = {name: Timed() for name in "ab"}
     given_before = Counter[Any]()

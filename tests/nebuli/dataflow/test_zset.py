@@ -62,3 +62,20 @@ def test_a_row_taken_back_more_often_than_given_cannot_be_expanded() -> None:
 def test_no_column_may_be_named_like_the_weight() -> None:
     with pytest.raises(DataflowError, match="_weight"):
         zset.weighted(pa.schema([pa.field("_weight", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "expected"),
+    [
+        ([1, 2, 3], [1, 2, -1], True),
+        ([1, 2, 1], [1, 1, 1], False),
+        ([1, 2, 3], [1, 0, 1], False),
+        ([None, None], [1, 1], False),
+        ([], [], True),
+    ],
+)
+def test_a_z_set_is_consolidated_where_each_row_stands_once_and_with_a_weight(
+    rows: list[int | None], weights: list[int], expected: bool
+) -> None:
+    batch = pa.record_batch([pa.array(rows, pa.int64()), pa.array(weights, pa.int64())], ["n", zset.WEIGHT])
+    assert (zset.consolidated_hashes(batch) is not None) is expected

@@ -13,7 +13,7 @@ from nebuli.dataflow.keys import coding
 from nebuli.dataflow.keys.coding import is_coded
 from nebuli.dataflow.steps import combining, trades
 from tests.nebuli.dataflow.dealing import Change, Members, Rows, rows_of
-from tests.nebuli.dataflow.graphs import Graph, steps
+from tests.nebuli.dataflow.graphs import HOW, Graph, steps
 from tests.nebuli.dataflow.test_stepped import SPREADS, check
 from tests.support.sizes import examples
 
@@ -21,10 +21,10 @@ BY = ("g", "n")
 COUNTS = {"k": "count(*)", "x": "avg(k)"}
 
 
-def counted_join(on: tuple[str, ...]) -> Graph:
+def counted_join(on: tuple[str, ...], how: str = "inner") -> Graph:
     """Rows of the one input with a text of the other, counted by that."""
     graph = Graph()
-    graph.add_aggregate(graph.add_join(["a", "b"], on), BY, COUNTS)
+    graph.add_aggregate(graph.add_join(["a", "b"], on, how), BY, COUNTS)
     return graph.finish()
 
 
@@ -32,6 +32,7 @@ def counted_join(on: tuple[str, ...]) -> Graph:
 @given(
     steps(),
     st.sampled_from([("k",), ("k", "g")]),
+    st.sampled_from(["inner", *HOW]),
     st.integers(2, 3),
     SPREADS,
     st.integers(0, 1000),
@@ -40,6 +41,7 @@ def counted_join(on: tuple[str, ...]) -> Graph:
 def test_what_is_counted_is_what_brute_force_says(
     all_steps: list[dict[str, Change]],
     on: tuple[str, ...],
+    how: str,
     members: int,
     spread: tuple[str, ...],
     seed: int,
@@ -49,7 +51,7 @@ def test_what_is_counted_is_what_brute_force_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coding, "_SAMPLE", 2)
         patch.setattr(combining, "_FEWEST_ROWS", fewest)
-        check(counted_join(on), all_steps, members, spread, seed)
+        check(counted_join(on, how), all_steps, members, spread, seed)
 
 
 def test_texts_of_the_state_come_to_the_trade_with_codes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,26 @@ def test_the_order_of_what_is_said_of_event_time_does_not_matter() -> None:
 
 def test_it_is_another_for_another_format(monkeypatch: pytest.MonkeyPatch) -> None:
     before = of(plan())
-    monkeypatch.setattr(fingerprint, "STATE_FORMAT", fingerprint.STATE_FORMAT + 1)
+    monkeypatch.setattr(fingerprint, "HASHES", fingerprint.HASHES + 1)
     assert of(plan()) != before
 
 
 def test_it_does_not_change_between_versions() -> None:
     assert of(plan()) == "e4a98136bb81fa674be0f2d6992818b529237b685d45b5297c5f581f65240e0c"
+
+
+def test_of_an_inner_join_it_is_what_it_was_before_there_were_others() -> None:
+    """States of it that were saved then are read."""
+    before = "57ec5812a61a178cb4b87cc56be042818f872c27ae5d0bbc5ace8b58293ee1af"
+    ends = [
+        op("source", "a", logical="a"),
+        op("source", "b", logical="b"),
+        op("sink", "out", input="j", sink="o0"),
+    ]
+
+    def joined(**settings: Any) -> str:
+        join = op("join", "j", inputs=["a", "b"], on=["k"], **settings)
+        return of(distribute(check_stepped(query(*ends, join), TOPOLOGY), 2, SOURCES))
+
+    assert joined() == joined(how="inner") == before
+    assert len({before, joined(how="left"), joined(how="right"), joined(how="full")}) == 4

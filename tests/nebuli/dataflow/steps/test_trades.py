@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nebuli.dataflow import Received, Sending, SteppedCircuit, arrow_schema, zset
 from nebuli.dataflow.keys.hashing import hash_rows
+from nebuli.dataflow.steps.origins import Seen
 from nebuli.dataflow.steps.trades import Trade, owners_of
 from placement.stepped import AlignOperator, ExchangeOperator, GatherOperator, ShardOperator
 from tests.nebuli.dataflow.dealing import Members, Row, rows_of
@@ -148,9 +149,13 @@ def test_who_takes_part_is_said() -> None:
     gather = sending(Trade(GatherOperator(id="g", input="a", member=1), 0, SCHEMA, 3), rows)
     assert (gather.senders, gather.receivers) == ((0, 1, 2), (1,))
     assert [part.num_rows for part in gather.parts] == [0, 100, 0]
-    align = Trade(AlignOperator(id="a", input="s"), 5, SCHEMA, 2).of_watermarks([1, -2])
+    align = Trade(AlignOperator(id="a", input="s"), 5, SCHEMA, 2).of_watermarks(
+        [Seen(1, 2, 3), Seen(-2, -3, -1)]
+    )
     assert (align.index, align.senders, align.receivers) == (5, (0, 1), (0, 1))
-    assert [part.column(0).to_pylist() for part in align.parts] == [[1, -2]] * 2
+    assert [part.to_pydict() for part in align.parts] == [
+        {"awaited": [1, -2], "others": [2, -3], "greatest": [3, -1], "_weight": [1, 1]}
+    ] * 2
 
 
 def test_a_member_without_rows_takes_part_all_the_same() -> None:

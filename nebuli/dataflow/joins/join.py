@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 from nebuli.dataflow.keys import hashing
 from nebuli.dataflow.keys.coding import coded_rows, plain_rows
 from nebuli.dataflow.rows import MAX_BATCH_ROWS, with_one_zero
-from nebuli.dataflow.state import KeyedState, Match, Run, consolidated, owned
+from nebuli.dataflow.state import KeyedState, Match, Run, owned, takes_back, without_zeros
 from nebuli.dataflow.types import arrow_schema
 from nebuli.dataflow.zset import WEIGHT, weighted, weights_of
 from placement.checking.schemas import joined_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nebuli.dataflow.window import Windows
     from topology.schema import Schema
 
-_SHARED = 1.25
+SHARED = 1.25
 """Rows that are kept may hold so many times their own memory: they may be a part of what came from another member."""
 
 
@@ -43,21 +43,46 @@ class Join:
             [*(names.get(column.name, column.name) for column in schema), WEIGHT]
             for schema, names in zip(inputs, joined_names(on, inputs, output), strict=True)
         ]
-        self._states = [KeyedState(on, _without_zeros, _takes_back) for _ in inputs]
+        self._states = [KeyedState(on, without_zeros, takes_back) for _ in inputs]
         self._open = set(range(len(inputs)))
         self.leaves_coded: frozenset[str] = frozenset()
         """The columns that may go out with codes, because who reads them takes them so."""
 
     def push(self, port: int, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Give the rows that the change makes or takes back, in batches of bounded size."""
-        rows = _with_keys(batch.rename_columns(self._names[port]), self._on)
+        rows = self.matchable(port, batch)
         if self._windows is not None:
             rows = self._windows.in_time(rows)
         delta = self._hashed(coded_rows(rows, self._on))
-        others = [state for index, state in enumerate(self._states) if index != port]
-        yield from self._portions(self._joined(delta, others))
+        yield from self._matches(port, delta)
         if self._is_needed(port):
-            self._states[port].insert(Run(owned(plain_rows(delta.rows), _SHARED), delta.hashes))
+            self._states[port].insert(Run(owned(plain_rows(delta.rows), SHARED), delta.hashes))
+
+    def matchable(self, port: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of an input that have a key, as they are kept: with the names of the output."""
+        return _with_keys(batch.rename_columns(self._names[port]), self._on)
+
+    def matched(self, port: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What such rows make with those of the other inputs; they are not kept."""
+        yield from self._matches(port, self._hashed(coded_rows(rows, self._on)))
+
+    def changed(self, port: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What is another result once such rows of an input have come; they are not kept."""
+        return self.matched(port, rows)
+
+    def made_of(self, rows_of: Callable[[int], pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All that is made of rows that are kept, of each input all with the same keys, as ``rows_of`` gives them."""
+        return self.matched(0, rows_of(0))
+
+    def count(self, port: int, rows: pa.RecordBatch) -> None:
+        """Rows of an input are kept by others from now on, in its state: nothing else is known of them."""
+
+    def discount(self, port: int, keys: pa.RecordBatch) -> None:
+        """All rows of an input with these keys are not kept any more."""
+
+    def looked_up(self, port: int) -> KeyedState:
+        """Where rows of an input are looked up first."""
+        return self._states[1 if port == 0 else 0]
 
     def ended(self, port: int) -> None:
         """Forget the input that only changes of this one would have met; this one is complete."""
@@ -89,9 +114,23 @@ class Join:
         return 0 if self._windows is None else self._windows.late_rows
 
     @property
+    def inputs(self) -> Sequence[KeyedState]:
+        """The rows of each input."""
+        return self._states
+
+    @property
+    def counts(self) -> Mapping[int, KeyedState]:
+        """What is kept beside the rows of an input: nothing."""
+        return {}
+
+    @property
     def states(self) -> Sequence[KeyedState]:
         """The inputs."""
         return self._states
+
+    def kept_as(self, key: str) -> str:
+        """The same: rows are kept as they come."""
+        return key
 
     @property
     def memory(self) -> dict[str, int | None]:
@@ -105,13 +144,17 @@ class Join:
 
     @property
     def state_bytes(self) -> int:
-        """The memory that the inputs take."""
-        return sum(state.nbytes for state in self._states)
+        """The memory that the states take."""
+        return sum(state.nbytes for state in self.states)
 
     def _hashed(self, rows: pa.RecordBatch) -> Run:
         """The rows in their order."""
         hashes = hashing.hash_rows([rows.column(key) for key in self._on], rows.num_rows)
         return Run(rows, hashes if self._windows is None else self._windows.hashes(rows, hashes))
+
+    def _matches(self, port: int, delta: Run) -> Iterator[pa.RecordBatch]:
+        others = [state for index, state in enumerate(self._states) if index != port]
+        yield from self._portions(self._joined(delta, others))
 
     def _joined(self, rows: Run, others: Sequence[KeyedState]) -> Iterator[pa.RecordBatch]:
         if not others:
@@ -153,19 +196,16 @@ class Join:
 
 
 def _with_keys(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
-    """The rows that can match: those without a null in their key; of zeros there is one."""
+    """The rows that can match: those without a null in their key."""
     for index in [batch.schema.get_field_index(key) for key in on]:
         if batch.column(index).null_count:
             batch = batch.filter(pc.is_valid(batch.column(index)))
+    return spelled_alike(batch, on)
+
+
+def spelled_alike(batch: pa.RecordBatch, on: Sequence[str]) -> pa.RecordBatch:
+    """The rows, with equal keys spelled alike: of zeros there is one."""
+    for index in [batch.schema.get_field_index(key) for key in on]:
         if pa.types.is_floating(batch.schema.field(index).type):
             batch = batch.set_column(index, batch.schema.field(index), with_one_zero(batch.column(index)))
     return batch
-
-
-def _without_zeros(run: Run, complete: bool) -> Run:
-    """Puts equal rows together, if there are retractions; else it would be work for nothing."""
-    return consolidated(run, complete) if _takes_back(run.rows) else run
-
-
-def _takes_back(rows: pa.RecordBatch) -> bool:
-    return not (weights_of(rows) > 0).all()

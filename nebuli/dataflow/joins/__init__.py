@@ -1,0 +1,1 @@
+"""Joins: of rows that match, and of those that nothing matches as well."""

@@ -1,0 +1,119 @@
+"""Where event time begins in steps: how far each source has come there, and what follows for all members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from nebuli.dataflow.progress import GREATEST, LEAST, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from placement.plan import WatermarkOrigin
+
+_SOURCE = "of "
+"""What the name of a number begins with that is a source's; the rest is the source's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """What counts for a step of a source, which gives its rows in their order.
+
+    ``awaited``: event time waits for those that follow; not where it has ended, or had nothing for long.
+    """
+
+    rows: Sequence[pa.RecordBatch]
+    awaited: bool = True
+
+
+class Seen(NamedTuple):
+    """The watermarks that a member knows of at one place.
+
+    ``awaited`` is the least one of its sources that are waited for (GREATEST: there is none), ``others`` that of what
+    comes from no source (LEAST: nothing has come), ``greatest`` the greatest of all, also of sources that have ended.
+    """
+
+    awaited: int
+    others: int
+    greatest: int
+
+
+def reached_by(members: Iterable[Seen]) -> int:
+    """Where the watermark is, of what all members know.
+
+    Each source is waited for, those without a row yet, too, until it ends or is idle. What no source gives is one
+    stream, whoever gets it, and not waited for before it begins. Where nothing is waited for, it is the greatest that
+    there was.
+    """
+    known = list(members)
+    awaited = [each.awaited for each in known if each.awaited != GREATEST]
+    begun = [each.others for each in known if each.others != LEAST]
+    return min([*awaited, *([max(begun)] if begun else [])], default=max(each.greatest for each in known))
+
+
+class StepOrigin(Origin):
+    """Where a watermark begins, with one of its own for each source, whose rows are those that come while it is set.
+
+    ``inputs`` are those whose rows come here as they come in, source by source.
+    """
+
+    def __init__(self, settings: WatermarkOrigin, inputs: Container[str]) -> None:
+        super().__init__(settings)
+        self.inputs = inputs
+        self.source: str | None = None
+        self._awaited: dict[str, int] = {}
+        self._others = self._greatest = LEAST
+
+    def observe(self, batch: pa.RecordBatch) -> None:
+        """Take notice of what is given out."""
+        reached = self.watermark_of(batch)
+        self._greatest = max(self._greatest, reached)
+        if self.source is None:
+            self._others = max(self._others, reached)
+        else:
+            self._awaited[self.source] = max(self._awaited.get(self.source, LEAST), reached)
+
+    def wait_for(self, sources: Iterable[str]) -> None:
+        """From here on wait for these sources, and no other."""
+        self._awaited = {name: self._awaited.get(name, LEAST) for name in sources}
+
+    @property
+    def seen(self) -> Seen:
+        """What is known of here."""
+        return Seen(min(self._awaited.values(), default=GREATEST), self._others, self._greatest)
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """What it keeps between steps."""
+        own = {"others": self._others, "greatest": self._greatest}
+        return own | {_SOURCE + name: mark for name, mark in self._awaited.items()}
+
+    def recall(self, numbers: Mapping[str, int | None]) -> None:
+        """Have it keep what another one kept."""
+        marks = {name: LEAST if mark is None else mark for name, mark in numbers.items()}
+        self._others, self._greatest = marks.get("others", LEAST), marks.get("greatest", LEAST)
+        self._awaited = {
+            name.removeprefix(_SOURCE): mark for name, mark in marks.items() if name.startswith(_SOURCE)
+        }
+
+
+def idle_after(inputs: Iterable[str], origins: Sequence[StepOrigin]) -> Mapping[str, float | None]:
+    """Of inputs with which event time begins: after how many seconds a source is idle for all places where it does.
+
+    None: it is waited for.
+    """
+    found: dict[str, float | None] = {}
+    for input_ in inputs:
+        times = [each.idle_after_s for each in origins if input_ in each.inputs]
+        known = [each for each in times if each is not None]
+        if times:
+            found[input_] = max(known) if len(known) == len(times) else None
+    return found
+
+
+def is_of_source(number: str) -> bool:
+    """Whether this is the name of a number that is a source's watermark."""
+    return number.startswith(_SOURCE)
