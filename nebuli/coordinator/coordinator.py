@@ -63,6 +63,8 @@ class Coordinator:
         self._request = 0
         self._away: dict[int, float] = {}
         """Members without a connection, and since when."""
+        self._quiet, self._astir, self._caught_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._out_of_step = asyncio.Event()
         self._inputs_ended = asyncio.Event()
         self._done = 0
         self._fruitless = 0
@@ -93,6 +95,16 @@ class Coordinator:
         return self._done
 
     @property
+    def complete(self) -> int:
+        """All members have made all steps below it, and what came of them is durable. It only rises."""
+        return self._lockstep.made.complete
+
+    @property
+    def complete_is_known(self) -> bool:
+        """Whether `complete` counts all that coordinators before this one have had made, if they have said so."""
+        return self._lockstep.made.known
+
+    @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """Those that all members have."""
         return self._lockstep.checkpoints
@@ -101,6 +113,11 @@ class Coordinator:
     def paused(self) -> bool:
         """Whether no steps are to be made."""
         return self._lockstep.paused
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was told to end, or has ended."""
+        return self._lockstep.shutting_down
 
     # -- its life
 
@@ -155,6 +172,28 @@ class Coordinator:
     def start(self) -> None:
         """Steps go on. Again: nothing."""
         self._happen(ev.StartAsked())
+
+    async def rest(self) -> int:
+        """Pause once no step is left to be repeated, and wait until no member is in one: the next step."""
+        while True:
+            await self._caught_up.wait()
+            self._happen(ev.PauseAsked())
+            await self._quiet.wait()
+            if self._lockstep.caught_up:
+                return self._lockstep.next_step
+            self._happen(ev.StartAsked())  # an epoch has begun meanwhile
+
+    async def disturbed(self) -> None:
+        """Wait until members that rest do not any more."""
+        await self._astir.wait()
+
+    async def caught_up(self) -> None:
+        """Wait until members are in step, and none is left that is to be repeated."""
+        await self._caught_up.wait()
+
+    async def out_of_step(self) -> None:
+        """Wait until members are not all in one epoch, as where one is lost."""
+        await self._out_of_step.wait()
 
     async def checkpoint(self, patience_s: float | None = PATIENCE_S) -> int:
         """Make a checkpoint of all that was stepped: the step that comes behind it.
@@ -223,6 +262,14 @@ class Coordinator:
             self._fruitless = 0
         for order in orders:
             self._do(order)
+        quiet = self._lockstep.quiet
+        for event_, is_so in (
+            (self._quiet, quiet),
+            (self._astir, not quiet),
+            (self._caught_up, self._lockstep.caught_up),
+            (self._out_of_step, self.phase in _NOT_IN_STEP),
+        ):
+            (event_.set if is_so else event_.clear)()
         self._set_timer(loop)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -57,6 +57,7 @@ from nebuli.coordinator.events import (
     StartAsked,
     Tell,
 )
+from nebuli.coordinator.made_steps import MadeSteps
 from nebuli.coordinator.recovery import common_checkpoint
 from nebuli.coordinator.triggers import CheckpointNow, Situation, StepNow, WaitUntil, decide
 from nebuli.coordinator.two_phases import TwoPhases
@@ -93,12 +94,15 @@ class Lockstep:
         self.epoch = 0
         self.next_step = 0
         """The one that is issued next; in an epoch."""
+        self.made = MadeSteps()
+        """Those that all members have made, in whatever epoch."""
         self.paused = paused
         self.quiet = False
         """Paused, and all members have said that nothing runs any more."""
         self._settings = settings
         self._error: CoordinationError | None = None
-        self._shutting_down = False
+        self.shutting_down = False
+        """Whether it was told to end."""
         self._over = over
         self._dismissal: Dismissal | None = None
         self._connected: set[int] = set()
@@ -143,7 +147,7 @@ class Lockstep:
         """When `TimePassed` would make a difference."""
         if self.phase is Phase.DISMISSING and self._dismissal is not None:
             return self._dismissal.until
-        if self.phase is not Phase.RUNNING or self._stepping or self._shutting_down:
+        if self.phase is not Phase.RUNNING or self._stepping or self.shutting_down:
             return None
         found = decide(self._settings, self._situation())
         return found.at if isinstance(found, WaitUntil) else None
@@ -152,6 +156,11 @@ class Lockstep:
     def checkpoints(self) -> tuple[say.Checkpoint, ...]:
         """Those that all members have, while it is running: one or two."""
         return self._kept
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it is running, and no step is left that is in a log and was not repeated."""
+        return self.phase is Phase.RUNNING and not self._arrivals.replays(self.next_step)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -196,6 +205,7 @@ class Lockstep:
         self.epoch = epoch
         if self._over is not None:
             self.next_step = self._over
+            self.made.reached(self._over)  # more, where they stopped before they had made all again
             self._dismiss(self._over)
             return
         self.phase = Phase.JOINING
@@ -221,7 +231,7 @@ class Lockstep:
     def _end_epoch(self, why: str) -> None:
         if self.phase is Phase.CLAIMING:
             return
-        if self._shutting_down:
+        if self.shutting_down:
             self._finish(None)
             return
         self.phase = Phase.CLAIMING
@@ -273,6 +283,8 @@ class Lockstep:
             case say.Stepped(_, step):
                 self._check(member in self._stepping and step == self.next_step - 1, member, message)
                 self._stepping.remove(member)
+                if not self._stepping:
+                    self.made.reached(self.next_step)
             case say.Prepared(_, attempt):
                 self._prepared(member, attempt)
             case say.NotPrepared(_, attempt, why):
@@ -309,6 +321,7 @@ class Lockstep:
             self.phase = Phase.OPENING
             self._kept = (common,)
             self.next_step = common.step
+            self.made.found(self._joined, common)
             addresses = tuple(self._joined[each].address for each in range(self.members))
             self._tell_all(say.Open(self.epoch, common, addresses))
 
@@ -352,7 +365,7 @@ class Lockstep:
         if self._dismissal is not None and self._dismissal.over(self._now):
             self._finish(self._dismissal.step)
         while self.phase is Phase.RUNNING and not self._stepping:
-            if self._shutting_down:
+            if self.shutting_down:
                 if self.quiet and self._round is None:
                     self._stop()
                 return
@@ -435,7 +448,7 @@ class Lockstep:
     def _pause(self) -> None:
         if not self.paused:
             self.paused = True
-            if self.phase is Phase.RUNNING and not self._shutting_down:
+            if self.phase is Phase.RUNNING and not self.shutting_down:
                 self._ask_pause()
 
     def _ask_pause(self) -> None:
@@ -444,22 +457,22 @@ class Lockstep:
         self._tell_all(say.AskPause(self.epoch, self._pauses))
 
     def _is_paused(self, member: int, attempt: int, step: int, message: say.IsPaused) -> None:
-        if attempt != self._pauses or not (self.paused or self._shutting_down):
+        if attempt != self._pauses or not (self.paused or self.shutting_down):
             return  # it was started again meanwhile
         self._check(member in self._pausing and step == self.next_step, member, message)
         self._pausing.remove(member)
         self.quiet = not self._pausing
 
     def _start(self) -> None:
-        if self.paused and not self._shutting_down:
+        if self.paused and not self.shutting_down:
             self.paused = self.quiet = False
             if self.phase is Phase.RUNNING:
                 self._tell_all(say.AskStart(self.epoch))
 
     def _shut_down(self) -> None:
-        if self._shutting_down:
+        if self.shutting_down:
             return
-        self._shutting_down = True
+        self.shutting_down = True
         if self.phase is not Phase.RUNNING:
             if self._over is None:  # else it ends by itself
                 self._finish(None)

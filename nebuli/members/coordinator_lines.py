@@ -26,7 +26,7 @@ _log = logging.getLogger("nebuli.members")
 _AWAY_S = 5.0
 """A coordinator that has been without a connection for so long is left; one that comes back greets again."""
 _GRACE_S = 2.5
-"""How long what was asked beside a session is answered when that is over."""
+"""How long what was asked beside a session is answered when that is over; or that goes on when nothing is answered."""
 _BUFFER = BufferPolicy(max_bytes=1 << 22)
 
 
@@ -162,12 +162,20 @@ class CoordinatorLines:
         task.add_done_callback(ended)
 
     async def _session(self, line: CoordinatorLine) -> None:
-        serving = asyncio.ensure_future(self._serve(line.session, line.address))
+        """What is said and what is asked beside end together: the coordinator greets again, and has both anew."""
+        both = [
+            asyncio.ensure_future(self._serve(line.session, line.address)),
+            asyncio.ensure_future(
+                line.run(self._circuit, self._member, self._sender, self._receiver, self._told)
+            ),
+        ]
         try:
-            await line.run(self._circuit, self._member, self._sender, self._receiver, self._told)
-            await asyncio.wait([serving], timeout=_GRACE_S)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION, timeout=_GRACE_S)
         finally:
-            serving.cancel()
-            (outcome,) = await asyncio.gather(serving, return_exceptions=True)
-        if isinstance(outcome, Exception):
-            raise outcome
+            for each in both:
+                each.cancel()
+            outcomes = await asyncio.gather(*both, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome

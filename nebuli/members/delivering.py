@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nebuli.connectors.endpoints import Resumable
+from nebuli.connectors.endpoints import DatedOutput, Resumable
 from nebuli.connectors.errors import FragmentError, OutputEmptied, OutputForgotten, OutputGone
 from nebuli.connectors.provider import output_of, sink_over
 from nebuli.connectors.sinks.outputs import Nothing
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nebuli.storage.logs.delivered import Delivered
     from nebuli.storage.logs.net_rows import NetRows
     from nebuli.storage.logs.output_log import OutputLog
+    from nebuli.storage.shards.shard import Span
     from topology import SinkConnector
 
 _log = logging.getLogger("nebuli.members")
@@ -36,9 +37,10 @@ class Delivery:
     A sink that can go on (`Resumable`, in the modes ``append`` and ``changes``) is gone on with at the position that it
     had last for good; the log keeps what is above that. In mode ``final`` it is written as a whole, from what the steps
     add up to, which is kept instead of them once a row was taken back: until then it would be no less. Any other is
-    written from the first step on, and has the log keep all steps. The sink's result counts when `finish` has returned;
-    `abort` leaves none. Where more comes behind a result that counts, as members go on that had stopped, a sink is
-    opened again, for the next result.
+    written from the first step on, and has the log keep all steps. One that is `DatedOutput` has the rows of a step at
+    its time, and can go on behind steps that have one. The sink's result counts when `finish` has returned; `abort`
+    leaves none. Where more comes behind a result that counts, as members go on that had stopped, a sink is opened
+    again, for the next result.
     """
 
     def __init__(self, output: str, target: SinkConnector) -> None:
@@ -55,6 +57,7 @@ class Delivery:
         self._net: NetRows | None = None
         self._takes_back = False
         self._written = 0
+        self._whole = 0, 0  # below which step all is what the sink can keep, and how many rows that is
         self._kept = 0
         self._is_between = False  # no write has begun that has not ended
         self._published: int | None = None  # below which step
@@ -72,6 +75,9 @@ class Delivery:
         self._sink = sink_over(output, mode)
         self._is_final = mode == "final"
         self._resumable = output if not self._is_final and isinstance(output, Resumable) else None
+        self._dated = output if not self._is_final and isinstance(output, DatedOutput) else None
+        if self._dated is not None:
+            self._dated.give_times()
 
     # -- its beginning
 
@@ -99,6 +105,7 @@ class Delivery:
             if first:
                 raise OutputForgotten(self._output, self._kind, first)
             await asyncio.to_thread(self._sink.open, schema)
+            await self._keep_beginning(0)
             return 0
         self._resumable.resume(position.text)
         start, self.rows = position.step, position.rows
@@ -110,7 +117,14 @@ class Delivery:
             self.rows = position.rows if start else 0
             self._made()
             await asyncio.to_thread(self._sink.open, schema)
+            await self._keep_beginning(start)
         return start
+
+    async def _keep_beginning(self, step: int) -> None:
+        """Before the first rows: whoever is killed behind them goes on as the one that has written them."""
+        if self._resumable is not None:
+            text = await asyncio.to_thread(self._resumable.sync)
+            await self._delivered.keep(Position(step, self._kind, text, self.rows))
 
     async def _open_net(self, schema: pa.Schema, first: int) -> int:
         """The same in mode ``final``: behind what is added up."""
@@ -145,6 +159,7 @@ class Delivery:
             start = await self._open(self._schema)
             await self._log.has_delivered(self._output, start)
             self._written = self._kept = start
+            self._whole = start, self.rows
             self._is_between = True
         self._reached.set()
         tasks = [asyncio.create_task(each) for each in (self._follow(start), self._keep_whenever_due())]
@@ -161,13 +176,35 @@ class Delivery:
         async for span in self._log.follow(self._output, start):
             async with self._turn:
                 self._is_between = False
-                for _, rows in span.updates:
-                    if rows.num_rows:
-                        self._takes_back |= bool((weights_of(rows) < 0).any())
-                        self.rows += await asyncio.to_thread(self._sink.write, rows)
+                if self._dated is not None and self._dated.is_dated:
+                    await self._write_at_times(self._dated, span)
+                else:
+                    for _, rows in span.updates:
+                        await self._write(rows)
+                    self._whole = span.upper, self.rows
                 self._written = span.upper
                 self._is_between = True
             self._reached.set()
+
+    async def _write(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._takes_back |= bool((weights_of(rows) < 0).any())
+            self.rows += await asyncio.to_thread(self._sink.write, rows)
+
+    async def _write_at_times(self, dated: DatedOutput, span: Span) -> None:
+        """The rows of a step that has no time of its own are of the next one that has."""
+        times = await self._log.times(span.lower, span.upper)
+        rows: dict[int, list[pa.RecordBatch]] = {}
+        for step, some in span.updates:
+            rows.setdefault(step, []).append(some)
+        for step in sorted(rows.keys() | times.keys()):
+            for some in rows.get(step, ()):
+                await self._write(some)
+            if step in times:
+                dated.at(times[step])
+                self._whole = step + 1, self.rows
+        if times and self._resumable is not None:
+            await asyncio.to_thread(self._resumable.sync)  # whoever reads it waits for that
 
     async def _keep_whenever_due(self) -> None:
         while True:
@@ -178,7 +215,7 @@ class Delivery:
 
     async def _keep(self) -> None:
         """Have the sink keep what was written, for good; then the position, and then let go of the steps below."""
-        if self._written == self._kept:
+        if self._whole[0] == self._kept:
             return
         if self._resumable is not None:
             await self._record(await asyncio.to_thread(self._resumable.sync))
@@ -189,8 +226,8 @@ class Delivery:
             self._kept = step
 
     async def _record(self, position: str) -> None:
-        step = self._written
-        await self._delivered.keep(Position(step, self._kind, position, self.rows))
+        step, rows = self._whole
+        await self._delivered.keep(Position(step, self._kind, position, rows))
         await self._log.has_delivered(self._output, step)
         self._kept = step
 

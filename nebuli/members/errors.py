@@ -13,11 +13,20 @@
         ├── PartDamaged       what a member sent cannot be read
         └── TradeLate         not all has come, or gone out, within the deadline
 
+    Forsaken             no coordinator comes to a member any more
+
     MembersFailed        what runs a circuit's members cannot go on
     ├── MembersEnd         a member's process ends again and again
+    ├── StageEnds          the Spark stage of the members, or its driver, ends again and again
+    ├── TooFewSlots        Spark has less room than there are members
+    ├── SparkRefuses       there is no session of Spark
+    ├── HomeUnfit          members cannot live where they are to
     ├── StateOfAnother     the state folder belongs to another query, to other sources, or to other members
     ├── StateInUse         another process runs from the state folder
     ├── StateGone          what a member has kept is gone from the state folder
+    ├── NotScaled          other members do not take the place of those that there are
+    ├── TakeoverLost       a member that was to be one of these has not got all
+    ├── SourcesGone        what is to be read on by other members is not there
     ├── FolderUnusable     the state folder cannot be made, read or written
     ├── FolderOfOthers     the state folder has files that are not a query's state
     └── ClaimDamaged       what the state folder says of whom it belongs to cannot be read
@@ -127,6 +136,16 @@ class TradeLate(ExchangeFailed):
         super().__init__(member, address, f"{what}, and none of {list(missing)}" if missing else what)
 
 
+class Forsaken(Exception):
+    """A member has had no coordinator for so long that others may have taken its place."""
+
+    def __init__(self, member: int, for_s: float) -> None:
+        super().__init__(
+            f"member {member} ends, as no coordinator has been connected for {for_s:g} s: another process has taken "
+            f"its place, or the command that it belongs to has ended"
+        )
+
+
 class MembersFailed(Exception):
     """Whoever runs the members cannot go on; the message says why, and what to do."""
 
@@ -144,6 +163,43 @@ class MembersEnd(MembersFailed):
         )
 
 
+class StageEnds(MembersFailed):
+    """The Spark ``what`` of the members has ended ``times``, while nothing was done."""
+
+    def __init__(self, what: str, times: int, within_s: float, why: str, said: Sequence[str] = ()) -> None:
+        last = "\n".join(said)
+        super().__init__(
+            f"the Spark {what} of the members has ended {times} times within {within_s:g} s, and nothing was done in "
+            f"between: it is not begun again. At last: {why}. Mend that, and run the query again, which goes on where "
+            f"it was" + (f"\n{last}" if last else "")
+        )
+
+
+class TooFewSlots(MembersFailed):
+    """Spark has ``slots`` for the members, which hold one each for ever."""
+
+    def __init__(self, master: str, slots: int, members: int, waited_s: float) -> None:
+        waited = f" after {waited_s:g} s" if waited_s else ""
+        super().__init__(
+            f"{members} members hold {members} slots of Spark as long as they run, and {master} has {slots}{waited}: "
+            f"give the cluster more cores, end what runs on it, or take fewer --members"
+        )
+
+
+class SparkRefuses(MembersFailed):
+    """There is no session at ``master``."""
+
+    def __init__(self, master: str, why: str) -> None:
+        super().__init__(
+            f"there is no session of Spark at {master}: {why}. See that the cluster runs, and that the master's "
+            f"address is as the cluster shows it; then run the query again"
+        )
+
+
+class HomeUnfit(MembersFailed):
+    """Members cannot live there; the message says what to give."""
+
+
 class StateOfAnother(MembersFailed):
     """The state folder is that of something else."""
 
@@ -156,12 +212,11 @@ class StateOfAnother(MembersFailed):
 
 
 class StateInUse(MembersFailed):
-    """Another process runs from the state folder."""
+    """Another process runs from the state; ``which`` says how it is found."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, place: str, which: str) -> None:
         super().__init__(
-            f"another process runs from the state in {folder} (fuser {folder}/lock names it): end that one first, or "
-            f"give another --state"
+            f"another process runs from the state in {place} ({which}): end that one first, or give another --state"
         )
 
 
@@ -172,6 +227,37 @@ class StateGone(MembersFailed):
         super().__init__(
             f"{folder} is gone, or empty, with what {whose} has kept, and {rest} is there: nothing was opened. Restore "
             f"it from a copy, or {anew}, where the query begins anew"
+        )
+
+
+class NotScaled(MembersFailed):
+    """The query goes on with the members that it has, not with so many ``members``."""
+
+    def __init__(self, members: int, why: str) -> None:
+        self.members = members
+        super().__init__(
+            f"the query does not go on with {members} member{'' if members == 1 else 's'}, but as it was: {why}; when "
+            f"that is mended, try again"
+        )
+
+
+class TakeoverLost(MembersFailed):
+    """What was given to a member is gone with the process that took it."""
+
+    def __init__(self, member: str, how: str) -> None:
+        super().__init__(
+            f"the process of {member} {how}, while it took what others gave, who go on themselves"
+        )
+
+
+class SourcesGone(MembersFailed):
+    """Members before a member have read what it does not find: ``sources`` by their names."""
+
+    def __init__(self, member: int, sources: Sequence[str]) -> None:
+        more = f", and {len(sources) - _NAMED} more" if len(sources) > _NAMED else ""
+        super().__init__(
+            f"files are gone that have been read: member {member}, which was to read them on, does not find "
+            f"{', '.join(sources[:_NAMED])}{more} (each as its pattern's name and a digest of its path): put them back"
         )
 
 

@@ -11,22 +11,29 @@ from nebuli.coordinator import tasks as do
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
 from nebuli.coordinator.messages import Dismiss, Late, Refused
-from nebuli.dataflow import DataflowError, SteppedCircuit
+from nebuli.dataflow import DataflowError, Sending, SteppedCircuit
 from nebuli.dataflow.errors import StateUnusable
+from nebuli.members.calls.pins import Pins
 from nebuli.members.errors import ExchangeFailed, MemberError
 from nebuli.members.exchange import Exchange
 from nebuli.members.inputs.step_inputs import StepInputs
 from nebuli.storage.errors import Locked, LogTaken, NotYet, StorageError, StoreBusy, Unclear
+from nebuli.storage.logs.output_log import time_row
 from netchannel import NetChannelError
+from placement.stepped import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
     from nebuli.coordinator.member_states import MemberState
     from nebuli.coordinator.messages import FromCoordinator, FromMember
+    from nebuli.dataflow import Aside
+    from nebuli.dataflow.placed_operators import OperatorStatistics
+    from nebuli.dataflow.state import Run
     from nebuli.dataflow.steps.saving import Saved
+    from nebuli.dataflow.steps.trades import Received
     from nebuli.members.coordinator_lines import CoordinatorLine, CoordinatorLines
     from nebuli.members.inputs.readings import Readings
     from nebuli.members.saved_state import SavedState
@@ -62,8 +69,11 @@ class Member:
         address: str | None = None,
         fails_late: bool = False,
         keep_output_bytes: int | None = None,
+        keep_contents_bytes: int | None = None,
     ) -> None:
         self.number = member
+        self.address = address or receiver.address
+        """Where others reach it."""
         self._name = circuit
         self._plan = plan
         self.sender = sender
@@ -77,10 +87,13 @@ class Member:
         self._max_state_bytes = max_state_bytes
         self._fails_late = fails_late
         self._keep_output_bytes = keep_output_bytes
+        self._keep_contents_bytes = keep_contents_bytes
         self._circuit = self._new_circuit()
-        self._following = Following(
-            plan.members, incarnation, self._circuit.fingerprint, address or receiver.address
-        )
+        self.held: set[str] = set()
+        """The inputs for which nothing is taken."""
+        self.pins = Pins(self._circuit.tables, self._contents)
+        """What of its inputs and outputs is held for whoever reads it."""
+        self._following = Following(plan.members, incarnation, self._circuit.fingerprint, self.address)
         self._lines: CoordinatorLines | None = None
         self._line: CoordinatorLine | None = None
         self._exchange: Exchange | None = None
@@ -99,6 +112,8 @@ class Member:
         """Hears that all members have a new version."""
         self.on_dismissal: Callable[[], None] = _ignored
         """Hears of it before the coordinator hears that it came, and so may end."""
+        self.greeted = asyncio.Event()
+        """Set once a coordinator has begun an epoch with this process."""
         self.closed = asyncio.Event()
         """Set while it is stopped: its last version is made, and no epoch has begun behind it."""
         self.dismissed = asyncio.Event()
@@ -107,12 +122,25 @@ class Member:
         """Set whenever a step has taken its input; whoever waits for that clears it."""
 
     def _new_circuit(self) -> SteppedCircuit:
-        return SteppedCircuit(self._plan, self.number, max_state_bytes=self._max_state_bytes)
+        return SteppedCircuit(
+            self._plan,
+            self.number,
+            max_state_bytes=self._max_state_bytes,
+            keep_contents_bytes=self._keep_contents_bytes,
+        )
+
+    def _contents(self, table: str) -> Sequence[Run] | None:
+        return self._circuit.contents(table)  # of the circuit that there is then
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         """What can be pushed: Z-sets of this schema, by input."""
         return self._circuit.inputs
+
+    @property
+    def circuit(self) -> SteppedCircuit:
+        """Its copy, for whoever looks at it between two steps."""
+        return self._circuit
 
     @property
     def log(self) -> InputLog:
@@ -142,6 +170,11 @@ class Member:
     def late(self) -> Mapping[str, int]:
         """Rows that came when their window was over, by operator, since the first step, with the state."""
         return {key: each.late_rows for key, each in self._circuit.statistics().items() if each.late_rows}
+
+    @property
+    def statistics(self) -> Mapping[str, OperatorStatistics]:
+        """What went through each operator in this epoch."""
+        return self._circuit.statistics()
 
     @property
     def step(self) -> int:
@@ -175,6 +208,7 @@ class Member:
         dismissed = isinstance(message, Dismiss) and message.epoch == self._following.epoch
         if self._following.epoch != before or dismissed:
             self._line = line
+            self.greeted.set()
         self._do_all(tasks)
 
     def arrived(self, rows: int) -> None:
@@ -243,6 +277,7 @@ class Member:
 
     async def _leave(self) -> None:
         await self._stop_writing()
+        self.pins.leave()
         self._state.close()
         self.readings.leave_replay()
         exchange, self._exchange = self._exchange, None
@@ -252,6 +287,9 @@ class Member:
     async def _look_around(self, epoch: int) -> None:
         log = self._log
         found = await self._state.checkpoints()
+        if found[-1].step > log.last:
+            await log.refresh()
+        self._inputs.check_whose()
         self._happen(do.Found(epoch, found, log.first, log.last, log.ended_at))
 
     async def _work(self, task: do.Task) -> None:
@@ -265,9 +303,11 @@ class Member:
                         self.sender, self.receiver, self._name, epoch, self.number, addresses
                     )
                     await self._exchange.open(_OPEN_S)
+                self.pins.open(epoch, checkpoint.step, self._log.last)
                 self._happen(do.HasOpened(epoch, self.waiting_rows))
             case do.RunStep(epoch, step, replayed, ended):
                 await self._step(step, replayed=replayed, ended=ended)
+                self.pins.between(step + 1)
                 self._happen(do.HasStepped(epoch))
             case do.CommitState(epoch, attempt):
                 await self._commit()
@@ -288,25 +328,28 @@ class Member:
     # -- steps
 
     async def _step(self, step: int, *, replayed: bool, ended: bool) -> None:
-        inputs = await self._inputs.of(step, replayed=replayed, ended=ended)
+        inputs, sources = await self._inputs.of(step, replayed=replayed, ended=ended)
         self.taken.set()
-        outputs = await self._run_circuit(step, inputs, ended=ended)
+        outputs = await self._exchanged(step, self._circuit.step(inputs, sources, ended=ended))
         if self._fails_late and (late := self.late):
             raise RowsLate(late)  # before anybody sees what came out
         if self._outputs is not None:
+            if TIME in self._outputs.schemas:
+                outputs = {**outputs, TIME: time_row(await self.readings.time(step))}
             await self._outputs.write(step, outputs)
 
-    async def _run_circuit(
-        self, step: int, inputs: Mapping[str, pa.RecordBatch], *, ended: bool
+    async def _exchanged(
+        self, step: int, work: Generator[Sending | Aside | None, Received | None, dict[str, pa.RecordBatch]]
     ) -> Mapping[str, pa.RecordBatch]:
-        work = self._circuit.step({key: rows for key, rows in inputs.items() if rows.num_rows}, ended=ended)
+        """Do the work of a step; of the outputs those whose rows are here."""
         came: Sequence[pa.RecordBatch] | None = None
         try:
             while True:
                 sending = work.send(came)
-                if sending is None:
+                if not isinstance(sending, Sending):
                     came = None
-                    await asyncio.sleep(0)
+                    # Others are answered meanwhile.
+                    await (asyncio.sleep(0) if sending is None else asyncio.to_thread(sending.do))
                     continue
                 assert self._exchange is not None, "one member has nobody to send to"
                 parts = await self._exchange.trade(
@@ -350,6 +393,7 @@ class Member:
     async def _trim(self, step: int) -> None:
         """Forget what nobody needs who goes on from a step, or a later one."""
         await self._log.trim(step)
+        self._log.staging.forget_old()
         await self.readings.release(step)
         if self._outputs is not None and self._keep_output_bytes is not None:
             await self._outputs.trim(step, keep_bytes=self._keep_output_bytes)

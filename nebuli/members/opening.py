@@ -12,12 +12,15 @@ from nebuli.members.member import Member
 from nebuli.members.saved_state import SavedState
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog
-from nebuli.storage.logs.output_log import OutputLog
+from nebuli.storage.logs.output_log import Dating, OutputLog
+from placement.stepped import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
+    import pyarrow as pa
+
+    from nebuli.storage.store_url import StorePlace
     from netchannel import ReceiverServer, SenderServer
     from placement.stepped import Feed, SteppedPlan
 
@@ -25,12 +28,23 @@ LOG = "member"
 """The name of a member's logs and versions in its own store."""
 
 
+async def own_output_log(
+    store: Store, plan: SteppedPlan, member: int, schemas: Mapping[str, pa.Schema]
+) -> OutputLog | None:
+    """The log of the outputs whose rows a member has, of all these; None if it has none. Raises StorageError."""
+    own = {key: schema for key, schema in schemas.items() if plan.homes[key] == member}
+    if not own:
+        return None
+    dated = tuple(key for key in plan.dated_outputs if key in own)
+    return await OutputLog.open(store, LOG, own, dating=Dating(TIME, dated) if dated else None)
+
+
 @contextlib.asynccontextmanager
 async def opened_member(
     circuit: str,
     plan: SteppedPlan,
     number: int,
-    folder: Path,
+    place: StorePlace,
     feeds: Sequence[Feed] = (),
     *,
     sender: SenderServer,
@@ -39,19 +53,21 @@ async def opened_member(
     address: str | None = None,
     fails_late: bool = False,
     keep_output_bytes: int | None = None,
+    keep_contents_bytes: int | None = None,
 ) -> AsyncIterator[Member]:
     """The member of this number, which reads ``feeds``. Raises StorageError.
 
     ``address`` is where others reach the receiver, if not where that says. ``fails_late``: it fails at the first row
     that is late. ``keep_output_bytes``: how much it keeps of the output that sinks have had; None: all.
+    ``keep_contents_bytes``: see `nebuli.dataflow.SteppedCircuit`.
     """
     async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(Store.at(folder))
+        store = await stack.enter_async_context(Store.at(place))
         shapes = SteppedCircuit(plan, number)
         log = await InputLog.open(store, LOG, shapes.inputs)
         await stack.enter_async_context(log)
-        readings = await stack.enter_async_context(Readings(feeds, log))
-        own = {key: schema for key, schema in shapes.outputs.items() if plan.homes[key] == number}
+        readings = Readings(feeds, log, shapes.idle_after_s, gives_times=plan.homes.get(TIME) == number)
+        await stack.enter_async_context(readings)
         yield Member(
             circuit,
             plan,
@@ -60,11 +76,12 @@ async def opened_member(
             sender=sender,
             receiver=receiver,
             log=log,
-            outputs=await OutputLog.open(store, LOG, own) if own else None,
+            outputs=await own_output_log(store, plan, number, shapes.outputs),
             state=SavedState(store.state_store(LOG)),
             readings=readings,
             max_state_bytes=max_state_bytes,
             address=address,
             fails_late=fails_late,
             keep_output_bytes=keep_output_bytes,
+            keep_contents_bytes=keep_contents_bytes,
         )

@@ -42,6 +42,11 @@ class SavedState:
         self._version = version
         return await self._database.tables()
 
+    async def keep(self, table: str, key: bytes, value: Any) -> None:
+        """Make a value durable that is, or is not, of what is opened, and of what the next `write` leaves."""
+        assert self._database is not None, "it was opened before"
+        await self._database.put(table, key, value)
+
     async def write(self, saved: Saved, step: int) -> None:
         """Make durable what `commit` will need. Raises StorageError: the versions are as they were."""
         if self._database is None:

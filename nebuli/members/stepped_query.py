@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from nebuli.dataflow.steps.fingerprint import fingerprint_of
 from nebuli.dataflow.steps.plan_differences import changes, described, differences
+from nebuli.limits import MOST_MEMBERS
 from nebuli.members.errors import ClaimDamaged, StateOfAnother
 from nebuli.members.inputs.matching_files import is_pattern, matching
 from placement import check_stepped, distribute
 from placement.plan import BoundSource
-from placement.stepped import Feed
+from placement.stepped import TIME, Feed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from placement.stepped import InputOperator
     from topology import PhysicalSource, SinkConnector, Topology
 
-FORMAT = 4
+FORMAT = 6
 CLAIM = "query.json"
 """The file of a state folder that says whose it is."""
 _DIGEST = 16
@@ -39,12 +40,36 @@ class SteppedQuery:
 
     An input with several physical sources, or files that match a pattern, comes in at all members, which have them in
     turn, and so does an external one, of each producer at one; another one comes in at one member, and its rows are
-    divided behind that.
+    divided behind that. All that is dated is read by one member, which gives steps their times. ``given`` is what is
+    read of each input, and ``alone`` the plan for one member: what is divided over any number of them.
     """
 
+    alone: SteppedPlan
     plan: SteppedPlan
+    given: Mapping[str, tuple[Feed, ...]]
     feeds: tuple[tuple[Feed, ...], ...]
     external: tuple[str, ...]
+    spread: frozenset[str]
+
+    @classmethod
+    def divided(
+        cls, alone: SteppedPlan, members: int, given: Mapping[str, tuple[Feed, ...]], spread: frozenset[str]
+    ) -> SteppedQuery:
+        """Over so many members; inputs in ``spread`` come in at all of them."""
+        plan = distribute(alone, members, spread)
+        feeds: list[list[Feed]] = [[] for _ in range(members)]
+        for operator in plan.inputs:
+            for index, feed in enumerate(given[operator.id]):
+                member = index % members if operator.id in spread else plan.homes[operator.id]
+                if feed.source.physical.dated:
+                    member = plan.homes.get(TIME, 0)
+                feeds[member].append(feed)
+        external = tuple(sorted(key for key, each in given.items() if not each))
+        return cls(alone, plan, given, tuple(map(tuple, feeds)), external, spread)
+
+    def over(self, members: int) -> SteppedQuery:
+        """The same query over so many members."""
+        return self.divided(self.alone, members, self.given, self.spread)
 
     @property
     def circuit(self) -> str:
@@ -61,13 +86,13 @@ class SteppedQuery:
         """The sinks of the outputs."""
         return {each.id: each.target for each in self.plan.outputs}
 
-    def claim(self, folder: Path) -> str:
-        """What a state folder says of whom it belongs to, if it is this query's; that text, if it says nothing yet.
+    def claim(self, generation: int) -> str:
+        """What a state folder says of whom it belongs to, where it is this query's."""
+        return json.dumps({**self._claim(), "generation": generation}, indent=2)
 
-        Raises StateOfAnother, ClaimDamaged, OSError.
-        """
+    def _claim(self) -> Claim:
         feeds = [feed for feeds in self.feeds for feed in feeds]
-        own = {
+        return {
             "format": FORMAT,
             "members": self.plan.members,
             "query": self.fingerprint,
@@ -76,15 +101,24 @@ class SteppedQuery:
             "reads": [feed.source.physical.reads for feed in feeds],
             "settings": [feed.source.physical.model_dump(mode="json", by_alias=True) for feed in feeds],
         }
-        file = folder / CLAIM
-        if file.exists():
-            there = _read_claim(file)
-            for key, (what, shown) in _WHAT.items():
-                if there.get(key) != own[key]:
-                    raise StateOfAnother(str(folder), what, shown(there, own))
-        elif any(folder.glob("member-*")):
-            raise ClaimDamaged(str(file), "it is gone, and what members have kept is there")
-        return json.dumps(own, indent=2)
+
+    def claimed(self, said: bytes, where: str) -> tuple[SteppedQuery, int]:
+        """The query over as many members as have kept what is at a place, and how many times others had before.
+
+        ``said`` is what it says of whom it belongs to. Raises StateOfAnother, ClaimDamaged.
+        """
+        there = _read_claim(said, f"{where}/{CLAIM}")
+        members, generation = there.get("members"), there.get("generation")
+        query = self
+        if isinstance(members, int) and 0 < members <= MOST_MEMBERS and members != self.plan.members:
+            query = self.over(members)
+        own = query._claim()  # noqa: SLF001 - the same query's
+        for key, (what, shown) in _WHAT.items():
+            if there.get(key) != own[key]:
+                raise StateOfAnother(where, what, shown(there, own))
+        if not isinstance(generation, int) or not isinstance(members, int):
+            raise ClaimDamaged(f"{where}/{CLAIM}", "it does not say which members have kept what is there")
+        return query, generation
 
 
 Claim = dict[str, Any]
@@ -92,10 +126,6 @@ Claim = dict[str, Any]
 
 def _format(there: Claim, here: Claim) -> str:
     return f"{there.get('format')} there, {here['format']} here"
-
-
-def _members(there: Claim, here: Claim) -> str:
-    return f"{there.get('members')} there, {here['members']} here"
 
 
 def _operators(there: Claim, here: Claim) -> str:
@@ -135,19 +165,18 @@ def _some(names: Sequence[str]) -> str:
 
 _WHAT: dict[str, tuple[str, Callable[[Claim, Claim], str]]] = {
     "format": ("format", _format),
-    "members": ("number of members", _members),
     "query": ("query", _operators),
     "sources": ("list of sources", _sources),
 }
 
 
-def _read_claim(file: Path) -> dict[str, Any]:
+def _read_claim(said: bytes, name: str) -> dict[str, Any]:
     try:
-        there = json.loads(file.read_bytes())
+        there = json.loads(said)
     except ValueError as error:
-        raise ClaimDamaged(str(file), f"it is no JSON ({error})") from error
+        raise ClaimDamaged(name, f"it is no JSON ({error})") from error
     if not isinstance(there, dict):
-        raise ClaimDamaged(str(file), "it is no JSON object")
+        raise ClaimDamaged(name, "it is no JSON object")
     return there
 
 
@@ -155,23 +184,18 @@ def stepped_query(query: Query, topology: Topology, members: int, directory: Pat
     """The query for so many members. ``directory`` is where paths of sources start. Raises InvalidQuery, InputError."""
     plan = check_stepped(query, topology)
     given = {each.id: [source for _, source in attached(each, topology)] for each in plan.inputs}
-    spread = {
+    spread = frozenset(
         key
         for key, sources in given.items()
-        if len(sources) != 1 or any(is_pattern(each, directory) for each in sources)
+        if len(sources) != 1 or any(each.dated or is_pattern(each, directory) for each in sources)
+    )
+    feeds = {
+        each.id: tuple(
+            feeds_of(each, [file for source in given[each.id] for file in matching(source, directory)])
+        )
+        for each in plan.inputs
     }
-    files = {
-        key: [file for each in sources for file in matching(each, directory)]
-        for key, sources in given.items()
-    }
-    plan = distribute(plan, members, spread)
-    feeds: list[list[Feed]] = [[] for _ in range(members)]
-    for operator in plan.inputs:
-        for index, feed in enumerate(feeds_of(operator, files[operator.id])):
-            member = index % members if operator.id in spread else plan.homes[operator.id]
-            feeds[member].append(feed)
-    external = tuple(sorted(key for key, each in given.items() if not each))
-    return SteppedQuery(plan, tuple(map(tuple, feeds)), external)
+    return SteppedQuery.divided(plan, members, feeds, spread)
 
 
 def attached(operator: InputOperator, topology: Topology) -> list[tuple[str, PhysicalSource]]:

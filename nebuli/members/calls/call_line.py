@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from nebuli.coordinator.errors import MalformedMessage
 from nebuli.coordinator.lines.talking import talking
 from nebuli.members.calls import call_messages as ask
+from nebuli.members.calls import staged_messages as staged
+from nebuli.members.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
+from nebuli.members.calls.pinned_rows import PIECE_BYTES
 from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 from nebuli.storage.shards.shard import Span
 from netchannel import NetChannelError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -27,7 +31,17 @@ _log = logging.getLogger("nebuli.members")
 _POLL_S = 5.0
 """How long a member waits for what an output does not have yet, before it is asked again: readers may be gone."""
 _LEAVE_S = 1.0
+_AHEAD = 8
+"""So many pieces of a table are asked for at once."""
 _Answer = TypeVar("_Answer")
+
+
+class Unpinned(Exception):
+    """What was pinned is not any more: pin it again."""
+
+
+class TooManyPieces(Exception):
+    """A table is larger than it may be; the message says which."""
 
 
 class _Question:
@@ -43,7 +57,8 @@ class _Question:
 class CallLine:
     """Asks whichever process the member has; what the last one left without an answer is asked of the next one again.
 
-    `reach` says that there is a session with a process, and where that is; `drop` that the session is over.
+    `reach` says that there is a session with a process, and where that is; `drop` that the session is over. Left, it
+    answers itself what is open, and what is asked later, with `ask.CouldNot`.
     """
 
     def __init__(
@@ -62,6 +77,9 @@ class CallLine:
         self._to_send: asyncio.Queue[int] | None = None
         self._session: asyncio.Task[None] | None = None
         self._left = False
+        self._held: set[str] = set()
+        self._holding = range(0)
+        """The numbers of questions to hold that this session began with."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,6 +90,9 @@ class CallLine:
         session = self._session
         self._left = True
         self.drop()
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_result(self._gone())
         if session is not None:
             await asyncio.wait([session])
 
@@ -102,6 +123,26 @@ class CallLine:
         return await self._ask(
             lambda: ask.Push(handle, producer, sequence, max(until - loop.time(), 0.0), rows)
         )
+
+    async def stage(self, handle: str, producer: str, sequence: int, rows: bytes) -> ask.Answer:
+        """Have rows kept for a push that comes later. After a cancel they are kept, or not, for a while."""
+        return await self._ask(lambda: staged.Stage(handle, producer, sequence, rows))
+
+    async def push_staged(
+        self, handle: str, producer: str, sequence: int, pieces: Sequence[str], within_s: float
+    ) -> ask.Answer:
+        """As `push`, of what is staged."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        return await self._ask(
+            lambda: staged.PushStaged(
+                handle, producer, sequence, max(until - loop.time(), 0.0), tuple(pieces)
+            )
+        )
+
+    async def drop_staged(self, handle: str, producer: str, pieces: Sequence[str]) -> None:
+        """Have pieces forgotten. Raises StorageError."""
+        _expected(ask.Noted, await self._ask(lambda: staged.DropStaged(handle, producer, tuple(pieces))))
 
     async def next_sequence(self, handle: str, producer: str) -> int:
         """The number that a producer sends next to an input."""
@@ -145,11 +186,116 @@ class CallLine:
             raise StepOutOfRange(f"the log of member {self._member}", step, answer.first, answer.last)
         return _expected(ask.Ranges, answer).ranges
 
+    async def pin(self, name: str, tables: Sequence[str], step: int, within_s: float) -> int:
+        """Have tables held under a name: the first step before which they are, this one or a later one.
+
+        Raises Unpinned, StorageError.
+        """
+        return _still(ask.Pinned, await self._ask(lambda: ask.Pin(name, tuple(tables), step, within_s))).step
+
+    async def pinned(
+        self, name: str, step: int, table: str, columns: Sequence[str], max_bytes: int
+    ) -> list[pa.RecordBatch] | None:
+        """A table of a pin before a step, as a Z-set in batches; None: it is not kept.
+
+        Raises Unpinned, StorageError, TooManyPieces.
+        """
+
+        async def piece(number: int) -> ask.Answer:
+            return await self._ask(lambda: ask.ReadPinned(name, step, table, tuple(columns), number))
+
+        first = await piece(0)
+        if isinstance(first, ask.NotKept):
+            return None
+        found = [_still(ask.PinnedRows, first)]
+        if found[0].pieces * PIECE_BYTES > max_bytes:
+            raise TooManyPieces(f"{table} has more than {max_bytes} bytes at member {self._member}")
+        for start in range(1, found[0].pieces, _AHEAD):
+            numbers = range(start, min(start + _AHEAD, found[0].pieces))
+            found += [_still(ask.PinnedRows, each) for each in await asyncio.gather(*map(piece, numbers))]
+        return [batch for each in found if each.rows for batch in pa.ipc.open_stream(each.rows)]
+
+    async def look_up(self, view: str, keys: bytes, name: str, step: int, within_s: float) -> LookedUp:
+        """What keys of a view have, before this step or a later one; with a name it is held from there on, as by `pin`.
+
+        Raises Unpinned, StorageError, TooManyPieces.
+        """
+        asked = LookUp(view, keys, name, step, within_s)
+        return self._looked_up(view, await self._ask(lambda: asked))
+
+    async def look_up_pinned(self, view: str, keys: bytes, name: str, step: int) -> LookedUp:
+        """The same before a step, of a view that is held. Raises as `look_up`."""
+        asked = LookUpPinned(view, keys, name, step)
+        return self._looked_up(view, await self._ask(lambda: asked))
+
+    def _looked_up(self, view: str, answer: ask.Answer) -> LookedUp:
+        if isinstance(answer, TooMuch):
+            raise TooManyPieces(
+                f"these keys have {answer.size} bytes of rows in view {view} at member {self._member}, and "
+                f"{answer.most} at most are read at once"
+            )
+        return _still(LookedUp, answer)
+
+    async def unpin(self, name: str) -> None:
+        """Let it go."""
+        _expected(ask.Noted, await self._ask(lambda: ask.Unpin(name)))
+
+    async def hold(self, handle: str) -> None:
+        """Have no more rows taken for an input, by this process of the member and by those after it."""
+        self._held.add(handle)
+        _expected(ask.Noted, await self._ask(lambda: ask.Hold(handle)))
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The inputs for which no rows are taken."""
+        return frozenset(self._held)
+
+    def hold_from_the_first(self, handles: frozenset[str]) -> None:
+        """Have no rows taken for inputs by any process of the member. It is not reached yet."""
+        self._held |= handles
+
+    async def let_go(self, handle: str) -> None:
+        """Have rows taken for an input again."""
+        self._held.discard(handle)
+        _expected(ask.Noted, await self._ask(lambda: ask.LetGo(handle)))
+
+    async def figures(self) -> dict[str, Any]:
+        """How the member is. Raises StorageError."""
+        found: dict[str, Any] = json.loads(_expected(ask.Figures, await self._ask(ask.AskFigures)).json)
+        return found
+
+    async def profile(self, kind: str, for_s: float) -> bytes:
+        """Its process, as it is for so long: its ``heap`` or its ``calls``. Raises StorageError."""
+        return _expected(ask.Profile, await self._ask(lambda: ask.AskProfile(kind, for_s))).data
+
     async def publish(self) -> None:
         """Have the sinks have their results when the member is stopped next."""
         _expected(ask.Noted, await self._ask(ask.Publish))
 
+    async def give_ahead(self, layout: bytes, addresses: tuple[str, ...]) -> None:
+        """Have the member give what never changes to those of a layout, while steps go on. Raises StorageError.
+
+        They have it durably then. `hand_over`, to the same, is brief behind it; without it, that gives all.
+        """
+        _expected(ask.Noted, await self._ask(lambda: ask.GiveAhead(layout, addresses)))
+
+    async def hand_over(self, layout: bytes, addresses: tuple[str, ...]) -> int:
+        """Have the member, which is paused, give all it has to those of a layout; the next step. Raises StorageError.
+
+        Nothing is logged behind it until `take_back`.
+        """
+        return _expected(ask.HandedOver, await self._ask(lambda: ask.HandOver(layout, addresses))).step
+
+    async def take_back(self) -> None:
+        """Have the member go on with what it has handed over."""
+        _expected(ask.Noted, await self._ask(ask.TakeBack))
+
+    def _gone(self) -> ask.CouldNot:
+        return ask.CouldNot(f"member {self._member} is asked nothing any more: ask again")
+
     async def _ask(self, made: Callable[[], ask.Asked]) -> ask.Answer:
+        if self._left:
+            return self._gone()
         number = self._number
         self._number += 1
         question = self._questions[number] = _Question(made)
@@ -167,6 +313,7 @@ class CallLine:
         if before is not None:
             await asyncio.wait([before])
         self._to_send = asyncio.Queue()
+        self._begin_with_holds()
         for number in self._questions:
             self._to_send.put_nowait(number)
         sender = f"member {self._member} at {address}"
@@ -185,6 +332,18 @@ class CallLine:
                     found.leave_s = _LEAVE_S if self._left else 0.0
         except NetChannelError as error:
             _log.info("%s is asked nothing any more: %s", sender, error)
+
+    def _begin_with_holds(self) -> None:
+        """Ask first that what is held is so, before rows that wait already; nobody waits for the answers."""
+        for number in self._holding:
+            self._questions.pop(number, None)
+        self._holding = range(self._number, self._number + len(self._held))
+        self._number += len(self._held)
+        holds = {
+            number: _Question(partial(ask.Hold, handle))
+            for number, handle in zip(self._holding, sorted(self._held), strict=True)
+        }
+        self._questions = holds | self._questions
 
     async def _next(self, to_send: asyncio.Queue[int]) -> bytes:
         """The next question that somebody still waits for."""
@@ -206,6 +365,13 @@ class CallLine:
         question = self._questions.get(number)
         if question is not None and not question.answer.done():
             question.answer.set_result(answer)
+
+
+def _still(kind: type[_Answer], answer: ask.Answer) -> _Answer:
+    """As `_expected`, of what is pinned. Raises Unpinned, too."""
+    if isinstance(answer, ask.NotPinned):
+        raise Unpinned("the member has begun a new epoch since, or holds it no more")
+    return _expected(kind, answer)
 
 
 def _expected(kind: type[_Answer], answer: ask.Answer) -> _Answer:

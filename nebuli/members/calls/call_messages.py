@@ -12,7 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from nebuli.coordinator.vocabulary import Reader, Vocabulary, array, malformed, number, packed, read, text
+import xxhash
+
+from nebuli.coordinator.vocabulary import (
+    Reader,
+    Vocabulary,
+    array,
+    malformed,
+    number,
+    packed,
+    read,
+    text,
+    texts,
+)
+from nebuli.members.calls.lookup_messages import LookedUp, LookUp, LookUpPinned, TooMuch
+from nebuli.members.calls.staged_messages import DropStaged, Lost, Passed, PushStaged, Stage, Staged, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +47,11 @@ def answers(circuit: str, member: int, session: str) -> str:
 def log_name(handle: str, producer: str) -> str:
     """The producer's name in the input log: its numbers count for one input, and it is no source of the topology."""
     return json.dumps([handle, producer])
+
+
+def owner(name: str, members: int) -> int:
+    """The member whose log has all of a producer's rows: one log checks their numbers."""
+    return xxhash.xxh3_64_intdigest(name.encode()) % members
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,107 @@ class Publish:
     """When it is stopped next, the sinks are to have their results."""
 
 
-Asked = Push | AskNext | ReadOutput | AskOffsets | Publish
+@dataclass(frozen=True, slots=True)
+class GiveAhead:
+    """Give what never changes to the members of a layout, given as JSON, which listen at these addresses."""
+
+    layout: bytes
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Give them the rest of state and logs.
+
+    It is between two steps, and stays there; nothing is logged until `TakeBack`, or the end of the session.
+    """
+
+    layout: bytes
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """What was handed over is nobody's: go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Hold tables, inputs and outputs, under a name, before each step from this one on; for so long at most."""
+
+    name: str
+    tables: tuple[str, ...]
+    step: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPinned:
+    """Say what a table of a pin is before a step, in these columns: the piece of the number ``piece``, from 0 on."""
+
+    name: str
+    step: int
+    table: str
+    columns: tuple[str, ...]
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """Nobody reads it any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Take no more rows for an input, from sources or producers, until it is let go."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Take rows for an input again."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskFigures:
+    """Say how the member is, in figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskProfile:
+    """Look at the process for so long: at its ``heap``, or at what it is busy with (``calls``)."""
+
+    kind: str
+    for_s: float
+
+
+Asked = (
+    Push
+    | Stage
+    | PushStaged
+    | DropStaged
+    | AskNext
+    | ReadOutput
+    | AskOffsets
+    | Publish
+    | GiveAhead
+    | HandOver
+    | TakeBack
+    | Pin
+    | ReadPinned
+    | Unpin
+    | LookUp
+    | LookUpPinned
+    | Hold
+    | LetGo
+    | AskFigures
+    | AskProfile
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +286,57 @@ class NoSuchStep:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """All members of the layout have theirs, durably; the next step is this one."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """It will be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """They are held before this step, and before each that follows until one is read."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRows:
+    """A piece of a table's Z-set, of so many ``pieces``, as an IPC stream; a row may stand in several.
+
+    Without a column of weights, each of its rows is there once.
+    """
+
+    pieces: int
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NotPinned:
+    """Nothing is held under that name before that step: pin it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """What it adds up to is not known any more, or was not kept from the first step on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """They are an object in JSON."""
+
+    json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was seen."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +352,26 @@ Answer = (
     | Reused
     | Full
     | Crowded
+    | Staged
+    | Passed
+    | Lost
+    | TooLarge
     | Next
     | Piece
     | NothingYet
     | Forgotten
     | Ranges
     | NoSuchStep
+    | HandedOver
     | Noted
+    | Pinned
+    | PinnedRows
+    | LookedUp
+    | TooMuch
+    | NotPinned
+    | NotKept
+    | Figures
+    | Profile
     | CouldNot
 )
 
@@ -266,10 +447,33 @@ def _ranges(value: Any) -> dict[str, tuple[int, int]]:
 _TYPES: Mapping[Any, Reader] = {
     float: _seconds,
     bytes: _bytes,
+    tuple[str, ...]: texts,
     tuple[tuple[int, bytes], ...]: _updates,
     dict[str, tuple[int, int]]: _ranges,
 }
 _QUESTIONS: Vocabulary[Asked] = Vocabulary(
-    {"push": Push, "next": AskNext, "read": ReadOutput, "offsets": AskOffsets, "publish": Publish}, _TYPES
+    {
+        "push": Push,
+        "stage": Stage,
+        "push staged": PushStaged,
+        "drop staged": DropStaged,
+        "next": AskNext,
+        "read": ReadOutput,
+        "offsets": AskOffsets,
+        "publish": Publish,
+        "give ahead": GiveAhead,
+        "hand over": HandOver,
+        "take back": TakeBack,
+        "pin": Pin,
+        "read pinned": ReadPinned,
+        "unpin": Unpin,
+        "look up": LookUp,
+        "look up pinned": LookUpPinned,
+        "hold": Hold,
+        "let go": LetGo,
+        "figures": AskFigures,
+        "profile": AskProfile,
+    },
+    _TYPES,
 )
 _ANSWERS: Vocabulary[Answer] = Vocabulary({kind.__name__: kind for kind in get_args(Answer)}, _TYPES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import FragmentError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nebuli.connectors.endpoints import Source
+    from nebuli.members.inputs.source_passes import Reading
     from nebuli.members.member import Member
     from placement.stepped import Feed
 
@@ -28,11 +30,18 @@ WAITING_BYTES = 1 << 26
 """The same for the bytes of those that are kept in memory."""
 
 
-async def room(member: Member) -> None:
-    """Wait until the member takes more rows: without a deadline, as the circuit may be paused."""
-    while member.waiting_rows >= WAITING_ROWS or member.readings.waiting_bytes >= WAITING_BYTES:
+async def room(member: Member, handle: str, reading: Reading | None = None) -> None:
+    """Wait until the member takes more rows for an input: without a deadline, as that may be paused, or the circuit.
+
+    Where steps wait for a ``reading``, what fills the room is not taken before that has read on.
+    """
+    while handle in member.held or (_is_full(member) and not (reading is not None and reading.is_waited_for)):
         member.taken.clear()
         await member.taken.wait()
+
+
+def _is_full(member: Member) -> bool:
+    return member.waiting_rows >= WAITING_ROWS or member.readings.waiting_bytes >= WAITING_BYTES
 
 
 async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> None:
@@ -40,14 +49,18 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
 
     ``external``: some inputs are pushed into by others, and do not end with the sources.
     """
+    beat = asyncio.create_task(member.readings.times.beat(member.arrived))
     logged = [feed for feed in feeds if not feed.source.physical.can_be_read_again]
     threads = ThreadPoolExecutor(max(len(logged), 1), "nebuli-source")
     try:
         async with asyncio.TaskGroup() as group:
             for reading in member.readings:
-                group.create_task(reading.read(lambda: room(member), member.arrived))
+                has_room = partial(room, member, reading.feed.input, reading)
+                group.create_task(reading.read(has_room, member.arrived))
             for feed in logged:
                 group.create_task(_log_all(member, feed, threads))
+        if external:  # no end comes
+            await beat
     except ExceptionGroup as error:
         first = error.exceptions[0]
         if not isinstance(first, FragmentError | _LASTING):
@@ -55,6 +68,7 @@ async def feed_all(member: Member, feeds: Sequence[Feed], *, external: bool) -> 
         member.failed(first)
         return
     finally:
+        beat.cancel()
         threads.shutdown(wait=False)
     if not external:
         member.ended()
@@ -69,7 +83,9 @@ async def _log_all(member: Member, feed: Feed, threads: ThreadPoolExecutor) -> N
         if log.position(name):  # what comes now are other rows; what it had given and the log has not is gone
             _log.warning("%s is read on, and cannot be read again", feed.source.physical.reads)
         while (rows := await source.next()) is not None:
-            await room(member)
+            if not rows.num_rows:
+                continue
+            await room(member, feed.input)
             await log.push(feed.input, rows, producer=name, sequence=log.next_sequence(name))
             member.arrived(rows.num_rows)
     finally:

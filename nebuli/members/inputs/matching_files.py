@@ -6,19 +6,22 @@ import glob
 import hashlib
 import json
 import logging
+import string
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nebuli.connectors.errors import InputError
-from nebuli.durable_files import make_directory, write_durably
+from nebuli.durable_files import make_directory
 from nebuli.storage import Store
 from nebuli.storage.errors import Damaged
+from nebuli.storage.notes import Notes
 from topology import CsvSource, ParquetSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from nebuli.storage.store_url import StorePlace
     from placement.stepped import Feed, Share
     from topology import PhysicalSource
 
@@ -58,46 +61,47 @@ def matching(physical: PhysicalSource, directory: Path) -> list[PhysicalSource]:
     return [physical.model_copy(update={"path": path}) for path in files]
 
 
-def own_feeds(feeds: Sequence[Feed], folder: Path, directory: Path) -> list[Feed]:
+def own_feeds(feeds: Sequence[Feed], place: StorePlace, directory: Path) -> list[Feed]:
     """What a member reads itself: of a pattern its share of the files that match, each as a source of its own.
 
     A file is the member's by a hash of its path, so that each file is exactly one member's although every member looks
-    for itself, and a moment later than the others. What was found first stays, in ``folder``: a file that comes later
+    for itself, and a moment later than the others. What was found first stays, at ``place``: a file that comes later
     is not read, whichever process of the member looks. Raises InputError where no file matches, Damaged, OSError.
     """
     shared = [feed for feed in feeds if feed.share is not None]
     if not shared:
         return list(feeds)
-    make_directory(folder)
-    kept = folder / _LIST
-    if not kept.exists():
+    notes = Notes(place)
+    if notes.read(_LIST) is None:
+        if isinstance(place, Path):
+            make_directory(place)
         found = {feed.name: _own_paths(feed, directory) for feed in shared}
-        write_durably(kept, json.dumps(found, indent=2))
-    paths = _kept_paths(kept)
+        notes.write(_LIST, json.dumps(found, indent=2).encode())
+    paths = _kept_paths(notes)
     own = [feed for feed in feeds if feed.share is None]
     own += [_of_file(feed, path) for feed in shared for path in paths.get(feed.name, ())]
     return own
 
 
-async def look_anew_before_first_step(folder: Path) -> None:
+async def look_anew_before_first_step(place: StorePlace) -> None:
     """Forget what the member found first, if nothing of it counts: what was wrong may have been put right meanwhile.
 
     Raises StorageError, OSError.
     """
-    kept = folder / _LIST
-    if kept.exists() and await Store.is_blank(folder):
-        kept.unlink()
+    notes = Notes(place)
+    if notes.read(_LIST) is not None and await Store.is_blank(place):
+        notes.forget([_LIST])
 
 
 class NewFiles:
     """Files that match a member's patterns, and were not there when it looked for them first: nobody reads them.
 
-    To be asked now and then; each is warned of once, by the member whose it would be. ``folder`` has what was found.
+    To be asked now and then; each is warned of once, by the member whose it would be. ``place`` has what was found.
     """
 
-    def __init__(self, feeds: Sequence[Feed], folder: Path, directory: Path) -> None:
+    def __init__(self, feeds: Sequence[Feed], place: StorePlace, directory: Path) -> None:
         self._shared = [feed for feed in feeds if feed.share is not None]
-        self._kept = folder / _LIST
+        self._notes = Notes(place)
         self._directory = directory
         self._said: set[str] = set()
 
@@ -105,7 +109,7 @@ class NewFiles:
         """Look for them, and warn of those that are new. Blocking."""
         if not self._shared:
             return
-        kept = _kept_paths(self._kept)
+        kept = _kept_paths(self._notes)
         for feed in self._shared:
             with suppress(InputError):  # those that there were are gone, which is their reader's to say
                 new = sorted({*_own_paths(feed, self._directory)} - {*kept.get(feed.name, ())} - self._said)
@@ -139,13 +143,25 @@ def _is_own(path: str, share: Share) -> bool:
     return int.from_bytes(_digest(path)) % share.of == share.number
 
 
+def pattern_of(name: str) -> tuple[str, int] | None:
+    """Of the name of a file's feed that of its pattern's, and the number that says whose share it is.
+
+    None: it cannot be one.
+    """
+    pattern, slash, digest = name.rpartition("/")
+    if not slash or len(digest) != 2 * _DIGEST or set(digest) - set(string.hexdigits):
+        return None
+    return pattern, int(digest, 16)
+
+
 def _digest(path: str) -> bytes:
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest()[:_DIGEST]
 
 
-def _kept_paths(kept: Path) -> dict[str, list[str]]:
+def _kept_paths(notes: Notes) -> dict[str, list[str]]:
+    kept = f"{notes.place}/{_LIST}"
     try:
-        found = json.loads(kept.read_bytes())
+        found = json.loads(notes.read(_LIST) or b"")
     except ValueError as error:
         raise Damaged(_damaged(kept, f"it is no JSON ({error})")) from error
     if not isinstance(found, dict):
@@ -153,7 +169,7 @@ def _kept_paths(kept: Path) -> dict[str, list[str]]:
     return found
 
 
-def _damaged(kept: Path, why: str) -> str:
+def _damaged(kept: str, why: str) -> str:
     return f"{kept} does not say which files the member reads: {why}; restore the folder from a copy"
 
 

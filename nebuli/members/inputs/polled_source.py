@@ -37,7 +37,7 @@ class PolledSource(Generic[S]):
         await self.call(self.source.open)
 
     async def next(self) -> pa.RecordBatch | None:
-        """Its next rows, at least one; None at its end. Raises InputError."""
+        """Its next rows, which may be none; None at its end. Raises InputError."""
         while True:
             self._woken.clear()
             batch = await self.call(self.source.poll)
@@ -45,7 +45,7 @@ class PolledSource(Generic[S]):
                 return None
             if batch is Signal.LATER:
                 await self._woken.wait()  # without a deadline: a source may have nothing for days
-            elif isinstance(batch, pa.RecordBatch) and batch.num_rows:
+            elif isinstance(batch, pa.RecordBatch):
                 return batch
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -5,36 +5,64 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from nebuli.storage.logs.addresses import Address
+from nebuli.dataflow.steps.origins import SourceRows
+from nebuli.storage.logs.addresses import Address, Passage
+from placement.stepped import TIME
 
 from .source_passes import Reading
+from .step_times import DatedReading, StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
-    import pyarrow as pa
-
-    from nebuli.storage.logs.addresses import Passage
     from nebuli.storage.logs.input_log import InputLog
     from placement.stepped import Feed
 
 
-class Readings:
-    """Entered, they stand where the log's last step ended; left, they are closed. ``feeds`` are all of the member's."""
+_NONE = Passage(Address(), Address(), 0)
 
-    def __init__(self, feeds: Sequence[Feed], log: InputLog) -> None:
+
+class Readings:
+    """Entered, they stand where the log's last step ended; left, they are closed.
+
+    ``feeds`` are all of the member's; ``idle_after_s`` is as of `nebuli.dataflow.SteppedCircuit`. ``gives_times``:
+    something is written at the times of steps, which this member gives.
+    """
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed],
+        log: InputLog,
+        idle_after_s: Mapping[str, float | None],
+        *,
+        gives_times: bool = False,
+    ) -> None:
         self._feeds = [feed for feed in feeds if feed.source.physical.can_be_read_again]
         self._log = log
+        self._idle_after_s = idle_after_s
+        self._gives_times = gives_times
         self._readings: dict[str, Reading] = {}
+        self.times: StepTimes
+        """The times of steps."""
         self._threads = ThreadPoolExecutor(2 * len(self._feeds) + 1, "nebuli-reading")
 
     async def __aenter__(self) -> Self:
         at = await self._log.where(self._log.last)
         self._readings = {
-            feed.name: Reading(feed, at.get(feed.name, Address()), self._threads) for feed in self._feeds
+            feed.name: (DatedReading if feed.source.physical.dated else Reading)(
+                feed,
+                at.get(feed.name, Address()),
+                self._threads,
+                is_timed=feed.input in self._idle_after_s,
+                idle_after_s=self._idle_after_s.get(feed.input),
+            )
+            for feed in self._feeds
         }
+        dated = [each for each in self if isinstance(each, DatedReading)]
+        before = int(at[TIME].position) if TIME in at else 0
+        self.times = StepTimes(dated, before, is_written=self._gives_times)
         return self
 
     async def __aexit__(
@@ -57,23 +85,34 @@ class Readings:
         """How many bytes these have."""
         return sum(each.waiting_bytes for each in self)
 
-    def passages(self) -> Mapping[str, Passage]:
-        """What the next step is to have of each."""
-        return {name: reading.passage() for name, reading in self._readings.items()}
+    async def passages(self) -> Mapping[str, Passage]:
+        """What the next step is to have of each; and what of time, where something is dated."""
+        dated = await self.times.passages()
+        others = {key: each.passage() for key, each in self._readings.items() if key not in dated}
+        return {**others, **dated}
 
-    async def rows(self, step: int) -> Mapping[str, Sequence[pa.RecordBatch]]:
-        """The rows of a step that is fixed, by input. Raises InputChanged, InputError, StepOutOfRange."""
-        found: dict[str, list[pa.RecordBatch]] = {}
-        for source, passage in (await self._log.passages(step)).items():
-            reading = self._readings[source]
-            if passage.rows:
-                found.setdefault(reading.feed.input, []).extend(await reading.rows(passage))
+    async def rows(self, step: int) -> Mapping[str, Mapping[str, SourceRows]]:
+        """What a step that is fixed has of each, by input. Raises InputChanged, InputError, StepOutOfRange."""
+        found: dict[str, dict[str, SourceRows]] = {}
+        passages = await self._log.passages(step)
+        if TIME in passages:
+            self.times.before = max(self.times.before, int(passages[TIME].until.position))
+        for source, reading in self._readings.items():
+            passage = passages.get(source, _NONE)
+            rows = await reading.rows(passage) if source in passages else ()
+            found.setdefault(reading.feed.input, {})[source] = SourceRows(rows, passage.until.awaited)
         return found
 
     async def release(self, step: int) -> None:
         """No state is kept of before that step. Raises InputError, StepOutOfRange."""
         for source, address in (await self._log.where(step)).items():
-            await self._readings[source].release(address)
+            if source != TIME:
+                await self._readings[source].release(address)
+
+    async def time(self, step: int) -> int | None:
+        """The time of a step that is fixed; None if it has none of its own. Raises StepOutOfRange."""
+        passage = (await self._log.passages(step)).get(TIME, _NONE)
+        return None if passage.first == passage.until else int(passage.until.position)
 
     def leave_replay(self) -> None:
         """Close what was opened once more for steps that were replayed."""

@@ -3,7 +3,8 @@
 `World.check` is called after every event: at least one checkpoint is at all members, one version or two at each, of the
 same steps everywhere; no log begins above what a version needs. `World` itself raises Violation where a member enters a
 step that was not issued to all, where a step comes out different than before, where inputs are said to have ended and
-something of them is not out, and where it goes on for ever after the last fault.
+something of them is not out, where steps are said to be made by all that are not, or fewer than were said to be before,
+and where it goes on for ever after the last fault.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from nebuli.coordinator.dismissal import Dismissal
 from nebuli.coordinator.errors import CoordinationError
 from nebuli.coordinator.following import Following
 from nebuli.coordinator.lockstep import Lockstep
+from nebuli.coordinator.made_steps import MadeSteps
 from nebuli.coordinator.two_phases import TwoPhases
 from tests.support.lockstep_world import Violation, World
 from tests.support.seeds import drawn_seed
@@ -42,6 +44,7 @@ def test_whatever_dies_all_go_on_from_the_same_checkpoint_and_each_row_is_in_one
     assert {"killed", "coordinators ended", "fenced", "epochs ended", "late"} <= {*met}
     assert {"checkpoints", "checkpoints failed", "inputs ended"} <= {*met}
     assert {"lost while stopping", "faults while dismissing"} <= {*met}
+    assert min(met["behind"], met["caught up"]) > 0
 
 
 def _trim_to_the_newer_version(self: Any) -> None:
@@ -124,6 +127,25 @@ def _forget_that_all_have_stopped(self: Any, epoch: int) -> None:
     _claimed(self, epoch)
 
 
+def _count_what_is_issued(self: Any, *, replayed: bool, ended: bool) -> None:
+    _issue(self, replayed=replayed, ended=ended)
+    self.made.reached(self.next_step)
+
+
+def _count_all_that_is_logged(self: Any, joined: Any, common: Any) -> None:
+    _found(self, joined, common)
+    self.reached(max(said.last for said in joined.values()))
+
+
+def _know_the_checkpoint_only(self: Any, joined: Any, common: Any) -> None:
+    _found(self, {0: joined[0]}, common)
+    self._before = common.step
+
+
+def _go_back(self: Any, step: int) -> None:
+    self.complete = step
+
+
 def _wait_for_all_to_hear(self: Any, now: float) -> bool:
     return len(self._left) == self.members
 
@@ -136,6 +158,8 @@ _heard = Lockstep._heard
 _heard_of_work = Lockstep._heard_of_work
 _prepared = Lockstep._prepared
 _replay = Arrivals.replay
+_issue = Lockstep._issue
+_found = MadeSteps.found
 
 
 @pytest.mark.parametrize(
@@ -156,6 +180,10 @@ _replay = Arrivals.replay
         (Lockstep, "_is_stopped", _dismiss_before_it_is_recorded),
         (Lockstep, "_claimed", _forget_that_all_have_stopped),
         (Dismissal, "over", _wait_for_all_to_hear),
+        (Lockstep, "_issue", _count_what_is_issued),
+        (MadeSteps, "found", _count_all_that_is_logged),
+        (MadeSteps, "found", _know_the_checkpoint_only),
+        (MadeSteps, "reached", _go_back),
     ],
 )
 def test_without_a_safeguard_something_goes_wrong(

@@ -20,6 +20,7 @@ from nebuli.coordinator.errors import CheckpointNotMade, Fenced, NoCommonCheckpo
 from nebuli.coordinator.lockstep import Lockstep, Phase
 from nebuli.coordinator.member_states import Paused, Run, Stopped
 from nebuli.coordinator.triggers import TriggerSettings
+from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.member import Member
 from nebuli.members.opening import LOG
 from nebuli.members.saved_state import SavedState
@@ -209,6 +210,26 @@ async def test_no_member_enters_a_step_before_it_was_issued(
             assert max(before) < mine[0] or len(before) < 3, "no step while another one goes on"
 
 
+async def test_a_member_that_alone_has_enough_starts_the_step(tmp_path: Path) -> None:
+    """FT-TR-8, as far as FT-TR-0 lets it: at its word alone, which waits for no other member and no timer."""
+    settings = TriggerSettings(rows=10, delay_s=600.0, checkpoint_s=None)
+    async with (
+        Members(pushed_query(2, spread="a"), tmp_path) as circuit,
+        circuit.coordinated(settings) as coordinator,
+    ):
+        await until_running(coordinator)
+        await circuit.push_numbers(1, range(10))
+        await until_out(circuit, Counter(range(10)))
+        assert coordinator.next_step == 1
+        await circuit.push_numbers(0, range(10, 15))
+        await circuit.push_numbers(1, range(15, 19))
+        await asyncio.sleep(0.2)
+        assert coordinator.next_step == 1, "neither has enough, nor have both"
+        await circuit.push_numbers(0, [19])
+        await until_out(circuit, Counter(range(20)))
+        assert coordinator.next_step == 2
+
+
 # -- what dies
 
 
@@ -244,6 +265,25 @@ async def test_whoever_says_what_is_no_message_is_left_and_nobody_else(tmp_path:
         assert coordinator.epoch == 1
 
 
+async def test_where_a_member_answers_no_more_it_has_another_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what is asked of it, like pushes, would wait as long as its coordinator is connected."""
+    over, sessions = asyncio.Event(), []
+
+    async def serve(inbox: CallInbox, session: str, answers_to: str) -> None:
+        sessions.append(session)
+        await (over.wait() if len(sessions) == 1 else asyncio.Event().wait())
+
+    monkeypatch.setattr(CallInbox, "serve", serve)
+    monkeypatch.setattr("nebuli.members.coordinator_lines._GRACE_S", 0.01)
+    async with Members(pushed_query(1), tmp_path) as circuit, circuit.told() as told:
+        over.set()
+        await told.lost(0)
+        await told.connected(0)
+        assert len(set(sessions)) == 2
+
+
 async def test_a_coordinator_that_is_gone_leaves_the_members_their_state_for_the_next(tmp_path: Path) -> None:
     """FT-PR-9: gone in a step and in the middle of a checkpoint; the next one reads what all have, and goes on."""
     random = Random(3)
@@ -259,8 +299,8 @@ async def test_a_coordinator_that_is_gone_leaves_the_members_their_state_for_the
                 with suppress(TimeoutError):
                     await asyncio.wait_for(coordinator.checkpoint(), random.choice([0.0, 0.01, 0.2]))
         async with circuit.coordinated() as coordinator:
+            await until_running(coordinator, 7)
             await until_out(circuit, Counter(range(pushed)))
-            assert coordinator.epoch == 7
         assert circuit.members == processes
 
 

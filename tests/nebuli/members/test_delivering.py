@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from nebuli import Collections
 from nebuli.connectors.errors import OutputError, OutputForgotten
 from nebuli.connectors.sinks.modes import AppendSink
 from nebuli.dataflow.zset import weighted
@@ -20,7 +21,7 @@ from nebuli.storage import Store
 from nebuli.storage.errors import SinceMismatch
 from nebuli.storage.logs.output_log import OutputLog
 from tests.support.waiting import until_async
-from topology import CsvSink, SinkConnector, TcpSink
+from topology import CollectionSink, CsvSink, SinkConnector, TcpSink
 
 SCHEMA = weighted(pa.schema([("n", pa.int64())]))
 
@@ -214,7 +215,7 @@ async def test_a_disk_that_is_full_keeps_no_position_and_no_row_is_lost(
         full.setattr("nebuli.connectors.sinks.outputs.os.fsync", no_space)
         delivery.keep_soon()
         with pytest.raises(OutputError, match=r"out\.csv cannot be written: No space left on device"):
-            await asyncio.wait_for(delivery.failed(), 10)
+            await asyncio.wait_for(delivery.failed(), 60)
         await delivery.abort("the disk is full")
     await log.trim(4)
     assert log.first_of("out") == 2
@@ -310,3 +311,33 @@ async def test_what_comes_behind_a_result_that_counts_is_in_the_next_one(log: Ou
     emptied = await begun(log, growing(file))
     assert emptied.rows == 4
     await emptied.abort("the test is over")
+
+
+async def test_who_writes_a_collection_anew_and_is_killed_goes_on_with_that(
+    log: OutputLog, tmp_path: Path
+) -> None:
+    """As who writes it for the first time: else what was written anew would be written again."""
+    target = CollectionSink.model_validate(
+        {"name": "out", "type": "Collection", "store": str(tmp_path / "kept"), "collection": "c"}
+    )
+    async with Collections(tmp_path / "kept") as collections:
+
+        async def has_two() -> bool:
+            return (await collections.snapshot("c")).num_rows == 2
+
+        await collections.create("c", pa.schema([("n", pa.int64())]))
+        await write(log, 0, 1)
+        delivery = await begun(log, target)
+        delivery.keep_soon()
+        await kept(log, 2)
+        await delivery.abort("the test goes on")
+        await collections.drop("c")
+        await collections.create("c", pa.schema([("n", pa.int64())]))
+        killed = await begun(log, target)
+        await until_async(has_two, "all is written anew")
+        await killed._stop()
+        await asyncio.to_thread(killed._sink.abort, "killed")
+        again = await begun(log, target)
+        await write(log, 2)
+        await again.finish(3)
+        assert sorted((await collections.snapshot("c"))["n"].to_pylist()) == [0, 1, 2]

@@ -16,6 +16,7 @@ from nebuli.coordinator.member_states import Pause, Paused, Run, Stop, Stopped
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.member import Member
 from nebuli.members.opening import LOG
+from nebuli.members.saved_state import SavedState
 from nebuli.storage import Store
 from nebuli.storage.logs.input_log import InputLog
 from nebuli.storage.logs.output_log import OutputLog
@@ -108,6 +109,27 @@ async def test_a_process_whose_log_another_one_has_taken_follows_nobody_any_more
         assert not aborted.lasting
         assert "another member appends" in aborted.why
         told.tell(say.Greet(2))
+        assert "has ended" in await told.lost(0)
+
+
+async def test_a_process_that_is_behind_the_checkpoint_of_another_one_gives_way(tmp_path: Path) -> None:
+    """It has the log as it was when it entered it: what is missing there is not lost."""
+    async with Members(pushed_query(1), tmp_path) as circuit, circuit.told() as told:
+        await told.greet(1)
+        old = circuit.members[0]
+        async with Store.at(circuit.store(0)) as store, await InputLog.open(store, LOG, old.inputs) as log:
+            await log.fix(0)
+            state = SavedState(store.state_store(LOG))
+            await state.open(0)
+            await state.write(SteppedCircuit(pushed_query(1).plan, 0).save(), 1)
+            await state.commit()
+            state.close()
+        told.tell(say.Greet(3))
+        await told.hear(say.Refused)  # to whoever told it something in the epoch before
+        aborted = await told.hear(say.Aborted)
+        assert not aborted.lasting
+        assert "another member appends" in aborted.why
+        told.tell(say.Greet(4))
         assert "has ended" in await told.lost(0)
 
 

@@ -22,7 +22,7 @@ from nebuli.coordinator.lockstep import Phase
 from nebuli.coordinator.triggers import TriggerSettings
 from nebuli.dataflow import SteppedCircuit
 from nebuli.members.errors import MembersEnd
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.members.opening import LOG
 from nebuli.members.stepped_query import CLAIM, SteppedQuery, stepped_query
 from nebuli.storage import Store
@@ -263,7 +263,7 @@ async def test_a_store_that_another_process_has_open_is_waited_for(here: Path) -
     ended: list[ev.ClaimEpoch] = []
     observe = lambda order: ended.append(order) if isinstance(order, ev.ClaimEpoch) else None  # noqa: E731 - short
     (here / "state").mkdir()
-    (here / "state" / CLAIM).write_text(numbers.claim(here / "state"))
+    (here / "state" / CLAIM).write_text(numbers.claim(generation=0))
     async with asyncio.timeout(120), Store.at(here / "state" / "member-1") as store:
         database = await store.state_store(LOG).open(0)
         async with LocalRun(numbers, here / "state", here, NOW, observe=observe) as run:

@@ -21,6 +21,7 @@ drawn_as = {
     str: texts,
     float: st.floats(0, 1e9),
     bytes: st.binary(max_size=40),
+    tuple[str, ...]: st.lists(texts, max_size=4).map(tuple),
     tuple[tuple[int, bytes], ...]: st.lists(st.tuples(numbers, st.binary(max_size=20)), max_size=4).map(
         tuple
     ),

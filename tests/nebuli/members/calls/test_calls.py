@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 
 from nebuli.members.calls import call_messages as ask
+from nebuli.members.calls import staged_messages as staged
 from nebuli.members.calls.call_inbox import CallInbox
 from nebuli.members.calls.call_line import CallLine
 from nebuli.members.calls.output_pieces import PIECE_BYTES, OutputPieces
 from nebuli.members.inputs.feeding import WAITING_ROWS
+from nebuli.members.scaling.giving import NotBetweenSteps
+from nebuli.members.scaling.layout import Layout
 from nebuli.storage import Store
 from nebuli.storage.errors import SinceMismatch, StepOutOfRange, StorageError
 from nebuli.storage.logs.output_log import OutputLog
@@ -67,6 +70,76 @@ async def test_so_many_bytes_wait_at_a_member_and_more_are_refused_at_once(tmp_p
             assert await line.push("a", "p", 0, data, 60.0) == ask.Crowded(len(data), 10_000)
             gone.cancel()
         assert await line.next_sequence("a", "p") == 0, "who asks does not wait behind pushes"
+
+
+async def test_what_is_staged_waits_on_disk_and_counts_for_none_of_these(tmp_path: Path) -> None:
+    """Or a batch of Spark larger than that would end its query whenever anybody else waits."""
+    async with called(tmp_path, waiting_bytes=10_000) as (members, inbox, line):
+        schema = members.members[0].inputs["a"]
+        await members.push_numbers(0, range(WAITING_ROWS))
+        data = ipc(rows(schema, range(300)))
+        pieces = []
+        for _ in range(2):
+            answer = await line.stage("a", "spark", 0, data)
+            assert isinstance(answer, staged.Staged)
+            pieces.append(answer.piece)
+        waiting = [
+            asyncio.create_task(line.push("a", "p", 0, data, 60.0)),
+            asyncio.create_task(line.push_staged("a", "spark", 0, pieces, 60.0)),
+        ]
+
+        async def waits() -> bool:
+            return inbox._waiting_bytes == len(data)
+
+        await until_async(waits, "the first one waits")
+        found = await line.push_staged("a", "spark", 0, pieces, 0.1)
+        assert found == ask.Full(WAITING_ROWS)
+        assert inbox._waiting_bytes == len(data)
+        for each in waiting:
+            each.cancel()
+
+
+async def test_whoever_waits_for_an_answer_has_one_when_nobody_is_asked_any_more(tmp_path: Path) -> None:
+    """As where other members have taken the place of one that was away."""
+    async with asyncio.timeout(60), ReceiverServer("127.0.0.1:0") as receiver, SenderServer() as sender:
+        async with CallLine(CIRCUIT, 0, sender, receiver) as line:
+            asking = asyncio.create_task(line.next_sequence("a", "p"))
+
+            async def waits() -> bool:
+                return bool(line._questions)
+
+            await until_async(waits, "the question is open")
+        for asked in (asking, line.next_sequence("a", "p")):
+            with pytest.raises(StorageError, match="is asked nothing any more"):
+                await asked
+
+
+async def test_a_handover_that_is_refused_leaves_the_sinks_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is done before it is known that the member rests; and what was done is undone where it fails."""
+    done: list[str] = []
+
+    async def close_sinks(step: int) -> None:
+        done.append(f"closed at {step}")
+
+    async def open_sinks() -> None:
+        done.append("opened")
+
+    async def fail(*_: object) -> int:
+        raise NotBetweenSteps("it was told to go on")
+
+    async with called(tmp_path) as (members, inbox, line):
+        inbox.before_handover, inbox.after_handover = close_sinks, open_sinks
+        layout = Layout.of(members.query.plan, ((),)).model_dump_json(by_alias=True).encode()
+        with pytest.raises(StorageError, match="is not paused"):
+            await line.hand_over(layout, ("127.0.0.1:1",))
+        assert done == []
+        monkeypatch.setattr(inbox._giving, "check_between_steps", lambda: None)
+        monkeypatch.setattr(inbox._giving, "give", fail)
+        with pytest.raises(StorageError, match="told to go on"):
+            await line.hand_over(layout, ("127.0.0.1:1",))
+        assert done == [f"closed at {members.members[0].step}", "opened"]
 
 
 async def test_what_is_not_known_of_a_step_is_said_with_what_is(tmp_path: Path) -> None:
@@ -123,6 +196,25 @@ async def test_a_malformed_question_or_answer_is_an_error_of_whoever_asked_and_o
         with pytest.raises(StorageError, match="output none is at another member"):
             await anext(line.follow("none", 0, pa.schema([])))
         assert await line.push("a", "p", 0, data, 1.0) == ask.Logged(0)
+
+
+async def test_what_fails_in_one_call_is_its_answer_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with called(tmp_path) as (members, _, line):
+        log = members.members[0].log
+        data = ipc(rows(members.members[0].inputs["a"], range(3)))
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "push", broken)
+            found = await line.push("a", "p", 0, data, 60.0)
+        assert found == ask.CouldNot("FileNotFoundError: nobody expects this")
+        assert "member 0 cannot answer to Push" in caplog.text
+        assert "Traceback" in caplog.text
+        assert await line.push("a", "p", 0, data, 60.0) == ask.Logged(0)
+
+
+async def broken(*_: object, **__: object) -> None:
+    raise FileNotFoundError("nobody expects this")
 
 
 async def test_an_output_is_followed_in_pieces_and_from_where_it_is_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nebuli.coordinator.triggers import TriggerSettings
-from nebuli.members.local_run import LocalRun
+from nebuli.members.local.local_run import LocalRun
 from nebuli.members.stepped_query import stepped_query
 from placement import parse_query
 from tests.support.waiting import until_async

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -17,9 +19,11 @@ from nebuli.connectors.sources import csv_source, generator_source, parquet_sour
 from nebuli.dataflow import zset
 from nebuli.dataflow.types import arrow_schema
 from nebuli.members.inputs.readings import Readings
+from nebuli.members.inputs.source_passes import Reading
 from nebuli.members.inputs.step_inputs import StepInputs
 from nebuli.storage import Store
 from nebuli.storage.errors import StorageError, Unclear
+from nebuli.storage.logs.addresses import Address
 from nebuli.storage.logs.input_log import InputLog
 from placement.plan import BoundSource
 from placement.stepped import Feed
@@ -32,6 +36,7 @@ from topology import SOURCES, Column, DataType
 COLUMNS = (Column(name="n", type=DataType.INT64),)
 ROWS = 100
 PER_MESSAGE = 5
+NEVER: Mapping[str, float | None] = MappingProxyType({})
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +103,23 @@ class Process:
 
         await until_async(read, "they have come in")
 
-    async def rows(self, step: int, *, ended: bool = False) -> list[int]:
-        found = await self.inputs.of(step, replayed=False, ended=ended)
-        return found["in"].column(0).to_pylist()
+    def let_all(self) -> None:
+        """Let everything come in."""
+        for _ in range(10_000):
+            self._let.release()
+
+    async def rows(self, step: int) -> list[int]:
+        return (await self.given(step))[0]
+
+    async def given(self, step: int) -> tuple[list[int], set[str]]:
+        """The rows of a step, and the sources that are not waited for from there on."""
+        logged, sources = await self.inputs.of(step, replayed=False, ended=False)
+        assert not logged, "all sources can be read again"
+        given = sources["in"]
+        numbers = [
+            number for each in given.values() for rows in each.rows for number in rows.column(0).to_pylist()
+        ]
+        return numbers, {name for name, each in given.items() if not each.awaited}
 
     async def end(self) -> None:
         """Have it be killed."""
@@ -110,11 +129,13 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def process(store: Store, sources: list[Feed]) -> AsyncIterator[Process]:
+async def process(
+    store: Store, sources: list[Feed], idle_after_s: Mapping[str, float | None] = NEVER
+) -> AsyncIterator[Process]:
     schema = zset.weighted(arrow_schema(COLUMNS))
     async with (
         await InputLog.open(store, "m", {"in": schema}) as log,
-        Readings(sources, log) as readings,
+        Readings(sources, log, idle_after_s) as readings,
     ):
         running = Process(log, readings)
         try:
@@ -131,7 +152,7 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(
     rng = Random(seed)
     sources = feeds(tmp_path, keeper)
     plan = Plan()
-    steps: list[list[int]] = []
+    steps: list[tuple[list[int], set[str]]] = []
     async with faulty_store(tmp_path / "store", plan) as store, asyncio.timeout(60):
         first, ended = 0, False
         while not ended:
@@ -140,10 +161,10 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(
                     await running.read(rng.randrange(8))
                     match rng.choice(["step", "step", "replay", "trim", "unclear"]):
                         case "step":
-                            steps.append(await running.rows(len(steps)))
+                            steps.append(await running.given(len(steps)))
                         case "replay" if len(steps) > first:
                             for step in range(rng.randrange(first, len(steps)), len(steps)):
-                                assert await running.rows(step) == steps[step]
+                                assert await running.given(step) == steps[step]
                         case "trim" if len(steps) > first:
                             first = rng.randrange(first, len(steps) + 1)
                             await running.log.trim(first)
@@ -156,18 +177,18 @@ async def test_a_step_has_the_same_rows_whenever_it_is_read(
                                 await running.rows(len(steps))
                             plan.at = -1
                             await running.read(rng.randrange(3))
-                            steps.append(await running.rows(len(steps)))
-                ended = sum(map(len, steps)) == len(WANTED)
-            gone = sum(number >= 3000 for rows in steps[:first] for number in rows)
+                            steps.append(await running.given(len(steps)))
+                ended = sum(len(rows) for rows, _ in steps) == len(WANTED)
+            gone = sum(number >= 3000 for rows, _ in steps[:first] for number in rows)
             assert keeper.heads.oldest <= gone / PER_MESSAGE
         async with process(store, sources) as running:
             for step in range(first, len(steps)):
-                assert await running.rows(step) == steps[step]
+                assert await running.given(step) == steps[step]
             await running.read(100)
-            assert await running.rows(len(steps)) == []
-    assert sorted(number for rows in steps for number in rows) == WANTED
+            assert await running.given(len(steps)) == ([], {each.name for each in sources})
+    assert sorted(number for rows, _ in steps for number in rows) == WANTED
     for source in (range(at, at + ROWS) for at in (0, 1000, 2000, 3000)):
-        assert [number for rows in steps for number in rows if number in source] == list(source)
+        assert [number for rows, _ in steps for number in rows if number in source] == list(source)
 
 
 async def test_a_kept_channel_is_acknowledged_where_no_state_needs_it(tmp_path: Path, keeper: Keeper) -> None:
@@ -248,4 +269,61 @@ async def test_a_file_that_has_grown_is_read_on(tmp_path: Path) -> None:
             file.write("4\n5\n")
         async with process(store, [source]) as running:
             await running.read(10)
-            assert [await running.rows(0), await running.rows(1)] == [[0, 1, 2, 3], [4, 5]]
+            assert [await running.given(0), await running.given(1)] == [
+                ([0, 1, 2, 3], {source.name}),
+                ([4, 5], {source.name}),
+            ]
+
+
+async def test_what_has_ended_is_waited_for_again_by_the_next_process(tmp_path: Path) -> None:
+    """Which does not know that nothing follows before it has looked; it may have grown."""
+    path = tmp_path / "numbers.csv"
+    path.write_text("n\n0\n")
+    source = feed({"type": "CSV", "path": str(path)})
+    async with Store.at(tmp_path / "store") as store:
+        async with process(store, [source]) as running:
+            await running.read(10)
+            assert await running.given(0) == ([0], {source.name})
+        with path.open("a") as file:
+            file.write("1\n")
+        async with process(store, [source]) as running:
+            assert await running.given(1) == ([], set()), "nothing is let in"
+            await running.read(10)
+            assert await running.given(2) == ([1], {source.name})
+
+
+async def test_the_end_of_a_source_that_event_time_waits_for_makes_a_step(tmp_path: Path) -> None:
+    (tmp_path / "numbers.csv").write_text("n\n0\n")
+    source = feed({"type": "CSV", "path": str(tmp_path / "numbers.csv")})
+    for is_timed, wanted in ((True, [1, 1]), (False, [1])):
+        arrived: list[int] = []
+        with ThreadPoolExecutor(2) as threads:
+            reading = Reading(source, Address(), threads, is_timed=is_timed, idle_after_s=None)
+            await reading.read(_room, arrived.append)
+            reading.close()
+        assert arrived == wanted
+
+
+async def _room() -> None: ...
+
+
+async def test_a_source_that_has_nothing_for_long_is_not_waited_for_until_it_has(tmp_path: Path) -> None:
+    """From the step on in which it is found out, which says the same when it is repeated."""
+    steps: list[tuple[list[int], set[str]]] = []
+    with Keeper() as keeper:
+        source = feed(
+            {"type": "Channel", "address": keeper.address, "channel": "c", "consumer": "steps", "holder": "m"}
+        )
+        async with Store.at(tmp_path / "store") as store:
+            async with process(store, [source], {"in": 0.05}) as running, asyncio.timeout(60):
+                running.let_all()
+                for first in (0, 10):
+                    keeper.send(numbers(first, 10))
+                    for awaited in (True, False):
+                        while not steps or (source.name not in steps[-1][1]) != awaited:
+                            steps.append(await running.given(len(steps)))
+                            await asyncio.sleep(0.01)
+            async with process(store, [source]) as running:
+                assert [await running.given(step) for step in range(len(steps))] == steps
+    assert [number for rows, _ in steps for number in rows] == list(range(20))
+    assert all(not rows or not idle for rows, idle in steps)

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nebuli.members.errors import MembersEnd
-from nebuli.members.member_process import READY
+from nebuli.members.homes import TakingAt
+from nebuli.members.serving import Said
 from nebuli.processes import lines, send_signal, signal_name
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nebuli.coordinator.lines.line import Line
+    from nebuli.members.homes import Members
     from nebuli.members.member_order import MemberOrder
+    from netchannel import ReceiverServer
 
 _log = logging.getLogger("nebuli.members")
 RESTARTS = 5
@@ -31,6 +34,25 @@ WITHIN_S = 60.0
 _STOP_S = 3.5
 _SAID_LINES = 5
 _ENDED = "its process has ended"
+
+
+class ThisMachine:
+    """The home of members that are processes of this machine. ``directory`` is where paths of sources start."""
+
+    host = "127.0.0.1"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def members(
+        self,
+        orders: Sequence[MemberOrder],
+        lines_: Sequence[Line],
+        _receiver: ReceiverServer,
+        done: Callable[[], int],
+    ) -> Members:
+        """A process for each order; what it has to say it says on its standard error."""
+        return LocalMembers(orders, lines_, self._directory, done)
 
 
 class LocalMembers:
@@ -56,6 +78,9 @@ class LocalMembers:
         self._directory = directory
         self._processes: dict[int, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._taking = TakingAt(len(self._orders))
+        self.ended = asyncio.Event()
+        """Set once the process of a member has ended, though it is started again."""
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._keep(order)) for order in self._orders]
@@ -72,6 +97,10 @@ class LocalMembers:
         """The process id of a member, while it has one."""
         process = self._processes.get(member)
         return None if process is None else process.pid
+
+    async def taking(self) -> list[str]:
+        """The addresses at which all listen for what they take over, once they do."""
+        return await self._taking.all()
 
     async def failed(self) -> None:
         """Wait until a member cannot be kept: raises MembersEnd, which says what it said last."""
@@ -90,6 +119,7 @@ class LocalMembers:
             code = await self._run(order, line, said)
             how = f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
             line.address = None
+            self.ended.set()
             line.drop(f"{_ENDED} ({how})")
             if code == 0:  # it was dismissed
                 return
@@ -105,7 +135,7 @@ class LocalMembers:
         """One process, from its start to its end; its exit code."""
         process = await asyncio.create_subprocess_exec(
             # -P, because the working directory is the user's, and its files are no modules of ours.
-            *(sys.executable, "-P", "-m", "nebuli.members.member_process"),
+            *(sys.executable, "-P", "-m", "nebuli.members.local.member_process"),
             cwd=self._directory,
             stdin=PIPE,  # its end tells the member that this process is gone
             stderr=PIPE,
@@ -119,8 +149,10 @@ class LocalMembers:
                 process.stdin.write(order.model_dump_json(by_alias=True).encode() + b"\n")
                 await process.stdin.drain()
             async for text in lines(process.stderr):
-                if text.startswith(READY):
-                    line.reach(text.removeprefix(READY))
+                if text.startswith(Said.READY):
+                    line.reach(text.removeprefix(Said.READY))
+                elif text.startswith(Said.TAKING):
+                    self._taking.hear(order.member, text.removeprefix(Said.TAKING))
                 else:
                     said.append(text.removeprefix("Error: "))
                     sys.stderr.write(f"member {order.member}: {text}\n")

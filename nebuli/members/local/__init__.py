@@ -1,0 +1,1 @@
+"""Members as processes of this machine."""

@@ -1,0 +1,1 @@
+"""Members as the tasks of one barrier stage of Spark."""
